@@ -1,0 +1,1 @@
+"""The part that thinks: turns, models, tools, memory. It knows no channel and no gateway."""

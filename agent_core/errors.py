@@ -1,0 +1,141 @@
+"""
+Everything that can go wrong while thinking.
+
+Each error says whether trying again later can help (``temporary``), what a stranger may read (``public``,
+by default the first line of the class's docstring) and what the log should hold (``fields``); the cause is
+in ``__cause__``. Libraries' exceptions are translated at the door and never seen above it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "AgentError",
+    "BudgetSpent",
+    "ContextTooLong",
+    "JournalCorrupt",
+    "MemoryConflict",
+    "ModelAuthFailed",
+    "ModelError",
+    "ModelRateLimited",
+    "ModelRefused",
+    "ModelUnavailable",
+    "SkillInvalid",
+    "StorageUnavailable",
+    "StreamBroken",
+    "ToolDenied",
+    "ToolError",
+    "ToolFailed",
+    "ToolRetry",
+    "ToolTimeout",
+    "TurnLimitReached",
+]
+
+
+class AgentError(Exception):
+    """Something went wrong while I was thinking about your message."""
+
+    temporary: ClassVar[bool] = False
+
+    def __init__(self, detail: str = "", /, *, public: str | None = None, **fields: Any) -> None:
+        self.public = public or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.fields = fields
+        super().__init__(detail or self.public)
+
+
+class ModelError(AgentError):
+    """The language model could not answer."""
+
+
+class ModelUnavailable(ModelError):
+    """The language model cannot be reached at the moment."""
+
+    temporary = True
+
+
+class ModelRateLimited(ModelError):
+    """The language model has more requests than it allows; I will try again."""
+
+    temporary = True
+
+    def __init__(self, detail: str = "", /, *, retry_after_s: float | None = None, **fields: Any) -> None:
+        super().__init__(detail, retry_after_s=retry_after_s, **fields)
+        self.retry_after_s = retry_after_s
+
+
+class ModelRefused(ModelError):
+    """The language model refused this request."""
+
+
+class ModelAuthFailed(ModelError):
+    """The language model does not accept my credentials; my operator must look at them."""
+
+
+class ContextTooLong(ModelError):
+    """This conversation is longer than the language model can read."""
+
+
+class StreamBroken(ModelError):
+    """The connection to the language model broke in the middle of an answer."""
+
+    temporary = True
+
+    def __init__(self, detail: str = "", /, *, partial: str = "", **fields: Any) -> None:
+        super().__init__(detail, **fields)
+        self.partial = partial
+
+
+class TurnLimitReached(AgentError):
+    """This took more steps, time or text than I am allowed to spend on one message."""
+
+
+class BudgetSpent(AgentError):
+    """Today's budget for the language model is spent."""
+
+
+class ToolError(AgentError):
+    """A tool did not do what it should."""
+
+
+class ToolRetry(ToolError):
+    """The tool was called with arguments that do not fit."""
+
+
+class ToolFailed(ToolError):
+    """The tool failed."""
+
+
+class ToolDenied(ToolError):
+    """The tool may not be used here."""
+
+
+class ToolTimeout(ToolError):
+    """The tool took too long and was stopped."""
+
+    temporary = True
+
+
+class MemoryConflict(AgentError):
+    """The memory document was changed by another conversation in the meantime."""
+
+    temporary = True
+
+    def __init__(self, detail: str = "", /, *, current_text: str = "", current_version: int = 0) -> None:
+        super().__init__(detail, current_version=current_version)
+        self.current_text = current_text
+        self.current_version = current_version
+
+
+class StorageUnavailable(AgentError):
+    """My disk does not take anything at the moment; nothing is lost, I will try again."""
+
+    temporary = True
+
+
+class JournalCorrupt(AgentError):
+    """A file of this conversation is damaged."""
+
+
+class SkillInvalid(AgentError):
+    """A skill file cannot be read."""

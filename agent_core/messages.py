@@ -1,0 +1,227 @@
+"""
+What passes between a channel and the rest: the narrow waist of squidbot.
+
+Channels import this module and nothing else of agent_core; everything here is frozen, versioned and can be
+written to a journal as JSON and read back by a later version. Nothing here does I/O or reads a clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+__all__ = [
+    "Attachment",
+    "Audience",
+    "InboundMessage",
+    "OutboundKind",
+    "OutboundMessage",
+    "Sender",
+    "SessionKey",
+    "SessionKeyField",
+]
+
+_SAFE_IN_KEY = re.compile(r"[A-Za-z0-9!@#$&'*+,.;<>^_`{|}~\-=]")
+_SAFE_IN_FILE = re.compile(r"[A-Za-z0-9_\-]")
+_FILE_NAME_LIMIT = 150
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """
+    Names one conversation: the unit of order, of history and of summary.
+
+    Args:
+        channel: The configured name of the channel, such as ``matrix`` or ``email``.
+        conversation: The channel's own name of the conversation: a room id, the id of a thread's root mail.
+        thread: The thread inside the conversation, where the channel keeps threads apart.
+
+    ``str()`` and `parse` are exact inverses, so a key can be a column in a table or an argument on a
+    command line. `file_name` is the name under which files of this session are kept.
+    """
+
+    channel: str
+    conversation: str
+    thread: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.channel or not self.conversation or self.thread == "":
+            raise ValueError("a session key has a channel, a conversation, and no empty thread")
+
+    def __str__(self) -> str:
+        parts = [self.channel, self.conversation] + ([self.thread] if self.thread is not None else [])
+        return "/".join(_escape(part, "%", _SAFE_IN_KEY) for part in parts)
+
+    @classmethod
+    def parse(cls, text: str) -> SessionKey:
+        """
+        Read what ``str()`` wrote.
+
+        Raises:
+            ValueError: The text is not a session key.
+        """
+        parts = [_unescape(part, "%") for part in text.split("/")]
+        if len(parts) not in (2, 3):
+            raise ValueError(f"not a session key: {text!r}")
+        key = cls(*parts)
+        if str(key) != text:
+            raise ValueError(f"not a session key in its canonical form: {text!r}")
+        return key
+
+    @property
+    def file_name(self) -> str:
+        """
+        A name for files: no separators, no leading dot, at most 150 characters, different for every key.
+
+        Short keys are encoded reversibly. A long one keeps its beginning and ends in a hash after ``=~``,
+        which the reversible form never contains; its full text is in the session's meta file.
+        """
+        parts = [self.channel, self.conversation] + ([self.thread] if self.thread is not None else [])
+        name = "=.".join(_escape(part, "=", _SAFE_IN_FILE) for part in parts)
+        if len(name) <= _FILE_NAME_LIMIT:
+            return name
+        digest = hashlib.sha256(str(self).encode()).hexdigest()[:40]
+        return f"{name[: _FILE_NAME_LIMIT - 42]}=~{digest}"
+
+    @classmethod
+    def from_file_name(cls, name: str) -> SessionKey:
+        """
+        Read what `file_name` wrote.
+
+        Raises:
+            ValueError: The name is a shortened one, or no such name at all.
+        """
+        if "=~" in name:
+            raise ValueError(f"a shortened name cannot be read back: {name!r}")
+        key = cls(*(_unescape(part, "=") for part in name.split("=.")))
+        if key.file_name != name:
+            raise ValueError(f"not the file name of a session: {name!r}")
+        return key
+
+
+def _escape(text: str, mark: str, safe: re.Pattern[str]) -> str:
+    return "".join(
+        char if safe.fullmatch(char) and char != mark else "".join(f"{mark}{byte:02x}" for byte in _raw(char))
+        for char in text
+    )
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _unescape(text: str, mark: str) -> str:
+    out = bytearray()
+    position = 0
+    while position < len(text):
+        if text[position] == mark:
+            out += bytes.fromhex(text[position + 1 : position + 3])
+            position += 3
+        else:
+            out += _raw(text[position])
+            position += 1
+    return out.decode("utf-8", "surrogatepass")
+
+
+SessionKeyField = Annotated[
+    SessionKey,
+    BeforeValidator(lambda value: SessionKey.parse(value) if isinstance(value, str) else value),
+    PlainSerializer(str, return_type=str),
+]
+"""A `SessionKey` as a field of a pydantic model: its text in JSON."""
+
+
+class Audience(StrEnum):
+    """Who can read along in a conversation, as far as the channel can tell."""
+
+    DIRECT = "direct"
+    """One person and the bot."""
+    GROUP = "group"
+    """Several people, now or later."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Sender(_Frozen):
+    """
+    Who wrote a message.
+
+    ``address`` identifies (an MXID, a mail address without display name, ``local`` on the terminal);
+    ``name`` is decoration chosen by the sender and is never compared with anything. ``verified`` says that
+    the channel has evidence that the address is not forged; nothing is trusted without it.
+    """
+
+    address: str
+    name: str = ""
+    verified: bool = False
+
+
+class Attachment(_Frozen):
+    """A file that came with a message or goes out with one. ``path`` is relative to the home folder."""
+
+    name: str
+    media_type: str
+    size_bytes: int
+    path: str
+
+
+class InboundMessage(_Frozen):
+    """
+    One message as a channel received it.
+
+    ``(channel, account, native_id)`` is its identity: a second message with the same one is the same
+    message. ``context`` is the channel's own note to itself, given back with every answer (the event to
+    reply to, the References of a mail); nobody else reads it.
+    """
+
+    version: Literal[1] = 1
+    channel: str
+    account: str
+    native_id: str
+    session: SessionKeyField
+    sender: Sender
+    text: str
+    received_at: AwareDatetime
+    audience: Audience = Audience.DIRECT
+    addressed: bool = True
+    """False for talk in a group that is not meant for the bot: kept for context, never answered."""
+    kind: Literal["message", "tick"] = "message"
+    attachments: tuple[Attachment, ...] = ()
+    context: dict[str, Any] = Field(default_factory=dict)
+
+
+class OutboundKind(StrEnum):
+    """Why something is sent; channels may show them differently, and only a reply threads to a question."""
+
+    REPLY = "reply"
+    APOLOGY = "apology"
+    NOTICE = "notice"
+    ALERT = "alert"
+
+
+class OutboundMessage(_Frozen):
+    """
+    One message on its way out, made from one row of the outbox.
+
+    ``id`` is fixed before the first try and the same in every retry: a channel derives from it whatever its
+    server uses to recognise a repetition (a Matrix transaction id, a Message-ID). ``text`` is Markdown.
+    """
+
+    version: Literal[1] = 1
+    id: str
+    channel: str
+    account: str
+    session: SessionKeyField
+    text: str
+    created_at: AwareDatetime
+    kind: OutboundKind = OutboundKind.REPLY
+    attachments: tuple[Attachment, ...] = ()
+    context: dict[str, Any] = Field(default_factory=dict)
+    """The `InboundMessage.context` of the message that is answered; empty if there is none."""

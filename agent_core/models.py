@@ -1,0 +1,214 @@
+"""
+What is said to a model and by it, and what a turn consists of. Frozen values, no I/O.
+
+`Message` is at once an element of a prompt and a line of the history: the two must be able to become each
+other without loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from agent_core.messages import Audience, SessionKey
+
+__all__ = [
+    "HistoryTail",
+    "MemoryDocument",
+    "MemoryScope",
+    "Message",
+    "ModelChunk",
+    "Purpose",
+    "Role",
+    "ScopeKind",
+    "Session",
+    "Skill",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolResult",
+    "TurnResult",
+    "Usage",
+]
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ToolCall(_Frozen):
+    """
+    A model's wish to run a tool.
+
+    ``arguments`` are the parsed arguments; where the model wrote something that is no JSON object they are
+    empty and ``malformed`` holds what it wrote, so that it can be told.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    malformed: str | None = None
+
+
+class Message(_Frozen):
+    """
+    One message of a conversation.
+
+    ``id``, ``turn``, ``timestamp`` and ``sender`` are set on messages of the history. Ids are deterministic
+    (turn and number), so that a line written twice after a crash is recognised; readers drop repetitions.
+    """
+
+    role: Role
+    content: str
+    id: str | None = None
+    turn: str | None = None
+    timestamp: AwareDatetime | None = None
+    sender: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+class ToolDefinition(_Frozen):
+    """What a model is told of a tool. ``parameters`` is a JSON Schema of type object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class ToolResult(_Frozen):
+    """What a tool gave back. ``is_error`` results go to the model as well: it may correct itself."""
+
+    content: str
+    is_error: bool = False
+    tool_call_id: str = ""
+
+
+class Usage(_Frozen):
+    """Tokens and money of one or more model calls; ``+`` adds. ``cost_usd`` is None where unknown."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    calls: int = 0
+    cost_usd: float | None = None
+    model: str = ""
+
+    def __add__(self, other: Usage) -> Usage:
+        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            calls=self.calls + other.calls,
+            cost_usd=sum(costs) if costs else None,
+            model=other.model or self.model,
+        )
+
+
+ModelChunk = str | ToolCall | Usage
+"""A piece of a model's answer: text as it comes, then complete tool calls, then the usage, if known."""
+
+
+class Purpose(StrEnum):
+    """What tokens are spent for; usage and budgets are kept by it."""
+
+    CHAT = "chat"
+    HEARTBEAT = "heartbeat"
+    CONSOLIDATION = "consolidation"
+
+
+class ScopeKind(StrEnum):
+    """Whose memory document a session reads and writes."""
+
+    OWNER = "owner"
+    PERSON = "person"
+    ROOM = "room"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryScope:
+    """
+    Names one memory document.
+
+    Args:
+        kind: Whose it is.
+        name: Empty for the owner; the address of the person, or the text of the room's session key.
+    """
+
+    kind: ScopeKind
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDocument:
+    """The text of a memory document and its version: 0 for one never written, then counting up."""
+
+    text: str = ""
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryTail:
+    """
+    The newest messages of a session, oldest first.
+
+    ``unconsolidated`` counts all messages after the cursor, ``total`` all of the session, also those that
+    were not read. ``skipped_lines`` are lines that could not be read: counted, reported, never fatal.
+    """
+
+    messages: tuple[Message, ...] = ()
+    total: int = 0
+    unconsolidated: int = 0
+    skipped_lines: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """
+    A conversation as a turn sees it.
+
+    ``id`` is ``str(key)``. ``scope`` is which memory document belongs to it and was decided by who can
+    read along, outside of the model's reach.
+    """
+
+    key: SessionKey
+    scope: MemoryScope
+    audience: Audience = Audience.DIRECT
+    purpose: Purpose = Purpose.CHAT
+    turn: str = ""
+    """Id of the turn in hand; ids of history lines are made from it."""
+
+    @property
+    def id(self) -> str:
+        """The session key as text, the name of the session for every port."""
+        return str(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A SKILL.md as the index knows it. ``missing`` lists the requirements that this machine lacks."""
+
+    name: str
+    description: str
+    always: bool = False
+    location: str = ""
+    missing: tuple[str, ...] = ()
+
+    @property
+    def available(self) -> bool:
+        """Whether everything that the skill requires is there."""
+        return not self.missing
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """How a turn ended: the answer, the lines for the history, what it cost and which tools ran."""
+
+    reply: str
+    history: tuple[Message, ...]
+    usage: Usage = field(default_factory=Usage)
+    tool_runs: int = 0
+    steps: int = 0

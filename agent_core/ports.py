@@ -1,0 +1,236 @@
+"""
+What agent_core needs from outside, as Protocols: models, memory, tools, skills, a place to talk, a clock.
+
+The comments are contracts; the contract suites in ``tests/contract`` hold every implementation to them.
+Storage ports are called with the session's id, ``str(SessionKey)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol, runtime_checkable
+
+from agent_core.models import (
+    HistoryTail,
+    MemoryDocument,
+    MemoryScope,
+    Message,
+    ModelChunk,
+    Skill,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    Usage,
+)
+
+__all__ = [
+    "ChannelPort",
+    "Clock",
+    "LLMPort",
+    "MemoryPort",
+    "SkillsPort",
+    "StepJournal",
+    "ToolPort",
+]
+
+
+class Clock(Protocol):
+    """Where time comes from, so that tests can bring their own."""
+
+    def now(self) -> datetime:
+        """The wall clock: an aware UTC datetime. It may jump."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, for limits and ages."""
+        ...
+
+
+class LLMPort(Protocol):
+    """
+    A model, or an ordered pool of models behind one face.
+
+    ``chat`` returns an async iterator of chunks: pieces of text in order, then complete `ToolCall`s, then
+    at most one `Usage`. The iterator must be closed (``aclose``) when it is left early; that ends the
+    request. Errors are subclasses of `ModelError`, raised from ``chat`` or while iterating.
+    With ``stream=False`` the text may come in one piece.
+    """
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        """Ask for one answer to ``messages``."""
+        ...
+
+
+@runtime_checkable
+class ToolPort(Protocol):
+    """
+    Something a model can do.
+
+    ``execute`` gets the arguments as the model gave them, unchecked. It raises `ToolRetry` for arguments
+    that do not fit and another `ToolError` for the rest; any other exception is a defect and is reported to
+    the model as a failure without its text. It may be cancelled at every await.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Do it."""
+        ...
+
+
+class ChannelPort(Protocol):
+    """
+    The place that a turn talks to. It is not a channel but the turn's view of one.
+
+    ``send`` hands over the final answer, once per turn; nothing leaves the machine before the turn is
+    committed. ``partial`` shows the text so far (all of it, not the new piece) and ``activity`` says what
+    is going on; both are hints that may be dropped and never fail.
+    """
+
+    async def send(self, text: str) -> None:
+        """Hand over the answer of this turn, as Markdown."""
+        ...
+
+    async def partial(self, text: str) -> None:
+        """Show the unfinished answer, where the channel can."""
+        ...
+
+    async def activity(self, what: str) -> None:
+        """Say that work goes on, for example the name of a tool that runs."""
+        ...
+
+
+class StepJournal(Protocol):
+    """
+    What a turn has already done, so that a restarted turn goes on where it was.
+
+    Steps are numbered from 0 within a turn, model answers and tool runs in one sequence. A finished step is
+    durable before the next one starts. ``digest`` identifies the request: a recorded step whose digest
+    differs is not used.
+    """
+
+    async def model_answer(self, number: int, digest: str) -> tuple[str, tuple[ToolCall, ...], Usage] | None:
+        """The recorded answer of step ``number``, or None."""
+        ...
+
+    async def record_model_answer(
+        self, number: int, digest: str, text: str, calls: Sequence[ToolCall], usage: Usage
+    ) -> None:
+        """Make an answer durable."""
+        ...
+
+    async def tool_result(self, number: int, digest: str) -> ToolResult | None:
+        """
+        The recorded result of step ``number``, or None if the tool never started.
+
+        A tool that had started without a result is answered with an error result that says that its
+        outcome is unknown; it is never run again.
+        """
+        ...
+
+    async def record_tool_start(self, number: int, digest: str, call: ToolCall) -> None:
+        """Make durable that a tool is about to run."""
+        ...
+
+    async def record_tool_result(self, number: int, digest: str, result: ToolResult) -> None:
+        """Make the result durable."""
+        ...
+
+
+class MemoryPort(Protocol):
+    """
+    History, cursor, summary and memory documents. Seeds: "Consolidation Cursor", "Meta-Consolidation".
+
+    The history is append-only. Writing may raise `StorageUnavailable`; reading never fails because of
+    damaged content: what cannot be read is skipped, counted and reported.
+    """
+
+    async def load_history(
+        self, session_id: str, *, max_messages: int | None = None, max_chars: int | None = None
+    ) -> HistoryTail:
+        """
+        The newest messages after the cursor, oldest first, within both limits (None: no limit).
+
+        Its cost depends on what is returned, not on the length of the history. At least the newest message
+        is returned if there is one, however long.
+        """
+        ...
+
+    async def append_message(self, session_id: str, *messages: Message) -> None:
+        """
+        Append, in order. A message whose id is among the recently appended ones is left out.
+
+        Durable at the latest after the next `sync_history`.
+        """
+        ...
+
+    async def sync_history(self, session_id: str) -> None:
+        """Return when everything appended so far would survive a power cut."""
+        ...
+
+    async def load_global_memory(self, scope: MemoryScope) -> MemoryDocument:
+        """The memory document of ``scope``; an empty one if there is none."""
+        ...
+
+    async def save_global_memory(
+        self,
+        scope: MemoryScope,
+        text: str,
+        *,
+        base_version: int | None = None,
+        session_id: str = "",
+        turn: str = "",
+    ) -> MemoryDocument:
+        """
+        Replace the document atomically and keep the version before. Returns the new one.
+
+        Raises:
+            MemoryConflict: ``base_version`` is given and is not the current version; nothing was changed.
+        """
+        ...
+
+    async def memory_versions(self, scope: MemoryScope) -> list[tuple[MemoryDocument, datetime, str, str]]:
+        """All versions, oldest first, each with time, session id and turn of its writing."""
+        ...
+
+    async def load_session_summary(self, session_id: str) -> str:
+        """The summary of what is before the cursor, or an empty text."""
+        ...
+
+    async def save_session_summary(self, session_id: str, summary: str) -> None:
+        """Replace the summary and leave the cursor."""
+        ...
+
+    async def load_consolidated_cursor(self, session_id: str) -> int:
+        """How many messages from the beginning are in the summary; 0 if unknown, never beyond the end."""
+        ...
+
+    async def save_consolidated_cursor(self, session_id: str, cursor: int) -> None:
+        """Replace the cursor and leave the summary."""
+        ...
+
+    async def sessions(self) -> list[str]:
+        """Ids of all sessions that have a history, in no particular order."""
+        ...
+
+
+class SkillsPort(Protocol):
+    """Instructions that a model can look up."""
+
+    def list_skills(self) -> list[Skill]:
+        """All skills, sorted by name."""
+        ...
+
+    def load_skill_body(self, name: str) -> str:
+        """
+        The text of a skill without its front matter.
+
+        Raises:
+            SkillInvalid: There is no such skill, or it cannot be read.
+        """
+        ...

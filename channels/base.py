@@ -1,0 +1,214 @@
+"""
+The contract between a channel and the gateway.
+
+A channel does two things. ``run`` receives: it hands batches of messages, together with the channel's new
+position, to the `Inbox`, and tells its server "got it" only after ``accept`` has returned. ``deliver``
+sends one message and is safe to call again with the same message. Both raise `ChannelError`s only; the
+supervisor restarts ``run`` with a back-off and the delivery loop retries ``deliver`` by the error's kind.
+
+``skeleton.py`` is the smallest complete channel, to copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol
+
+from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
+
+__all__ = [
+    "Capabilities",
+    "Channel",
+    "ChannelAuthFailed",
+    "ChannelError",
+    "ChannelMisconfigured",
+    "ChannelUnavailable",
+    "DeliveryFailed",
+    "DeliveryUncertain",
+    "Inbox",
+    "LinkState",
+    "Receipt",
+    "Redelivery",
+]
+
+
+class ChannelError(Exception):
+    """
+    Something is wrong with this channel.
+
+    ``temporary``: trying again can help. ``public``: what a stranger may read. ``fields``: for the log.
+    """
+
+    temporary: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        detail: str = "",
+        /,
+        *,
+        public: str | None = None,
+        retry_after_s: float | None = None,
+        **fields: Any,
+    ) -> None:
+        self.public = public or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.retry_after_s = retry_after_s
+        self.fields = fields
+        super().__init__(detail or self.public)
+
+
+class ChannelUnavailable(ChannelError):
+    """The server cannot be reached at the moment."""
+
+    temporary = True
+
+
+class ChannelAuthFailed(ChannelError):
+    """The server does not accept the credentials; the operator must look at them."""
+
+
+class ChannelMisconfigured(ChannelError):
+    """The channel's settings cannot work; the operator must look at them."""
+
+
+class DeliveryFailed(ChannelError):
+    """The server refused this message for good."""
+
+
+class DeliveryUncertain(ChannelError):
+    """The server may have taken the message, but its answer was lost."""
+
+    temporary = True
+
+
+class Redelivery(StrEnum):
+    """What makes it safe to deliver a message again that may already have been taken."""
+
+    SAME_KEY = "same_key"
+    """The server recognises the repetition by its key: deliver again."""
+    PROBE = "probe"
+    """`Channel.probe` can find out whether it was taken."""
+    PARK = "park"
+    """Neither: a person must decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a channel can do, so that nobody asks it for more."""
+
+    redelivery: Redelivery
+    previews: bool = False
+    """`Channel.preview` shows unfinished answers."""
+    typing: bool = False
+    """`Channel.typing` shows that work goes on."""
+    max_text_bytes: int = 16_000
+    """Longer answers are split before they become outbox rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The server took the message. ``provider_id`` is the server's name of it."""
+
+    provider_id: str
+
+
+class LinkState(StrEnum):
+    """How a channel is doing, for ``status`` and ``/readyz``."""
+
+    CONNECTING = "connecting"
+    CATCHING_UP = "catching_up"
+    UP = "up"
+    """Connected, and everything that waited on the server has been accepted."""
+    DOWN = "down"
+    FAILED = "failed"
+    """It needs the operator: wrong credentials or settings."""
+
+
+class Inbox(Protocol):
+    """The gateway's side, given to ``run``."""
+
+    async def accept(
+        self, messages: Sequence[InboundMessage], positions: Mapping[str, str] | None = None
+    ) -> None:
+        """
+        Take a batch over, durably and in order, together with the channel's new positions.
+
+        After it has returned the server may be told that the messages are taken. A message that is already
+        known is a success without work. Raises nothing but cancellation: while the store cannot take
+        anything (a full disk) it waits and tries again, and so nothing is acknowledged meanwhile.
+        """
+        ...
+
+    async def position(self, name: str) -> str | None:
+        """The value last committed under ``name`` for this channel and account; None at the very first start."""
+        ...
+
+    def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:
+        """Tell how the link is doing. ``detail`` is a sentence for the operator, without secrets."""
+        ...
+
+    async def delivered_id(self, provider_id: str) -> str | None:
+        """The outbox id that was delivered as ``provider_id``, or None: to recognise one's own echo."""
+        ...
+
+
+class Channel(Protocol):
+    """
+    A place where people talk.
+
+    ``name`` is the key under ``channels:`` in the configuration, ``account`` the bot's own address there.
+    Both methods that talk to the server may be called before ``run`` is connected: ``deliver`` then raises
+    `ChannelUnavailable`.
+    """
+
+    name: str
+    account: str
+    capabilities: Capabilities
+
+    async def run(self, inbox: Inbox) -> None:
+        """
+        Receive until cancelled.
+
+        Raises:
+            ChannelUnavailable: The link is lost. The supervisor calls ``run`` again after a back-off.
+            ChannelAuthFailed, ChannelMisconfigured: The operator is needed; retried slowly.
+        """
+        ...
+
+    async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
+        """
+        Send one message; idempotent for the same ``message.id`` as far as the server allows.
+
+        ``uncertain`` must be awaited just before the point of no return (the request with the message's
+        body, the DATA command): it makes durable that the server may have the message from now on.
+
+        Raises:
+            DeliveryUncertain: After ``uncertain``, and nobody knows.
+            DeliveryFailed: The server refused for good.
+            ChannelError: Anything else; the server does not have the message.
+        """
+        ...
+
+    async def probe(self, message: OutboundMessage) -> Receipt | None:
+        """
+        Find out whether a message that may have been taken was taken. Only for `Redelivery.PROBE`.
+
+        Returns None when the server surely does not have it.
+
+        Raises:
+            ChannelUnavailable: It cannot be said yet.
+        """
+        ...
+
+    async def typing(self, session: SessionKey, *, on: bool) -> None:
+        """Show or hide that work goes on; a hint that never raises `ChannelError`."""
+        ...
+
+    async def preview(self, session: SessionKey, text: str) -> None:
+        """Show the unfinished answer; a hint that never raises `ChannelError`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of everything; called once, after ``run`` has ended."""
+        ...

@@ -1,0 +1,96 @@
+"""
+The two state machines of the durable queue, as tables. Pure: nothing here reads a clock or does I/O.
+
+An inbox row is ``ready`` when accepted, ``running`` under a claim, ``answered`` when its answer is
+committed, ``settled`` when everything that belongs to the answer was taken by a server. ``dead`` failed for
+good (an apology goes out), ``ignored`` was never meant to be answered.
+
+An outbox row is ``pending``, then ``sending`` before anything is said to a server, ``uncertain`` from just
+before the point of no return, and ``sent``. A crash in ``sending`` is safe to repeat; only ``uncertain``
+needs the channel's rule (same key, probe, or a person: ``unknown``).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = [
+    "INBOX_MOVES",
+    "OUTBOX_MOVES",
+    "IllegalMove",
+    "InboxState",
+    "OutboxState",
+    "move_inbox",
+    "move_outbox",
+]
+
+
+class InboxState(StrEnum):
+    """Where an accepted message is."""
+
+    READY = "ready"
+    RUNNING = "running"
+    ANSWERED = "answered"
+    SETTLED = "settled"
+    DEAD = "dead"
+    IGNORED = "ignored"
+
+
+class OutboxState(StrEnum):
+    """Where a message on its way out is."""
+
+    PENDING = "pending"
+    SENDING = "sending"
+    UNCERTAIN = "uncertain"
+    SENT = "sent"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+class IllegalMove(ValueError):
+    """A row was to go from one state to another that does not follow it. Nothing was changed."""
+
+
+_I, _O = InboxState, OutboxState
+
+INBOX_MOVES: dict[InboxState, frozenset[InboxState]] = {
+    _I.READY: frozenset({_I.RUNNING, _I.IGNORED}),
+    _I.RUNNING: frozenset({_I.READY, _I.ANSWERED, _I.SETTLED, _I.DEAD}),
+    _I.ANSWERED: frozenset({_I.SETTLED}),
+    _I.SETTLED: frozenset(),
+    _I.DEAD: frozenset({_I.READY, _I.IGNORED}),
+    _I.IGNORED: frozenset(),
+}
+
+OUTBOX_MOVES: dict[OutboxState, frozenset[OutboxState]] = {
+    _O.PENDING: frozenset({_O.SENDING, _O.DEAD}),
+    _O.SENDING: frozenset({_O.PENDING, _O.UNCERTAIN, _O.SENT, _O.DEAD}),
+    _O.UNCERTAIN: frozenset({_O.SENDING, _O.UNCERTAIN, _O.PENDING, _O.SENT, _O.DEAD, _O.UNKNOWN}),
+    _O.SENT: frozenset(),
+    _O.DEAD: frozenset({_O.PENDING}),
+    _O.UNKNOWN: frozenset({_O.PENDING, _O.SENT, _O.DEAD}),
+}
+
+
+def move_inbox(old: InboxState, new: InboxState) -> InboxState:
+    """
+    ``new``, if it may follow ``old``.
+
+    Raises:
+        IllegalMove: It may not.
+    """
+    if new not in INBOX_MOVES[old]:
+        raise IllegalMove(f"inbox: {old} → {new}")
+    return new
+
+
+def move_outbox(old: OutboxState, new: OutboxState) -> OutboxState:
+    """
+    ``new``, if it may follow ``old``.
+
+    Raises:
+        IllegalMove: It may not.
+    """
+    if new not in OUTBOX_MOVES[old]:
+        raise IllegalMove(f"outbox: {old} → {new}")
+    return new
