@@ -132,7 +132,7 @@ class Inbox(Protocol):
         self, messages: Sequence[InboundMessage], positions: Mapping[str, str] | None = None
     ) -> None:
         """
-        Take a batch over, durably and in order, together with the channel's new positions.
+        Take a batch over, durably and in order, with the channel's new positions.
 
         After it has returned the server may be told that the messages are taken. A message that is already
         known is a success without work. Raises nothing but cancellation: while the store cannot take

@@ -1,0 +1,85 @@
+"""
+Time for tests: an event loop whose clock jumps over waiting, and a `Clock` that follows it.
+
+On `VirtualLoop` a sleep of a day returns at once and ``loop.time()`` has moved on by a day; real sockets,
+threads and task groups work on it. While a worker thread is at work the loop waits in real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from datetime import UTC, datetime, timedelta
+
+__all__ = ["EPOCH", "ManualClock", "LoopClock", "VirtualLoop"]
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+    """Looks whether anything is ready; if nothing is, skips the waiting instead of doing it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None:
+            return super().select(None)
+        # Give threads and sockets a real moment before time is made to pass.
+        ready = super().select(min(timeout, 0.002))
+        if not ready:
+            self.skipped += timeout
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in which waiting costs no time."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return time.monotonic() + self._jumping.skipped
+
+
+class LoopClock:
+    """A `Clock` that follows the running event loop, virtual or not."""
+
+    def __init__(self, start: datetime = EPOCH) -> None:
+        self._start = start
+        self._zero: float | None = None
+
+    def monotonic(self) -> float:
+        try:
+            return asyncio.get_running_loop().time()
+        except RuntimeError:
+            return time.monotonic()
+
+    def now(self) -> datetime:
+        if self._zero is None:
+            self._zero = self.monotonic()
+        return self._start + timedelta(seconds=self.monotonic() - self._zero)
+
+
+class ManualClock:
+    """A `Clock` that stands still until it is moved."""
+
+    def __init__(self, start: datetime = EPOCH) -> None:
+        self._now = start
+        self._monotonic = 1000.0
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        self._now += timedelta(seconds=seconds)
+        self._monotonic += seconds

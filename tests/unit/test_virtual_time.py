@@ -1,0 +1,30 @@
+"""Virtual time does what the tests that rely on it believe."""
+
+import time
+
+import anyio
+import pytest
+
+from tests.clock import LoopClock
+
+
+@pytest.fixture
+def anyio_backend(virtual_backend):
+    return virtual_backend
+
+
+async def test_a_day_passes_at_once():
+    """Sleeping a day moves both clocks by a day and takes no time."""
+    clock = LoopClock()
+    before, wall, real = clock.monotonic(), clock.now(), time.monotonic()
+    await anyio.sleep(86_400)
+    assert clock.monotonic() - before >= 86_400
+    assert (clock.now() - wall).total_seconds() >= 86_400
+    assert time.monotonic() - real < 20
+
+
+async def test_limits_fire_in_order():
+    """A short limit ends a long sleep."""
+    with anyio.move_on_after(5) as scope:
+        await anyio.sleep(1000)
+    assert scope.cancelled_caught
