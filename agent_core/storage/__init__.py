@@ -1,0 +1,38 @@
+"""
+What is kept on disk of conversations and memory, and its twin in memory for tests.
+
+On-disk layout under the home folder (folders 0700, files 0600)::
+
+    sessions/
+      matrix=.=21room=3ahs=2etest.jsonl           history: one JSON object per line, only ever appended to
+      matrix=.=21room=3ahs=2etest.meta.json       cursor and summary: one record, replaced atomically
+      ….meta.json.bad-20260103T140500Z            a record that could not be read, kept aside
+    memory/
+      <session>/summary.md                        readable copy of the summary in the record
+      owner/MEMORY.history.jsonl                  every version of the owner's document
+      people/<address>/MEMORY.md                  another person's document, seen in their direct sessions
+      people/<address>/MEMORY.history.jsonl
+      rooms/<room>/MEMORY.md                      a shared room's document
+      rooms/<room>/MEMORY.history.jsonl
+    workspace/
+      MEMORY.md                                   the owner's document
+
+A line of a history::
+
+    {"id":"17.0","turn":"17","role":"user","content":"…","timestamp":"2026-01-03T14:05:00Z",
+     "sender":"@alice:hs.test","n":41}
+
+``n`` is the line's position, counted from 0. A cursor is a position too: everything before it is in the
+summary. Because the last line knows its position, the length of a history is known without reading it. A
+torn or unreadable line keeps its position, so it never shifts the cursor. Lines without ``n`` (written by
+hand, imported) take the position that follows from their neighbours.
+
+Files: ``layout`` (paths), ``lines`` (a message as a line), ``tail`` (reading backwards), ``history`` (one
+history file), ``record`` (cursor and summary), ``documents`` (memory documents and their versions), ``disk``
+(atomic writes, errors), ``jsonl`` (the `MemoryPort` over all of it), ``in_memory`` (the twin).
+"""
+
+from agent_core.storage.in_memory import InMemoryMemory
+from agent_core.storage.jsonl import JsonlMemory
+
+__all__ = ["InMemoryMemory", "JsonlMemory"]

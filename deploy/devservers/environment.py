@@ -1,16 +1,16 @@
 """Private Python environments for the tools that development servers are made of.
 
-Synapse pins some sixty packages, most of them in versions that the gateway does not want; the mail tools pin
-a few more. Neither may ever become a dependency of squidbot itself, so each gets a virtual environment of its
-own in the user's cache folder, made on first use.
+Synapse pins some sixty packages, most of them in versions that the gateway does not want; the mail tools
+pin a few more. Neither may ever become a dependency of squidbot itself, so each gets a virtual
+environment of its own in the user's cache folder, made on first use.
 
-How a half-made environment can never be used: the work happens under a file lock, a leftover without a marker
-is thrown away first, and the marker (which names the requirements' hash and the Python) is written last. The
-second use only reads the marker.
+How a half-made environment can never be used: the work happens under a file lock, a leftover without a
+marker is thrown away first, and the marker (which names the requirements' hash and the Python) is written
+last. The second use only reads the marker.
 
-Every requirement is pinned and hash-checked, and only wheels are installed: nothing is compiled or run during
-the installation. Where packages come from is the user's own configuration of uv or pip; nothing is named here.
-To renew the pins, see `requirements/README.md`.
+Every requirement is pinned and hash-checked, and only wheels are installed: nothing is compiled or run
+during the installation. Where packages come from is the user's own configuration of uv or pip; nothing is
+named here. To renew the pins, see `requirements/README.md`.
 """
 
 from __future__ import annotations
@@ -142,8 +142,13 @@ def _run(command: Sequence[str], *, log: Path, say: Say) -> bool:
     started = time.monotonic()
     with log.open("ab") as output:
         try:
-            step = subprocess.Popen(  # noqa: S603 - built above
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=log.parent, env=environment
+            step = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=log.parent,
+                env=environment,
             )
         except OSError as error:
             output.write(f"{command[0]}: {error}\n".encode())

@@ -1,8 +1,8 @@
 """What can go wrong while starting or using a development server.
 
 One small tree, so that `squidbot demo` and the test fixtures can tell "your machine lacks something"
-(`ToolsMissing`), "the server did not come up" (`StartFailed`), "it answered with an error" (`RequestFailed`)
-and "it never said what we waited for" (`WaitedInVain`) apart.
+(`ToolsMissing`), "the server did not come up" (`StartFailed`), "it answered with an error"
+(`RequestFailed`) and "it never said what we waited for" (`WaitedInVain`) apart.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """The keeper: a tiny process between us and a server, which never lets the server outlive us.
 
-Run as a script: `python -I -S keeper.py [--remove FOLDER] -- COMMAND...`. It starts the command in a process
-group of its own, prints the group's id, and then waits for one of two things:
+Run as a script: `python -I -S keeper.py [--remove FOLDER] -- COMMAND...`. It starts the command in a
+process group of its own, prints the group's id, and then waits for one of two things:
 
 * its standard input ends: whoever started us is gone, even by SIGKILL. Kill the group, remove the scratch
   folder, go away;
-* the command ends. Kill what is left of its group, wait until every process is really gone (so that the ports
-  are free again), and exit with the command's code.
+* the command ends. Kill what is left of its group, wait until every process is really gone (so that the
+  ports are free again), and exit with the command's code.
 
-Why not only PR_SET_PDEATHSIG in the server? The kernel sends that signal when the *thread* that forked dies,
-and servers are started from worker threads that come and go; besides, it exists on Linux only. A pipe closes
-with the process, on every system. PDEATHSIG is still set, between the server and this keeper, whose one forking
-thread lives as long as it does: so a killed keeper takes its server along. As child subreaper (Linux) the
-keeper also inherits processes that tried to detach.
+Why not only PR_SET_PDEATHSIG in the server? The kernel sends that signal when the *thread* that forked
+dies, and servers are started from worker threads that come and go; besides, it exists on Linux only. A
+pipe closes with the process, on every system. PDEATHSIG is still set, between the server and this keeper,
+whose one forking thread lives as long as it does: so a killed keeper takes its server along. As child
+subreaper (Linux) the keeper also inherits processes that tried to detach.
 
 Imports nothing but the standard library: it runs without site-packages.
 """
@@ -41,31 +41,32 @@ def main(arguments: list[str]) -> int:
     options, command = arguments[:split], arguments[split + 1 :]
     remove = Path(options[1]) if options[:1] == ["--remove"] else None
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    child = subprocess.Popen(  # noqa: S603 - the command is what we are for
+    child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         process_group=0,
-        preexec_fn=_die_with_keeper,  # noqa: PLW1509 - no threads yet
+        preexec_fn=_die_with_keeper,
     )
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: _kill_group(child.pid))
     sys.stdout.write(f"{child.pid}\n")
     sys.stdout.flush()
-    threading.Thread(target=_watch_parent, args=(child.pid, remove), daemon=True).start()
+    orphaned = threading.Event()
+    threading.Thread(target=_watch_parent, args=(child.pid, orphaned), daemon=True).start()
     status = _wait_for(child.pid)
     _reap_rest(child.pid)
+    if remove is not None and orphaned.is_set():
+        shutil.rmtree(remove, ignore_errors=True)
     return status
 
 
-def _watch_parent(group: int, remove: Path | None) -> None:
-    """Wait for the end of standard input, then make sure that nothing is left."""
+def _watch_parent(group: int, orphaned: threading.Event) -> None:
+    """Wait for the end of standard input, then end the command; the main thread does the rest."""
     while os.read(0, 4096):
         pass
+    orphaned.set()
     _kill_group(group)
-    if remove is not None:
-        time.sleep(0.2)
-        shutil.rmtree(remove, ignore_errors=True)
 
 
 def _wait_for(pid: int) -> int:

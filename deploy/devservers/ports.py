@@ -1,10 +1,11 @@
 """Free loopback ports that stay ours.
 
 Ports above 32767 are handed out by the kernel for outgoing connections, so a server placed there fails at
-random; below 10000 live the well-known services. A probe alone is not enough when several test runs share a
-machine: between probe and bind another run may probe the same port, and its server would then answer our
-health check. Every port is therefore leased: a locked file per port, held for as long as the server may come
-back to it (a restart uses the same ports). The lock dies with the process, so nothing is left behind.
+random; below 10000 live the well-known services. A probe alone is not enough when several test runs share
+a machine: between probe and bind another run may probe the same port, and its server would then answer
+our health check. Every port is therefore leased: a locked file per port, held for as long as the server
+may come back to it (a restart uses the same ports). The lock dies with the process, so nothing is left
+behind.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import random
 import socket
 from typing import TYPE_CHECKING, Self
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 from devservers.errors import StartFailed
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
 
 LOWEST = 10_000
 HIGHEST = 32_767
@@ -63,7 +65,7 @@ def lease_ports(count: int, folder: Path) -> list[PortLease]:
     """Lease `count` different ports, probing from a random start."""
     folder.mkdir(parents=True, exist_ok=True)
     span = HIGHEST - LOWEST + 1
-    start = random.randrange(span)  # noqa: S311 - spreading, not secrecy
+    start = random.randrange(span)
     leases: list[PortLease] = []
     for step in range(span):
         if len(leases) == count:
@@ -74,6 +76,19 @@ def lease_ports(count: int, folder: Path) -> list[PortLease]:
     for lease in leases:
         lease.release()
     raise StartFailed(f"no {count} free ports between {LOWEST} and {HIGHEST} on 127.0.0.1")
+
+
+def answers_with(port: int, greeting: bytes, context: ssl.SSLContext | None = None) -> bool:
+    """Whether the server on a loopback port greets with these bytes (inside TLS, if a context is given)."""
+    try:
+        with contextlib.ExitStack() as stack:
+            plain = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            link = plain
+            if context is not None:
+                link = stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
+            return link.recv(len(greeting)) == greeting
+    except OSError:
+        return False
 
 
 def _can_bind(port: int) -> bool:

@@ -1,7 +1,7 @@
 """A server process under a keeper: start, watch, freeze, kill.
 
-Nothing here knows which server it is. Every server writes to one log file, whose end is part of every error.
-See `keeper.py` for why there is a process in between.
+Nothing here knows which server it is. Every server writes to one log file, whose end is part of every
+error. See `keeper.py` for why there is a process in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ KEEPER = Path(__file__).with_name("keeper.py")
 KEEPER_LIMIT_S = 60.0
 PROGRESS_EVERY_S = 5.0
 #: Variables that would lead a tool's Python into somebody else's packages.
-UNWANTED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+UNWANTED = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONWARNINGS",
+    "VIRTUAL_ENV",
+    "__PYVENV_LAUNCHER__",
+)
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -57,7 +64,7 @@ class Child:
         options = ["--remove", str(remove_if_orphaned)] if remove_if_orphaned else []
         self.log = log
         with log.open("ab") as output:
-            self._keeper = subprocess.Popen(  # noqa: S603 - commands are built by this package
+            self._keeper = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(KEEPER), *options, "--", *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -90,8 +97,8 @@ class Child:
         self._close()
 
     def log_tail(self, lines: int = 30) -> str:
-        """Give the end of the log."""
-        return tail(self.log, lines)
+        """Quote the end of the log, for an error message."""
+        return f"The end of {self.log}:\n{tail(self.log, lines)}"
 
     def _read_pid(self) -> int:
         assert self._keeper.stdout is not None
@@ -102,7 +109,7 @@ class Child:
         self._keeper.kill()
         self._keeper.wait()
         self._close()
-        raise StartFailed(f"could not start a server process:\n{self.log_tail()}")
+        raise StartFailed(f"could not start a server process. {self.log_tail()}")
 
     def _close(self) -> None:
         for pipe in (self._keeper.stdin, self._keeper.stdout):
@@ -132,14 +139,17 @@ def wait_until_ready(
     pause = 0.02
     while not check():
         now = time.monotonic()
-        if not child.alive:
-            raise StartFailed(f"{name} ended while starting. The end of {child.log}:\n{child.log_tail()}")
+        _raise_if_dead(child, name)
         if now - started > limit_s:
-            raise StartFailed(f"{name} was not ready after {limit_s:.0f} s. The end of {child.log}:\n{child.log_tail()}")
+            raise StartFailed(f"{name} was not ready after {limit_s:.0f} s. {child.log_tail()}")
         if say is not None and now - reported > PROGRESS_EVERY_S:
             reported = now
             say(f"{name} is starting ({now - started:.0f} s)")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.25)
+    _raise_if_dead(child, name)  # else somebody else's server has answered
+
+
+def _raise_if_dead(child: Child, name: str) -> None:
     if not child.alive:
-        raise StartFailed(f"{name} ended while starting. The end of {child.log}:\n{child.log_tail()}")
+        raise StartFailed(f"{name} ended while starting. {child.log_tail()}")

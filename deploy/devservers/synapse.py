@@ -1,9 +1,9 @@
 """A real Synapse on loopback, for `squidbot demo` and for the tests.
 
-Everything it needs is written into one folder: configuration, signing key, database, media, log. Start-up is
-three seconds of Python imports on an idle machine and five times that on a busy one, so tests share one server
-and use fresh users. The configuration lifts every rate limit and switches the `/sync` response cache off: with
-the cache a repeated request gets a two-minute-old answer.
+Everything it needs is written into one folder: configuration, signing key, database, media, log. Start-up
+is three seconds of Python imports on an idle machine and five times that on a busy one, so tests share
+one server and use fresh users. The configuration lifts every rate limit and switches the `/sync` response
+cache off: with the cache a repeated request gets a two-minute-old answer.
 
 The methods block; call them from a thread where an event loop runs.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SERVER_NAME = "hs.test"
 START_LIMIT_S = 90.0
 START_TRIES = 3
-PORT_TAKEN = "Address already in use"
+PORT_TAKEN = "ddress already in use"
 UNLIMITED = {"per_second": 10000, "burst_count": 10000}
 FLAT_LIMITS = (
     "rc_message",
@@ -178,7 +178,14 @@ class Synapse:
         return self._child
 
     def _launch(self, say: Say) -> None:
-        command = [str(self._python), "-I", "-m", "synapse.app.homeserver", "-c", str(self.folder / "homeserver.yaml")]
+        command = [
+            str(self._python),
+            "-I",
+            "-m",
+            "synapse.app.homeserver",
+            "-c",
+            str(self.folder / "homeserver.yaml"),
+        ]
         say("starting the Matrix server")
         self._child = Child(command, log=self.log, cwd=self.folder)
         wait_until_ready(
@@ -195,7 +202,7 @@ def _write_configuration(folder: Path, configuration: JsonObject) -> None:
     """Write the files that a first start needs. JSON is YAML too."""
     key = folder / "signing.key"
     if not key.exists():
-        # What `--generate-keys` would write, without three seconds of start-up: algorithm, key id, unpadded seed.
+        # What `--generate-keys` would write, without its start-up time: algorithm, key id, unpadded seed.
         seed = base64.b64encode(secrets.token_bytes(32)).decode().rstrip("=")
         key.write_text(f"ed25519 a_{secrets.token_hex(2)} {seed}\n")
         key.chmod(0o600)
@@ -220,7 +227,7 @@ def _configuration(folder: Path, port: int, secret: str, default_room_version: s
         "bind_addresses": ["127.0.0.1"],
         "resources": [{"names": ["client", "media"], "compress": False}],
     }
-    limits: JsonObject = {name: UNLIMITED for name in FLAT_LIMITS}
+    limits: JsonObject = dict.fromkeys(FLAT_LIMITS, UNLIMITED)
     limits |= {name: dict.fromkeys(kinds, UNLIMITED) for name, kinds in NESTED_LIMITS.items()}
     return {
         "server_name": SERVER_NAME,

@@ -1,0 +1,181 @@
+"""
+What went wrong at a model, as one of our errors. Pure; both clients use it, so both mean the same by it.
+
+The HTTP status decides first, then what the body says, and only then how the request died: libraries dress
+a refused connection up as status 500 and a wrong key as "bad request". The text of the error is for the
+operator's log and never holds the key; ``public`` is what a stranger may read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+
+from agent_core.errors import (
+    ContextTooLong,
+    ModelAuthFailed,
+    ModelError,
+    ModelRateLimited,
+    ModelRefused,
+    ModelUnavailable,
+)
+
+__all__ = ["Failure", "classify", "empty_answer", "endless_answer", "retry_after_s"]
+
+_DETAIL_CHARS = 300
+_QUOTA_PAUSE_S = 600.0
+_LONGEST_PAUSE_S = 3600.0
+
+_TOO_LONG = re.compile(
+    r"context[ _-]?(length|window|size|limit)|maximum context|too many (input )?tokens|prompt is too long"
+    r"|input is too long|exceeds? the (model'?s )?(maximum|context)|reduce the length|string_above_max_length"
+    r"|request_too_large|longer than the model",
+    re.IGNORECASE,
+)
+_BAD_KEY = re.compile(r"(invalid|incorrect|missing|no|bad)[ _]api[ _-]?key|api[ _-]?key (is )?(not valid|invalid)", re.I)
+_FILTERED = re.compile(r"content[ _-]?(policy|filter|management)|safety|moderation", re.IGNORECASE)
+_QUOTA = re.compile(r"insufficient[ _]quota|billing|exceeded your current quota|credit", re.IGNORECASE)
+
+_OPERATOR = {
+    401: "The language model does not accept my credentials; my operator must look at them.",
+    402: "My account at the language model's provider has no credit; my operator must look at it.",
+    403: "The language model does not let me in; my operator must look at my account there.",
+    404: "The language model that I am to use is not there; my operator must look at the configuration.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """
+    What is known of a failed request.
+
+    Args:
+        status: The HTTP status, if the server really gave one.
+        text: What the server or the library said.
+        code: The server's own short name of the error, if any.
+        headers: Of the answer, for Retry-After.
+        transport: No answer came: refused, cut, not resolved, timed out.
+        secret: The key in use, to be kept out of the text.
+    """
+
+    status: int | None = None
+    text: str = ""
+    code: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    transport: bool = False
+    secret: str = ""
+
+
+def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:
+    """The error for a failure. ``fields["operator"]`` is true where only the operator can help."""
+    detail = _detail(failure)
+    told = f"{failure.code} {failure.text}"
+    status = failure.status
+    if failure.transport:
+        return ModelUnavailable(f"{model}: no connection: {detail}", model=model)
+    if status == 429:
+        return _rate_limited(failure, told, f"{model}: 429: {detail}", model=model, now=now)
+    if status in (None, 400, 413, 422) and _TOO_LONG.search(told):
+        return ContextTooLong(f"{model}: {detail}", model=model, status=status)
+    if status in (401, 402) or (status == 400 and _BAD_KEY.search(told)):
+        return ModelAuthFailed(
+            f"{model}: {status}: {detail}", public=_OPERATOR.get(status), model=model, status=status, operator=True
+        )
+    if status == 403 and not _FILTERED.search(told):
+        return ModelAuthFailed(f"{model}: 403: {detail}", public=_OPERATOR[403], model=model, status=403, operator=True)
+    if status == 404:
+        return ModelRefused(f"{model}: 404: {detail}", public=_OPERATOR[404], model=model, status=404, operator=True)
+    if status is not None and 400 <= status < 500 and status not in (408, 409, 425, 499):
+        return ModelRefused(f"{model}: {status}: {detail}", model=model, status=status)
+    return ModelUnavailable(f"{model}: {status or 'failed'}: {detail}", model=model, status=status)
+
+
+def _rate_limited(failure: Failure, told: str, detail: str, *, model: str, now: datetime) -> ModelRateLimited:
+    wait = retry_after_s(failure.headers, now)
+    if wait is None and _QUOTA.search(told):
+        return ModelRateLimited(
+            detail,
+            retry_after_s=_QUOTA_PAUSE_S,
+            public="The language model's quota is used up; I will try again later.",
+            model=model,
+            status=429,
+        )
+    return ModelRateLimited(detail, retry_after_s=wait, model=model, status=429)
+
+
+def _detail(failure: Failure) -> str:
+    text = " ".join(failure.text.split())
+    if failure.secret and len(failure.secret) >= 4:
+        text = text.replace(failure.secret, "***")
+    return text if len(text) <= _DETAIL_CHARS else text[: _DETAIL_CHARS - 1] + "…"
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
+    """
+    How long the server asks to wait: ``retry-after-ms``, or ``retry-after`` as seconds or as a date.
+
+    Never negative and never above one hour; None if it says nothing that can be read.
+    """
+    plain = {name.lower(): value.strip() for name, value in headers.items()}
+    wait = _number_or_none(plain.get("retry-after-ms", ""))
+    if wait is not None:
+        return _clamped(wait / 1000)
+    text = plain.get("retry-after", "")
+    wait = _number_or_none(text)
+    if wait is not None:
+        return _clamped(wait)
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return _clamped((at - now).total_seconds()) if at.tzinfo is not None else None
+
+
+def _number_or_none(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text) else None
+
+
+def _clamped(seconds: float) -> float:
+    return min(max(seconds, 0.0), _LONGEST_PAUSE_S)
+
+
+def empty_answer(model: str, finish: str | None) -> ModelRefused:
+    """
+    The error for an answer with neither text nor tool call.
+
+    ``fields["empty"]`` is true where asking again can help: it is not for a filter that struck, nor for a
+    model that spent all its tokens on thinking.
+    """
+    if finish == "content_filter":
+        return ModelRefused(
+            f"{model}: the provider's content filter kept the answer back",
+            public="The language model's provider kept the answer to this back.",
+            model=model,
+            finish=finish,
+        )
+    if finish == "length":
+        return ModelRefused(
+            f"{model}: all of max_tokens was spent before any text came; raise max_tokens",
+            public="The language model spent all it may write on thinking and did not come to an answer.",
+            model=model,
+            finish=finish,
+        )
+    return ModelRefused(
+        f"{model}: an answer with neither text nor tool call",
+        public="The language model gave an empty answer.",
+        model=model,
+        finish=finish,
+        empty=True,
+    )
+
+
+def endless_answer(model: str, limit: str) -> ModelRefused:
+    """The error for an answer that was stopped because it did not end by itself."""
+    return ModelRefused(
+        f"{model}: the answer did not end within {limit}",
+        public="The language model did not come to an end, so I stopped it.",
+        model=model,
+    )

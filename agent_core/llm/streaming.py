@@ -1,0 +1,120 @@
+"""
+One answer from its first byte to its end, under limits that are ours.
+
+Both clients give a row of `Piece`s and leave the rest to `answer`: it waits for each piece only so long,
+ends an answer that does not end, puts tool calls together and hands them out only once the answer is
+complete, and closes the connection on every way out. What counts as activity is any piece, also one that
+only carries hidden thinking, so a model that thinks for minutes is not cut while it does.
+
+After text was handed out, an error that would be temporary becomes `StreamBroken` with that text: whoever
+has shown it must decide what to do with it. The library's own timeouts are not relied upon: one of them was
+seen to be ignored, another to count only the waits between reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import anyio
+import structlog
+
+from agent_core.errors import ModelError, ModelRateLimited, ModelUnavailable, StreamBroken
+from agent_core.llm.classify import empty_answer, endless_answer
+from agent_core.llm.wire import Assembler, Piece
+from agent_core.models import ModelChunk, Usage
+
+__all__ = ["AnswerLimits", "answer"]
+
+_CLOSE_LIMIT_S = 2.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLimits:
+    """
+    How long one answer may take, and how long it may be.
+
+    ``first_token_s`` until the first piece of a streamed answer (a whole one has ``total_s``), ``idle_s``
+    between pieces, ``total_s`` for all of it, ``max_chars`` of text.
+    """
+
+    first_token_s: float = 90.0
+    idle_s: float = 60.0
+    total_s: float = 600.0
+    max_chars: int = 400_000
+
+
+async def answer(
+    pieces: AsyncGenerator[Piece, None], *, limits: AnswerLimits, model: str, stream: bool
+) -> AsyncGenerator[ModelChunk, None]:
+    """
+    Text as it comes, then complete tool calls, then the usage if the server told it.
+
+    Raises:
+        ModelUnavailable: Nothing came in time.
+        StreamBroken: It stopped, or went wrong in a way that may pass, after text was handed out.
+        ModelRefused: It did not end within the limits, or ended without text and tool call.
+        ModelError: What ``pieces`` raised.
+    """
+    assembler = Assembler()
+    text: list[str] = []
+    length = 0
+    deadline = anyio.current_time() + limits.total_s
+    patience = limits.first_token_s if stream else limits.total_s
+    try:
+        while True:
+            try:
+                piece = await _next_or_none(pieces, min(patience, deadline - anyio.current_time()), model)
+            except (ModelUnavailable, ModelRateLimited) as error:
+                if anyio.current_time() >= deadline and text:
+                    raise endless_answer(model, f"{limits.total_s:g} s") from error
+                raise _broken(error, text, model) from error
+            if piece is None:
+                break
+            patience = limits.idle_s
+            if shown := assembler.feed(piece):
+                text.append(shown)
+                length += len(shown)
+                yield shown
+            if length > limits.max_chars:
+                raise endless_answer(model, f"{limits.max_chars} characters")
+        if shown := assembler.rest():
+            text.append(shown)
+            yield shown
+        for chunk in _ending(assembler, model, has_text=length > 0):
+            yield chunk
+    finally:
+        with anyio.move_on_after(_CLOSE_LIMIT_S, shield=True):
+            await pieces.aclose()
+
+
+async def _next_or_none(pieces: AsyncGenerator[Piece, None], patience: float, model: str) -> Piece | None:
+    with anyio.move_on_after(max(patience, 0.0)):
+        return await anext(pieces, None)
+    raise ModelUnavailable(f"{model}: nothing came for {max(patience, 0.0):.3g} s", model=model, timed_out=True)
+
+
+def _broken(error: ModelError, text: list[str], model: str) -> ModelError:
+    return StreamBroken(str(error), partial="".join(text), model=model) if text else error
+
+
+def _ending(assembler: Assembler, model: str, *, has_text: bool) -> list[ModelChunk]:
+    calls = assembler.calls()
+    if not calls and not has_text:
+        raise empty_answer(model, assembler.finish)
+    if assembler.finish == "length":
+        _log.warning("model.answer_truncated", model=model)
+    chunks: list[ModelChunk] = list(calls)
+    if assembler.tokens is not None:
+        tokens = assembler.tokens
+        chunks.append(
+            Usage(
+                prompt_tokens=tokens.prompt,
+                completion_tokens=tokens.completion,
+                calls=1,
+                cost_usd=assembler.cost_usd,
+                model=model,
+            )
+        )
+    return chunks

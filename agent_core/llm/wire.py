@@ -1,0 +1,324 @@
+"""
+The OpenAI chat format, which both clients speak: our messages into it, pieces of answers out of it. Pure.
+
+An answer arrives as a row of `Piece`s (some text, some fragments of tool calls, at the end the usage), and an
+`Assembler` turns the row into text and complete `ToolCall`s. Servers differ in how they cut tool calls up:
+most number them by ``index``, some leave the number out or give every call the number 0, some send a call in
+one piece and the arguments as an object; all of that is accepted. Arguments that are no JSON object become
+``ToolCall.malformed``, so that the model can be told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_core.models import Message, ToolCall, ToolDefinition
+
+__all__ = [
+    "Assembler",
+    "Piece",
+    "SseDecoder",
+    "TextJoiner",
+    "Tokens",
+    "ToolFragment",
+    "bare_model_name",
+    "parse_piece",
+    "request_body",
+]
+
+_MAX_EVENT_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFragment:
+    """A part of a tool call: ``arguments`` is appended to what came before under the same index."""
+
+    index: int | None
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What the server says the answer took."""
+
+    prompt: int
+    completion: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One chunk of a streamed answer, or a whole one. ``finish`` is set on the last with content."""
+
+    text: str = ""
+    fragments: tuple[ToolFragment, ...] = ()
+    tokens: Tokens | None = None
+    finish: str | None = None
+    cost_usd: float | None = None
+
+
+# ── out ──
+
+
+def bare_model_name(model: str) -> str:
+    """The name that an OpenAI-compatible server knows: without the ``openai/`` of the configuration."""
+    return model.removeprefix("openai/")
+
+
+def request_body(
+    model: str,
+    messages: Sequence[Message],
+    tools: Sequence[ToolDefinition],
+    *,
+    stream: bool,
+    max_tokens: int | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The request for one answer. ``extra`` wins over what is set here; tools are left out if there are none."""
+    body: dict[str, Any] = {"model": model, "messages": [_message(message) for message in messages]}
+    if tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+            }
+            for tool in tools
+        ]
+    if max_tokens is not None:
+        body["max_tokens"] = max_tokens
+    body["stream"] = stream
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    return body | dict(extra or {})
+
+
+def _message(message: Message) -> dict[str, Any]:
+    out: dict[str, Any] = {"role": message.role, "content": _sound(message.content)}
+    if message.tool_calls:
+        out["content"] = out["content"] or None
+        out["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                # What was malformed cannot be sent back: several servers parse it and refuse the request.
+                "function": {"name": call.name, "arguments": _sound(json.dumps(call.arguments))},
+            }
+            for call in message.tool_calls
+        ]
+    if message.role == "tool":
+        out["tool_call_id"] = message.tool_call_id or ""
+    return out
+
+
+# ── in ──
+
+
+def parse_piece(data: Mapping[str, Any]) -> Piece:
+    """
+    Read one chunk of a stream, or one whole answer.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    choices = data.get("choices")
+    if not isinstance(choices, list):
+        if isinstance(data.get("usage"), dict):
+            return Piece(tokens=_tokens(data["usage"]))
+        raise ValueError("an answer without choices")
+    tokens = _tokens(data.get("usage"))
+    if not choices:
+        return Piece(tokens=tokens)
+    choice = choices[0]
+    if not isinstance(choice, dict):
+        raise ValueError("a choice that is no object")
+    body = choice.get("delta") or choice.get("message") or {}
+    if not isinstance(body, dict):
+        raise ValueError("a delta that is no object")
+    return Piece(
+        text=_text(body.get("content")),
+        fragments=tuple(_fragments(body.get("tool_calls"))),
+        tokens=tokens,
+        finish=choice.get("finish_reason") or None,
+    )
+
+
+def _text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return ""
+
+
+def _fragments(calls: object) -> Iterator[ToolFragment]:
+    for call in calls if isinstance(calls, list) else []:
+        if not isinstance(call, dict):
+            continue
+        function = call.get("function")
+        function = function if isinstance(function, dict) else {}
+        arguments = function.get("arguments")
+        index = call.get("index")
+        yield ToolFragment(
+            index=index if isinstance(index, int) else None,
+            id=str(call.get("id") or ""),
+            name=str(function.get("name") or ""),
+            arguments=arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments),
+        )
+
+
+def _tokens(usage: object) -> Tokens | None:
+    if not isinstance(usage, dict):
+        return None
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    return Tokens(
+        prompt=prompt if isinstance(prompt, int) else 0,
+        completion=completion if isinstance(completion, int) else 0,
+    )
+
+
+class TextJoiner:
+    """
+    Makes pieces of text sound: an emoji may arrive as two halves in two pieces, and half an emoji cannot be
+    written to any file. Halves are put together, a lonely one becomes the replacement character.
+    """
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def feed(self, text: str) -> str:
+        """Take a piece, give back what is complete."""
+        text = self._half + text
+        self._half = ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return _sound(text)
+
+    def rest(self) -> str:
+        """What is left at the end."""
+        half, self._half = self._half, ""
+        return _sound(half)
+
+
+def _sound(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str
+    name: str
+    arguments: str
+
+
+class Assembler:
+    """Collects the pieces of one answer."""
+
+    def __init__(self) -> None:
+        self._joiner = TextJoiner()
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self.tokens: Tokens | None = None
+        self.cost_usd: float | None = None
+        self.finish: str | None = None
+
+    def feed(self, piece: Piece) -> str:
+        """Take a piece; give back the text that can be shown now."""
+        for fragment in piece.fragments:
+            self._add(fragment)
+        self.tokens = piece.tokens or self.tokens
+        self.cost_usd = piece.cost_usd if piece.cost_usd is not None else self.cost_usd
+        self.finish = piece.finish or self.finish
+        return self._joiner.feed(piece.text)
+
+    def rest(self) -> str:
+        """Text that was held back, at the end."""
+        return self._joiner.rest()
+
+    def _add(self, fragment: ToolFragment) -> None:
+        call = self._open_call(fragment)
+        if call is None:
+            call = _Call("", "", "")
+            self._calls.append(call)
+        if fragment.index is not None:
+            self._by_index[fragment.index] = call
+        call.id = call.id or fragment.id
+        call.name = call.name or fragment.name
+        call.arguments += fragment.arguments
+
+    def _open_call(self, fragment: ToolFragment) -> _Call | None:
+        """The call that a fragment goes on with; None if it begins one."""
+        call = self._by_index.get(fragment.index) if fragment.index is not None else None
+        if fragment.index is None and self._calls:
+            call = self._calls[-1]
+        if call is not None and fragment.name and fragment.id and call.id and fragment.id != call.id:
+            return None
+        if call is not None and fragment.index is None and fragment.name and call.name and not fragment.id:
+            return None
+        return call
+
+    def calls(self) -> list[ToolCall]:
+        """The complete calls, in the order in which they began, with ids that differ."""
+        out: list[ToolCall] = []
+        seen: set[str] = set()
+        for number, call in enumerate(self._calls):
+            name = call.id or f"call_{number}"
+            name = name if name not in seen else f"{name}_{number}"
+            seen.add(name)
+            arguments = _arguments_or_none(call.arguments)
+            if arguments is None:
+                out.append(ToolCall(id=name, name=call.name, malformed=_sound(call.arguments)))
+            else:
+                out.append(ToolCall(id=name, name=call.name, arguments=arguments))
+        return out
+
+
+def _arguments_or_none(text: str) -> dict[str, Any] | None:
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class SseDecoder:
+    """Server-sent events: bytes in any cut, the data of complete events out. Comments are dropped."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        """
+        Take bytes, give the data of each event that they complete.
+
+        Raises:
+            ValueError: An event is larger than 4 MiB, or no UTF-8.
+        """
+        lines = (self._buffer + data).split(b"\n")
+        self._buffer = lines.pop()
+        for raw in lines:
+            line = raw.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+                self._size += len(line)
+            elif not line and self._data:
+                event, self._data, self._size = b"\n".join(self._data), [], 0
+                yield event.decode()
+        if len(self._buffer) + self._size > _MAX_EVENT_BYTES:
+            raise ValueError("an event that does not end")
+
+    def rest(self) -> Iterator[str]:
+        """The event that was not closed by an empty line before the stream ended, if any."""
+        yield from self.feed(b"\n\n")

@@ -1,0 +1,132 @@
+"""
+The few ways in which files are written here, and the door where an OSError becomes `StorageUnavailable`.
+
+Replacing: temporary file in the same folder, fsync, rename, fsync of the folder. Appending: one write at the
+end of the file, no fsync of its own. Everything here blocks and is called in worker threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from agent_core.errors import StorageUnavailable
+
+__all__ = ["append", "exclusive", "make_folder", "replace", "storage_errors", "sync_folder", "write_new"]
+
+_FILE_MODE = 0o600
+_FOLDER_MODE = 0o700
+_LOCK_TRIES = 40
+_LOCK_PAUSE_S = 0.05
+
+
+@contextlib.contextmanager
+def storage_errors(action: str, path: Path) -> Iterator[None]:
+    """Whatever the operating system refuses inside comes out as `StorageUnavailable`."""
+    try:
+        yield
+    except OSError as exc:
+        reason = exc.strerror or type(exc).__name__
+        name = errno.errorcode.get(exc.errno or 0, "")
+        raise StorageUnavailable(
+            f"cannot {action} {path}: {reason}", action=action, path=str(path), reason=reason, errno=name
+        ) from exc
+
+
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` and what is missing above it, for the owner of the process only."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=_FOLDER_MODE)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in ``folder`` durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file from its beginning and make its content, not yet its name, durable."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        _write_all(handle, data)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Put ``data`` in the place of ``path``: after a crash there is the old content or the new one."""
+    make_folder(path.parent)
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        write_new(temporary, data)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def append(handle: int, data: bytes) -> None:
+    """
+    Write at the end of the file behind ``handle``, which was opened with O_APPEND.
+
+    A file that does not end in a newline holds a torn line: it is closed first, and never touched again.
+    """
+    size = os.fstat(handle).st_size
+    if size and os.pread(handle, 1, size - 1) != b"\n":
+        data = b"\n" + data
+    _write_all(handle, data)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, *, sync: bool = False) -> Iterator[int]:
+    """
+    Open ``path`` for reading and appending while no other process does the same.
+
+    With ``sync`` everything appended is durable when the block ends without an exception.
+    """
+    new = not path.exists()
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        _lock(handle)
+        yield handle
+        if sync:
+            os.fsync(handle)
+            if new:
+                sync_folder(path.parent)
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    for attempt in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if attempt == _LOCK_TRIES - 1:
+                raise
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return

@@ -1,0 +1,108 @@
+"""
+Where everything lies under the home folder, and how names of people and rooms become names of folders.
+
+The picture is in the package's docstring. Sessions use `SessionKey.file_name`; people and rooms use the same
+kind of encoding, so that no address, however chosen, can leave its folder or meet another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope, ScopeKind
+
+__all__ = ["Layout", "folder_name", "scope_from_folder"]
+
+_SAFE = re.compile(r"[A-Za-z0-9_\-]")
+_NAME_LIMIT = 150
+
+
+def folder_name(name: str) -> str:
+    """
+    A name for a folder: no separator, no dot, at most 150 characters, different for every ``name``.
+
+    Short names are encoded reversibly (`scope_from_folder`); a long one keeps its beginning and ends in a
+    hash after ``=~``, which the reversible form never contains.
+    """
+    if not name:
+        raise ValueError("an empty name has no folder")
+    encoded = "".join(
+        char
+        if _SAFE.fullmatch(char)
+        else "".join(f"={byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
+        for char in name
+    )
+    if len(encoded) <= _NAME_LIMIT:
+        return encoded
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+    return f"{encoded[: _NAME_LIMIT - 42]}=~{digest}"
+
+
+def scope_from_folder(folder: str) -> str:
+    """
+    Read what `folder_name` wrote.
+
+    Raises:
+        ValueError: The name is a shortened one, or no such name at all.
+    """
+    if "=~" in folder:
+        raise ValueError(f"a shortened name cannot be read back: {folder!r}")
+    raw = re.sub(
+        rb"=([0-9a-f]{2})",
+        lambda match: bytes.fromhex(match[1].decode()),
+        folder.encode("utf-8", "surrogatepass"),
+    )
+    name = raw.decode("utf-8", "surrogatepass")
+    if folder_name(name) != folder:
+        raise ValueError(f"not the folder of a person or a room: {folder!r}")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one home. ``workspace`` is the folder that holds the owner's ``MEMORY.md``."""
+
+    home: Path
+    workspace: Path
+
+    @property
+    def sessions(self) -> Path:
+        """The folder of all histories."""
+        return self.home / "sessions"
+
+    def history(self, key: SessionKey) -> Path:
+        """The append-only history of a session."""
+        return self.sessions / f"{key.file_name}.jsonl"
+
+    def record(self, key: SessionKey) -> Path:
+        """Cursor and summary of a session: one atomic record."""
+        return self.sessions / f"{key.file_name}.meta.json"
+
+    def summary(self, key: SessionKey) -> Path:
+        """The readable copy of a session's summary."""
+        return self.home / "memory" / key.file_name / "summary.md"
+
+    def document(self, scope: MemoryScope) -> Path:
+        """The memory document of a scope, free to be edited by hand."""
+        return (
+            self.workspace / "MEMORY.md"
+            if scope.kind is ScopeKind.OWNER
+            else self._folder(scope) / "MEMORY.md"
+        )
+
+    def versions(self, scope: MemoryScope) -> Path:
+        """All versions of a memory document, append-only."""
+        return self._folder(scope) / "MEMORY.history.jsonl"
+
+    def _folder(self, scope: MemoryScope) -> Path:
+        match scope.kind:
+            case ScopeKind.OWNER:
+                return self.home / "memory" / "owner"
+            case ScopeKind.PERSON:
+                return self.home / "memory" / "people" / folder_name(scope.name)
+            case ScopeKind.ROOM:
+                return self.home / "memory" / "rooms" / folder_name(scope.name)

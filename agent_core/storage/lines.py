@@ -1,0 +1,76 @@
+"""
+A message as a line of a history, and back. Pure; what cannot be read is None, never an exception.
+
+orjson writes and reads nearly all of it. What it refuses (half a surrogate pair, an integer of more than 64
+bits) goes through the standard library and says so in ``enc``, so that nothing changes on its way to the
+disk and back.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from agent_core.models import Message
+
+__all__ = ["MAX_LINE_BYTES", "as_object", "encode_object", "from_object", "stamped", "to_line"]
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Longer lines are not read: no message comes near it, a file of zeros does."""
+
+
+def stamped(message: Message, now: datetime) -> Message:
+    """The message with a timestamp, in UTC."""
+    return message.model_copy(update={"timestamp": (message.timestamp or now).astimezone(UTC)})
+
+
+def to_line(message: Message, position: int) -> bytes:
+    """One line, with its newline."""
+    value: dict[str, Any] = {
+        "id": message.id,
+        "turn": message.turn,
+        "role": message.role,
+        "content": message.content,
+        "timestamp": message.timestamp.isoformat().replace("+00:00", "Z") if message.timestamp else None,
+        "sender": message.sender,
+        "n": position,
+    }
+    if message.tool_calls:
+        value["tool_calls"] = [call.model_dump(exclude_none=True) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        value["tool_call_id"] = message.tool_call_id
+    return encode_object(value)
+
+
+def encode_object(value: dict[str, Any]) -> bytes:
+    """An object as one line, with its newline."""
+    try:
+        return orjson.dumps(value) + b"\n"
+    except TypeError:
+        return json.dumps({**value, "enc": "json"}, default=str).encode() + b"\n"
+
+
+def as_object(raw: bytes) -> dict[str, Any] | None:
+    """The object on a line, or None."""
+    try:
+        value = orjson.loads(raw)
+        if isinstance(value, dict) and value.get("enc") == "json":
+            value = json.loads(raw)
+    except (ValueError, RecursionError):
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def from_object(value: dict[str, Any]) -> Message | None:
+    """The message in the object of a line, or None."""
+    try:
+        return Message.model_validate(value)
+    except ValidationError:
+        return None

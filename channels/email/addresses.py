@@ -1,0 +1,157 @@
+"""
+Mail addresses in header fields (RFC 5322, section 3.4), read strictly. Pure.
+
+The standard library's parser is lenient, differs between Python versions and recurses on nested comments;
+identity needs the opposite. `parse_mailboxes` is one loop over the characters. It knows quoted strings,
+comments of any depth, angle brackets and commas; anything else, such as a group, a route, an encoded word
+inside an address or a control character, is an error, and an error is never somebody.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["AddressInvalid", "Mailbox", "find_addresses", "normalise", "parse_mailboxes", "without_tag"]
+
+MAX_ADDRESS = 320
+_LOCAL = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}")
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_ANYWHERE = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@[A-Za-z0-9.-]{1,253}")
+
+
+class AddressInvalid(ValueError):
+    """This is not one plain mail address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mailbox:
+    """A display name, which is decoration, and an address in normal form."""
+
+    name: str
+    address: str
+
+
+def normalise(text: str) -> str:
+    """
+    The comparable form of a mail address: ASCII, lower case, the domain in IDNA.
+
+    Raises:
+        AddressInvalid: It is no plain ``local@domain``.
+    """
+    local, at, domain = text.strip().rpartition("@")
+    if not at or len(text) > MAX_ADDRESS:
+        raise AddressInvalid(f"{text[:80]!r} has no @, or is too long")
+    if not _LOCAL.fullmatch(local) or local.startswith(".") or local.endswith(".") or ".." in local:
+        raise AddressInvalid(f"{local[:80]!r} cannot stand before the @")
+    if local.startswith("=?"):
+        raise AddressInvalid("an encoded word cannot be an address")
+    try:
+        ascii_domain = domain.encode("idna").decode("ascii").lower()
+    except UnicodeError as exc:
+        raise AddressInvalid(f"{domain[:80]!r} is no domain") from exc
+    if not all(_LABEL.fullmatch(label) for label in ascii_domain.split(".")):
+        raise AddressInvalid(f"{domain[:80]!r} is no domain")
+    return f"{local.lower()}@{ascii_domain}"
+
+
+def without_tag(address: str) -> str:
+    """``bob+tag@host`` → ``bob@host``."""
+    local, _, domain = address.rpartition("@")
+    return f"{local.split('+', 1)[0]}@{domain}"
+
+
+def find_addresses(value: str) -> set[str]:
+    """Everything in a field that looks like an address, lower case. Not for identity."""
+    return {match.group(0).lower() for match in _ANYWHERE.finditer(value)}
+
+
+def parse_mailboxes(value: str) -> list[Mailbox]:
+    """
+    All mailboxes of a From or Reply-To field.
+
+    Raises:
+        AddressInvalid: Anything in it is not a plain mailbox.
+    """
+    mailboxes: list[Mailbox] = []
+    reader = _Reader(value)
+    while True:
+        mailbox = reader.mailbox_or_none()
+        if mailbox is not None:
+            mailboxes.append(mailbox)
+        if reader.at_end:
+            return mailboxes
+
+
+class _Reader:
+    """Reads one mailbox after another, up to the comma."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+        self._position = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._position >= len(self._value)
+
+    def mailbox_or_none(self) -> Mailbox | None:
+        words: list[str] = []
+        angle: str | None = None
+        while not self.at_end:
+            char = self._value[self._position]
+            self._position += 1
+            if char == ",":
+                break
+            if char == '"':
+                words.append(self._quoted())
+            elif char == "(":
+                self._comment()
+            elif char == "<":
+                if angle is not None:
+                    raise AddressInvalid("two addresses in one place")
+                angle = self._angle()
+            elif char in ":;>)[]" or (ord(char) < 0x20 and char not in "\t\r\n") or char == "\x7f":
+                raise AddressInvalid(f"{char!r} does not belong here")
+            else:
+                words.append(char)
+                if angle is not None and not char.isspace():
+                    raise AddressInvalid("text after the address")
+        text = "".join(words).strip()
+        if angle is not None:
+            return Mailbox(text, normalise(angle))
+        return Mailbox("", normalise(text)) if text else None
+
+    def _quoted(self) -> str:
+        out: list[str] = []
+        while not self.at_end:
+            char = self._value[self._position]
+            self._position += 1
+            if char == '"':
+                return "".join(out)
+            if char == "\\" and not self.at_end:
+                char = self._value[self._position]
+                self._position += 1
+            out.append(char)
+        raise AddressInvalid("a quoted name has no end")
+
+    def _comment(self) -> None:
+        depth = 1
+        while not self.at_end and depth:
+            char = self._value[self._position]
+            self._position += 1
+            if char == "\\":
+                self._position += 1
+            elif char == "(":
+                depth += 1
+            elif char == ")":
+                depth -= 1
+        if depth:
+            raise AddressInvalid("a comment has no end")
+
+    def _angle(self) -> str:
+        end = self._value.find(">", self._position)
+        if end < 0:
+            raise AddressInvalid("an address has no end")
+        text = self._value[self._position : end]
+        self._position = end + 1
+        return text

@@ -1,0 +1,237 @@
+"""
+Markdown on its way to people: safe HTML, readable plain text, and parts of a bounded size.
+
+A model's answer is untrusted text: what it quotes may have been written by a stranger in order to be quoted.
+So HTML in the source stays text, the result passes an allow-list (`nh3`) of what a Matrix client may show
+(client-server specification, "m.room.message msgtypes"), and pictures become links: an ``<img>`` would fetch
+its address, and with it whatever a stranger made the model put there, as soon as the message is looked at.
+
+Everything here is pure and total: any text goes in and something that can be shown comes out, with all its
+words. What would take the parser too long (more than `MAX_BYTES`, or brackets by the thousand, which cost it
+quadratic time) or too deep (it drops what is nested too far) is not interpreted but shown as it is.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import nh3
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from channels.split import split_markdown
+
+__all__ = ["MAX_BYTES", "clean_html", "split_markdown", "to_html", "to_text"]
+
+MAX_BYTES = 256_000
+"""Longer Markdown is not interpreted."""
+
+_MAX_NESTING = 40
+_MAX_BRACKET_COST = 200_000_000
+
+_TAGS = set(
+    "a b blockquote br caption code del div em h1 h2 h3 h4 h5 h6 hr i li ol p pre s span strong sub sup "
+    "table tbody td th thead tr u ul".split()
+)
+_ATTRIBUTES = {"a": {"href"}, "code": {"class"}, "ol": {"start"}}
+_SCHEMES = {"https", "http", "mailto", "matrix", "ftp", "magnet"}
+_LANGUAGE = re.compile(r"language-[\w+#.\-]{1,40}")
+_MANY_BREAKS = re.compile(r"\n{3,}")
+_TRAILING_BLANKS = re.compile(r"[ \t]+(?=\n)")
+
+
+def to_html(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
+    """
+    Render Markdown (CommonMark with tables and strike-through; a line break stays one) as safe HTML.
+
+    Text beyond ``max_bytes`` is escaped and shown unformatted.
+    """
+    source = _whole(markdown)
+    tokens = _tokens_or_none(source, max_bytes)
+    if tokens is None:
+        return f"<pre>{html.escape(source, quote=False)}</pre>"
+    parser = _parser()
+    return clean_html(str(parser.renderer.render(tokens, parser.options, {}))).strip()
+
+
+def clean_html(source: str) -> str:
+    """Keep of some HTML what is harmless to show."""
+    return nh3.clean(
+        source,
+        tags=_TAGS,
+        attributes=_ATTRIBUTES,
+        url_schemes=_SCHEMES,
+        link_rel=None,
+        attribute_filter=_attribute,
+    )
+
+
+def to_text(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
+    """
+    Render Markdown as plain text that reads well without a renderer.
+
+    Code and tables stay as they were written, emphasis loses its marks, a link keeps its address.
+    """
+    source = _whole(markdown)
+    tokens = _tokens_or_none(source, max_bytes)
+    if tokens is None:
+        return source
+    text = _TextWriter(source.splitlines()).write(tokens)
+    return _MANY_BREAKS.sub("\n\n", _TRAILING_BLANKS.sub("", text)).strip("\n")
+
+
+def _tokens_or_none(source: str, max_bytes: int) -> list[Token] | None:
+    """Parse, unless that costs too much or would lose something."""
+    brackets = source.count("[")
+    if len(source.encode()) > max_bytes or brackets * len(source) > _MAX_BRACKET_COST:
+        return None
+    try:
+        tokens = _parser().parse(source)
+    except RecursionError:
+        return None
+    if any(token.level >= _MAX_NESTING - 1 for token in tokens):
+        return None
+    return tokens
+
+
+@lru_cache(maxsize=1)
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": _MAX_NESTING})
+    parser.enable(["table", "strikethrough"])
+    parser.add_render_rule("image", _picture_as_link)
+    return parser
+
+
+def _picture_as_link(_self: Any, tokens: Sequence[Token], index: int, _options: Any, _env: Any) -> str:
+    token = tokens[index]
+    address = str(token.attrGet("src") or "")
+    title = token.content or address
+    return f'<a href="{html.escape(address)}">{html.escape(title, quote=False)}</a>'
+
+
+def _attribute(tag: str, attribute: str, value: str) -> str | None:
+    if tag == "code" and attribute == "class":
+        return value if _LANGUAGE.fullmatch(value) else None
+    return value
+
+
+def _whole(text: str) -> str:
+    """Without half characters and NUL, which no encoder downstream accepts."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
+
+
+class _TextWriter:
+    """Walks over block tokens; what is inside lists and quotes is indented by its prefix."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = lines
+        self._out: list[str] = []
+        self._prefixes: list[str] = []
+        self._numbers: list[int | None] = []
+        self._bullet = ""
+
+    def write(self, tokens: Sequence[Token]) -> str:
+        skip_until = -1
+        for token in tokens:
+            if skip_until >= 0:
+                if token.type == "table_close" and token.level == skip_until:
+                    skip_until = -1
+                continue
+            if token.type == "table_open":
+                skip_until = token.level
+            self._block(token)
+        return "\n".join(self._out)
+
+    def _block(self, token: Token) -> None:
+        match token.type:
+            case "inline":
+                self._lines_out(_inline_text(token.children or ()).split("\n"))
+            case "fence" | "code_block":
+                self._lines_out([f"    {line}" for line in token.content.rstrip("\n").split("\n")])
+                self._blank()
+            case "table_open":
+                start, end = token.map or (0, 0)
+                self._lines_out([line.strip() for line in self._lines[start:end]])
+                self._blank()
+            case "hr":
+                self._lines_out(["-" * 20])
+                self._blank()
+            case "bullet_list_open" | "ordered_list_open":
+                start_at = token.attrGet("start")
+                first = int(start_at) if start_at is not None else 1
+                self._numbers.append(first if token.type.startswith("ordered") else None)
+            case "list_item_open":
+                self._open_item()
+            case "blockquote_open":
+                self._prefixes.append("> ")
+            case "list_item_close":
+                self._flush_bullet()
+                self._prefixes.pop()
+            case "blockquote_close":
+                while self._out and self._out[-1] == "".join(self._prefixes).rstrip():
+                    self._out.pop()
+                self._prefixes.pop()
+                self._blank()
+            case "bullet_list_close" | "ordered_list_close":
+                self._numbers.pop()
+                if not self._numbers:
+                    self._blank()
+            case "paragraph_close" if not token.hidden:
+                self._blank()
+            case "heading_close":
+                self._blank()
+            case _:
+                pass
+
+    def _open_item(self) -> None:
+        number = self._numbers[-1]
+        if number is not None:
+            self._numbers[-1] = number + 1
+        bullet = "- " if number is None else f"{number}. "
+        self._bullet = "".join(self._prefixes) + bullet
+        self._prefixes.append(" " * len(bullet))
+
+    def _flush_bullet(self) -> None:
+        if self._bullet:
+            self._out.append(self._bullet)
+            self._bullet = ""
+
+    def _lines_out(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._out.append((self._bullet or "".join(self._prefixes)) + line)
+            self._bullet = ""
+
+    def _blank(self) -> None:
+        self._out.append("".join(prefix for prefix in self._prefixes if prefix.strip()).rstrip())
+
+
+def _inline_text(tokens: Sequence[Token]) -> str:
+    out: list[str] = []
+    links: list[tuple[str, int]] = []
+    for token in tokens:
+        match token.type:
+            case "text" | "code_inline" | "text_special":
+                out.append(token.content)
+            case "softbreak" | "hardbreak":
+                out.append("\n")
+            case "image":
+                out.append(_linked(token.content, str(token.attrGet("src") or "")))
+            case "link_open":
+                links.append((str(token.attrGet("href") or ""), len(out)))
+            case "link_close" if links:
+                address, start = links.pop()
+                title = "".join(out[start:])
+                out[start:] = [_linked(title, address)]
+            case _:
+                pass
+    return "".join(out)
+
+
+def _linked(title: str, address: str) -> str:
+    if not address or title in (address, address.removeprefix("mailto:")):
+        return title or address
+    return f"{title} ({address})" if title else address

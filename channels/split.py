@@ -1,0 +1,156 @@
+"""
+A long Markdown text in parts of at most so many bytes, each of which reads well alone. Pure.
+
+Theory of operation. The text is cut into *blocks* first: a fenced code block, a table, a run of other lines
+that ends at a blank line. Blocks are packed into parts greedily. A block that fits into a part is never cut.
+One that does not is cut by its kind: code between lines, with the fence closed and opened again (same marker
+and language), a table between rows, with its head repeated, other text between lines, else after a sentence,
+else between words, and at last anywhere between two characters.
+
+What is promised: every part is at most ``max_bytes`` long in UTF-8, no part is blank, no part ends inside a
+code fence that it does not close, and nothing but blanks at the cuts gets lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+__all__ = ["split_markdown"]
+
+_FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)$")
+_TABLE_RULE = re.compile(r"^\s*\|?(?:\s*:?-+:?\s*\|)+\s*(?::?-+:?)?\s*$")
+_SMALLEST = 64
+"""Below this there is no room for a fence and its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Lines that belong together. ``head`` and ``foot`` are repeated when it must be cut."""
+
+    lines: tuple[str, ...]
+    head: tuple[str, ...] = ()
+    foot: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "\n".join((*self.head, *self.lines, *self.foot))
+
+
+def split_markdown(text: str, max_bytes: int) -> list[str]:
+    """
+    Cut a text into parts of at most ``max_bytes`` (at least 64); none for a blank text.
+
+    A text that fits comes back unchanged as the only part.
+    """
+    if max_bytes < _SMALLEST:
+        raise ValueError(f"parts need at least {_SMALLEST} bytes")
+    if not text.strip():
+        return []
+    if _size(text) <= max_bytes:
+        return [text]
+    parts: list[str] = []
+    current = ""
+    for block in _blocks(text.splitlines()):
+        for piece in _pieces(block, max_bytes):
+            joined = f"{current}\n\n{piece}" if current else piece
+            if _size(joined) <= max_bytes:
+                current = joined
+                continue
+            if current:
+                parts.append(current)
+            current = piece
+    if current:
+        parts.append(current)
+    return parts
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
+    """Cut into blocks. A fence that is never closed reaches to the end, as in CommonMark."""
+    position = 0
+    plain: list[str] = []
+    while position < len(lines):
+        fence = _FENCE.match(lines[position])
+        opens = fence and not (fence[2].startswith("`") and "`" in fence[3])
+        if fence and opens:
+            if plain:
+                yield _plain_block(plain)
+                plain = []
+            end = _fence_end(lines, position, fence[2])
+            yield _Block(tuple(lines[position + 1 : end]), (lines[position],), (fence[1] + fence[2],))
+            position = end + 1
+            continue
+        if lines[position].strip():
+            plain.append(lines[position])
+        elif plain:
+            yield _plain_block(plain)
+            plain = []
+        position += 1
+    if plain:
+        yield _plain_block(plain)
+
+
+def _fence_end(lines: Sequence[str], start: int, marker: str) -> int:
+    closing = re.compile(rf"^ {{0,3}}{re.escape(marker[0])}{{{len(marker)},}}\s*$")
+    for position in range(start + 1, len(lines)):
+        if closing.match(lines[position]):
+            return position
+    return len(lines)
+
+
+def _plain_block(lines: Sequence[str]) -> _Block:
+    if len(lines) > 2 and "|" in lines[0] and _TABLE_RULE.match(lines[1]):
+        return _Block(tuple(lines[2:]), head=tuple(lines[:2]))
+    return _Block(tuple(lines))
+
+
+def _pieces(block: _Block, max_bytes: int) -> Iterator[str]:
+    if _size(block.text) <= max_bytes:
+        yield block.text
+        return
+    frame = _size("\n".join((*block.head, *block.foot))) + 2
+    if frame > max_bytes // 2:
+        # A head that leaves no room: what it marks is given up, the words are not.
+        block, frame = _Block((*block.head, *block.lines)), 0
+    room = max_bytes - frame
+    held: list[str] = []
+    held_size = 0
+    for line in block.lines:
+        for piece in _cut_line(line, room):
+            size = _size(piece) + 1
+            if held and held_size + size > room:
+                yield from _framed(block, held)
+                held, held_size = [], 0
+            held.append(piece)
+            held_size += size
+    yield from _framed(block, held)
+
+
+def _framed(block: _Block, lines: Sequence[str]) -> Iterator[str]:
+    text = "\n".join((*block.head, *lines, *block.foot))
+    if text.strip():
+        yield text
+
+
+def _cut_line(line: str, max_bytes: int) -> Iterator[str]:
+    """Cut one line, as late as possible at the best kind of place in its second half."""
+    while _size(line) > max_bytes:
+        window = line.encode("utf-8", "surrogatepass")[:max_bytes].decode("utf-8", "ignore")
+        at = _cut_at(window)
+        yield line[:at].rstrip(" ")
+        line = line[at:].lstrip(" ")
+    yield line
+
+
+def _cut_at(window: str) -> int:
+    half = len(window) // 2
+    for mark in (". ", "! ", "? ", "; ", ", ", " "):
+        found = window.rfind(mark, half)
+        if found >= 0:
+            return found + len(mark)
+    return max(len(window), 1)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))

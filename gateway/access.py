@@ -1,0 +1,186 @@
+"""
+Who may talk to the bot, and as whom. Pure: a decision depends on the message and the settings alone.
+
+Theory of operation. The default is no. A sender counts only if the channel has *verified* the address, and
+only the address counts, never the name that people give themselves. The owner is recognised by an alias of
+the same channel, and is always let in there. Everybody else needs an entry in the channel's ``allow_from``.
+
+Addresses are compared after `normalise`. A Matrix id stays exactly as it is, because its local part is case
+sensitive in old accounts and nothing may make two people one. A mail address is compared without regard to
+the case of its ASCII letters (only those: folding others would make two mailboxes one, such as the Kelvin
+sign and "k"), its domain in the ASCII form of IDNA 2008.
+
+An entry of ``allow_from`` is an address, ``*`` for everybody whose address is verified, or everybody at one
+server: ``*@example.org`` for mail, ``@*:example.org`` for Matrix. Other uses of ``*`` are refused by the
+settings (`entry_problem`), so that a slip of the hand never opens a door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agent_core.messages import InboundMessage
+
+__all__ = ["LOCAL_CHANNELS", "Access", "Alias", "Decision", "Role", "entry_problem", "kind_of", "normalise"]
+
+LOCAL_CHANNELS = frozenset({"terminal", "heartbeat"})
+"""Channels that only somebody with access to this machine can speak on: the sender is the owner."""
+
+
+class Role(StrEnum):
+    """What a sender is to the bot."""
+
+    OWNER = "owner"
+    ALLOWED = "allowed"
+    STRANGER = "stranger"
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """The owner's address on one channel."""
+
+    channel: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    Whether a message is taken.
+
+    ``reason`` is a short constant, empty if it is allowed; a refused message is remembered with it.
+    """
+
+    allowed: bool
+    role: Role
+    reason: str = ""
+
+
+class Access:
+    """
+    Decides about senders.
+
+    Args:
+        owner_aliases: The owner's addresses.
+        allow_from: For each channel, by its name, who else may talk to the bot there.
+        local_channels: Channels on which the sender is always the owner.
+    """
+
+    def __init__(
+        self,
+        owner_aliases: Iterable[Alias],
+        allow_from: Mapping[str, Iterable[str]],
+        *,
+        local_channels: Iterable[str] = LOCAL_CHANNELS,
+    ) -> None:
+        self._owner = frozenset((alias.channel, normalise(alias.address)) for alias in owner_aliases)
+        self._local = frozenset(local_channels)
+        self._exact: dict[str, frozenset[str]] = {}
+        self._servers: dict[str, frozenset[tuple[str, str]]] = {}
+        self._everybody: set[str] = set()
+        for channel, entries in allow_from.items():
+            self._learn(channel, tuple(entry.strip() for entry in entries))
+
+    def decide(self, message: InboundMessage) -> Decision:
+        """Whether ``message`` is taken, and as whose."""
+        role = self.role(message.channel, message.sender.address, verified=message.sender.verified)
+        if role is Role.STRANGER:
+            reason = "sender_not_allowed" if message.sender.verified else "sender_not_verified"
+            return Decision(allowed=False, role=role, reason=reason)
+        return Decision(allowed=True, role=role)
+
+    def role(self, channel: str, address: str, *, verified: bool) -> Role:
+        """What the sender ``address`` is to the bot on ``channel``."""
+        if not verified or not address.strip():
+            return Role.STRANGER
+        if channel in self._local:
+            return Role.OWNER
+        normal = normalise(address)
+        if (channel, normal) in self._owner:
+            return Role.OWNER
+        if (
+            channel in self._everybody
+            or normal in self._exact.get(channel, ())
+            or _server_of(normal) in self._servers.get(channel, ())
+        ):
+            return Role.ALLOWED
+        return Role.STRANGER
+
+    def _learn(self, channel: str, entries: tuple[str, ...]) -> None:
+        exact, servers = set(), set()
+        for entry in entries:
+            if entry == "*":
+                self._everybody.add(channel)
+            elif entry.startswith("*@"):
+                servers.add(("email", _domain(entry[2:])))
+            elif entry.startswith("@*:"):
+                servers.add(("matrix", entry[3:]))
+            elif "*" not in entry and entry:
+                exact.add(normalise(entry))
+        self._exact[channel], self._servers[channel] = frozenset(exact), frozenset(servers)
+
+
+def kind_of(address: str) -> str | None:
+    """``matrix`` or ``email`` by the form of the address, None if it is neither."""
+    if address.startswith("@"):
+        local, colon, server = address[1:].partition(":")
+        return "matrix" if local and colon and server and not _has_blank(address) else None
+    local, at, domain = address.rpartition("@")
+    return "email" if local and at and domain and not _has_blank(address) and "<" not in address else None
+
+
+def normalise(address: str) -> str:
+    """The form in which addresses are compared; total, and the same when applied twice."""
+    address = address.strip()
+    if kind_of(address) != "email":
+        return address
+    local, _, domain = address.rpartition("@")
+    return f"{_ascii_lower(local)}@{_domain(domain)}"
+
+
+def entry_problem(entry: str) -> str | None:
+    """What is wrong with an entry of ``allow_from``; None if it can be used."""
+    entry = entry.strip()
+    if entry == "*":
+        return None
+    plain = entry
+    if entry.startswith("*@"):
+        plain = f"x{entry[1:]}"
+    elif entry.startswith("@*:"):
+        plain = f"@x{entry[2:]}"
+    if "*" in plain:
+        return '"*" can only stand alone, as "*@domain" or as "@*:server"'
+    if kind_of(plain) is None:
+        return 'neither a Matrix id ("@name:server") nor a mail address ("name@domain")'
+    return None
+
+
+def _server_of(normal: str) -> tuple[str, str]:
+    kind = kind_of(normal)
+    if kind == "matrix":
+        return kind, normal.partition(":")[2]
+    return kind or "", normal.rpartition("@")[2]
+
+
+def _domain(domain: str) -> str:
+    domain = domain.rstrip(".")
+    if domain.isascii():
+        return domain.lower()
+    # Loaded only for a name that needs it: its tables are large.
+    import idna  # noqa: PLC0415
+
+    try:
+        return idna.encode(domain, uts46=True).decode("ascii").lower()
+    except idna.IDNAError:
+        # No such name can exist; it stays different from every one that can.
+        return _ascii_lower(domain)
+
+
+def _ascii_lower(text: str) -> str:
+    return "".join(char.lower() if char.isascii() else char for char in text)
+
+
+def _has_blank(text: str) -> bool:
+    return any(char.isspace() or ord(char) < 32 for char in text)

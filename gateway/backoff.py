@@ -1,0 +1,95 @@
+"""
+How long to wait before the next try. Pure: the random number and the time that passed are arguments.
+
+Theory of operation. The ceiling grows exponentially with each failure up to a cap, and the delay is drawn
+from below it ("full jitter"), so that many clients of one server do not come back in step. A floor keeps a
+small draw from becoming a hot loop. The count of failures starts anew only after the link has been *stable*
+for a while, not on a mere connect: a server that accepts and drops at once would otherwise be called every
+second for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["AUTH_RETRY", "LINK_RETRY", "Backoff", "BackoffPolicy"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffPolicy:
+    """
+    The shape of a series of delays.
+
+    Args:
+        first_s: The ceiling after the first failure.
+        cap_s: The highest ceiling.
+        factor: What the ceiling is multiplied with at each further failure.
+        jitter: Which part of the ceiling is left to chance: 1.0 is full jitter, 0.0 none.
+        floor_s: No delay is shorter.
+    """
+
+    first_s: float = 1.0
+    cap_s: float = 300.0
+    factor: float = 2.0
+    jitter: float = 1.0
+    floor_s: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not (
+            0 <= self.floor_s <= self.first_s <= self.cap_s and self.factor >= 1 and 0 <= self.jitter <= 1
+        ):
+            raise ValueError(f"a back-off that cannot work: {self}")
+
+    def ceiling(self, failures: int) -> float:
+        """The longest delay after ``failures`` failures in a row (at least one)."""
+        ceiling = self.first_s
+        for _ in range(failures - 1):
+            ceiling *= self.factor
+            if ceiling >= self.cap_s or self.factor == 1:
+                break
+        return min(ceiling, self.cap_s)
+
+    def delay(self, failures: int, *, random: float) -> float:
+        """
+        The delay after ``failures`` failures in a row.
+
+        Args:
+            failures: At least one.
+            random: A number in [0, 1).
+        """
+        ceiling = self.ceiling(failures)
+        return max(self.floor_s, ceiling * (1 - self.jitter * (1 - random)))
+
+
+LINK_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
+"""For a link that was lost or cannot be made."""
+
+AUTH_RETRY = BackoffPolicy(first_s=300.0, cap_s=7200.0, jitter=0.2, floor_s=60.0)
+"""For credentials that were refused: servers lock accounts that try too often."""
+
+
+@dataclass(slots=True)
+class Backoff:
+    """
+    Counts the failures of one link.
+
+    Args:
+        policy: The shape of the delays.
+        stable_after_s: How long the link must have been up for its next failure to count as the first.
+    """
+
+    policy: BackoffPolicy
+    stable_after_s: float = 60.0
+    failures: int = 0
+
+    def failed(self, *, up_s: float, random: float, at_least_s: float = 0.0) -> float:
+        """
+        Note a failure and say how long to wait.
+
+        Args:
+            up_s: For how long the link had been up without interruption.
+            random: A number in [0, 1).
+            at_least_s: What the server asked for; it may exceed the cap.
+        """
+        self.failures = 1 if up_s >= self.stable_after_s else self.failures + 1
+        return max(at_least_s, self.policy.delay(self.failures, random=random))

@@ -1,0 +1,245 @@
+"""
+From the outbox to a server: one `Delivery` per channel, in order per destination, in parallel across them.
+
+What is safe is decided by the row's state, not by hope. A row is marked ``sending`` before anything is said
+to the server and ``uncertain`` just before the point of no return. Everything before that may simply be
+repeated. What is uncertain follows the channel's rule: the same key again, a probe, or a person.
+"""
+
+from __future__ import annotations
+
+import random
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from agent_core.messages import SessionKey
+from agent_core.ports import Clock
+from channels.base import (
+    Channel,
+    ChannelAuthFailed,
+    ChannelError,
+    ChannelMisconfigured,
+    DeliveryFailed,
+    DeliveryUncertain,
+    Redelivery,
+)
+from gateway import metrics
+from gateway.backoff import BackoffPolicy
+from gateway.work.port import OutboxRow, StoreUnavailable, WorkStore
+from gateway.work.states import OutboxState
+
+__all__ = ["Delivery"]
+
+_AT_ONCE = 8
+_LIMIT_S = 120.0
+_IDLE_LOOK_S = 30.0
+_GIVE_UP_AFTER_S = 48 * 3600.0
+_UNKNOWN_ERRORS_ALLOWED = 8
+_STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
+_SEND_RETRY = BackoffPolicy(first_s=1.0, cap_s=300.0)
+_log = structlog.get_logger(__name__)
+
+
+class Delivery:
+    """
+    Sends what the outbox holds for one channel.
+
+    Args:
+        channel: Where to.
+        store: The durable queue.
+        clock: For ages.
+        give_up_after_s: How long a message is tried while the server is away or refuses for the moment.
+    """
+
+    def __init__(
+        self, channel: Channel, store: WorkStore, clock: Clock, *, give_up_after_s: float = _GIVE_UP_AFTER_S
+    ) -> None:
+        self._channel = channel
+        self._store = store
+        self._clock = clock
+        self._give_up_after_s = give_up_after_s
+        self._busy: set[SessionKey] = set()
+        self._changed = anyio.Event()
+        self._link_up = anyio.Event()
+        self._draining = False
+        self._closed_link = False
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        self._changed.set()
+
+    def link(self, *, up: bool) -> None:
+        """The channel's link went up or down; nothing is tried while it is down."""
+        if up:
+            self._link_up.set()
+        elif self._link_up.is_set():
+            self._link_up = anyio.Event()
+        self._changed.set()
+
+    def drain(self) -> None:
+        """`run` returns as soon as nothing is due any more; at once if the link is down."""
+        self._draining = True
+        self._changed.set()
+        if not self._link_up.is_set():
+            self._closed_link = True
+            self._link_up.set()
+
+    async def run(self) -> None:
+        """Send until `drain`."""
+        async with anyio.create_task_group() as senders:
+            while not self._closed_link:
+                await self._link_up.wait()
+                self._changed = anyio.Event()
+                try:
+                    wait_s = await self._start_due(senders)
+                except StoreUnavailable as error:
+                    _log.warning("outbox.unreadable", channel=self._channel.name, error=str(error))
+                    wait_s = 2.0
+                if self._draining and not self._busy:
+                    return
+                with anyio.move_on_after(wait_s):
+                    await self._changed.wait()
+
+    async def _start_due(self, senders: TaskGroup) -> float:
+        name, account = self._channel.name, self._channel.account
+        room = _AT_ONCE - len(self._busy)
+        if room <= 0 or self._closed_link:
+            return _IDLE_LOOK_S
+        rows = await self._store.next_sends(name, account, busy=tuple(self._busy), limit=room)
+        for row in rows:
+            if row.message.session not in self._busy:
+                self._busy.add(row.message.session)
+                senders.start_soon(self._send_guarded, row)
+        if rows:
+            return _IDLE_LOOK_S
+        due_s = await self._store.next_send_in(name, account)
+        return _IDLE_LOOK_S if due_s is None else min(max(due_s, 0.05), _IDLE_LOOK_S)
+
+    async def _send_guarded(self, row: OutboxRow) -> None:
+        try:
+            await self._send(row)
+        except StoreUnavailable as error:
+            # The row keeps its last durable state. Looking again too soon would only repeat the failure.
+            _log.error("outbox.blocked", channel=self._channel.name, outbox=row.id, error=str(error))
+            await anyio.sleep(_STORE_RETRY.delay(row.attempts + 1, random=random.random()))
+        finally:
+            self._busy.discard(row.message.session)
+            self._changed.set()
+
+    async def _send(self, row: OutboxRow) -> None:
+        if row.state is OutboxState.UNCERTAIN and not await self._may_repeat(row):
+            return
+        await self._store.sending(row)
+        reached = _Reached(self._store, row)
+        try:
+            with anyio.fail_after(_LIMIT_S):
+                receipt = await self._channel.deliver(row.message, uncertain=reached.mark)
+        except (ChannelError, TimeoutError) as error:
+            await self._failed(row, error, certain=not reached.uncertain or _is_certain(error))
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)
+            await self._failed(row, error, certain=not reached.uncertain)
+        else:
+            await self._keep_trying_to_tell(row, receipt.provider_id)
+            metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
+            _log.info("message.sent", channel=self._channel.name, inbox=row.inbox_id, outbox=row.id)
+
+    async def _keep_trying_to_tell(self, row: OutboxRow, provider_id: str) -> None:
+        """The server has it. Until the store knows that too, nothing else may happen to this row."""
+        attempt = 0
+        while True:
+            try:
+                await self._store.sent(row, provider_id)
+                return
+            except StoreUnavailable as error:
+                attempt += 1
+                _log.error("outbox.blocked", channel=self._channel.name, outbox=row.id, error=str(error))
+                await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
+
+    async def _may_repeat(self, row: OutboxRow) -> bool:
+        match self._channel.capabilities.redelivery:
+            case Redelivery.SAME_KEY:
+                return True
+            case Redelivery.PROBE:
+                return await self._probe(row)
+            case Redelivery.PARK:
+                await self._store.park(row, "the server may have it, and nobody can find out")
+                metrics.OUTBOUND.labels(self._channel.name, "unknown").inc()
+                _log.error("message.parked", channel=self._channel.name, outbox=row.id)
+                return False
+
+    async def _probe(self, row: OutboxRow) -> bool:
+        try:
+            with anyio.fail_after(_LIMIT_S):
+                receipt = await self._channel.probe(row.message)
+        except (ChannelError, TimeoutError) as error:
+            delay_s = self._delay(row, error)
+            _log.info("outbox.probe_postponed", channel=self._channel.name, outbox=row.id, error=str(error))
+            await self._store.send_failed(row, str(error), delay_s=delay_s, certain=False)
+            return False
+        if receipt is None:
+            return True
+        _log.info("outbox.probe_found", channel=self._channel.name, outbox=row.id)
+        await self._keep_trying_to_tell(row, receipt.provider_id)
+        metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
+        return False
+
+    async def _failed(self, row: OutboxRow, error: Exception, *, certain: bool) -> None:
+        age_s = (self._clock.now() - row.message.created_at).total_seconds()
+        if isinstance(error, DeliveryFailed):
+            give_up = "refused"
+        elif age_s > self._give_up_after_s:
+            give_up = "too_old"
+        elif not isinstance(error, (ChannelError, TimeoutError)) and row.attempts >= _UNKNOWN_ERRORS_ALLOWED:
+            give_up = "defect"
+        else:
+            give_up = ""
+        delay_s = None if give_up else self._delay(row, error)
+        text = str(error) or type(error).__name__
+        if give_up:
+            metrics.OUTBOUND.labels(self._channel.name, "dead").inc()
+            _log.error("message.undeliverable", channel=self._channel.name, outbox=row.id, why=give_up, error=text)
+        else:
+            metrics.OUTBOUND.labels(self._channel.name, "retried").inc()
+            _log.warning(
+                "message.retried",
+                channel=self._channel.name,
+                outbox=row.id,
+                error=text,
+                retry_in_s=delay_s,
+                certain=certain,
+            )
+        await self._store.send_failed(row, text, delay_s=delay_s, certain=certain)
+
+    def _delay(self, row: OutboxRow, error: Exception) -> float:
+        asked_s = getattr(error, "retry_after_s", None)
+        if asked_s is not None:
+            return float(min(max(asked_s, 0.1), 3600.0))
+        if isinstance(error, (ChannelAuthFailed, ChannelMisconfigured)):
+            return 60.0
+        if isinstance(error, (ChannelError, TimeoutError)) and not self._link_up.is_set():
+            return 1.0  # nothing is tried before the link is up again, so there is nobody to spare
+        return _SEND_RETRY.delay(row.attempts + 1, random=random.random())
+
+
+def _is_certain(error: Exception) -> bool:
+    """Whether an error after the point of no return still says that the server does not have the message."""
+    return not isinstance(error, (DeliveryUncertain, TimeoutError))
+
+
+class _Reached:
+    """Marks the point of no return of one try."""
+
+    def __init__(self, store: WorkStore, row: OutboxRow) -> None:
+        self._store = store
+        self._row = row
+        self.uncertain = False
+
+    async def mark(self) -> None:
+        """Make durable that the server may have the message from now on."""
+        self.uncertain = True
+        await self._store.uncertain(self._row)

@@ -1,0 +1,121 @@
+"""
+Everything that can stop the gateway itself, and one way to look at every error of the project.
+
+Each package has a root of its own (the import directions forbid a common base), but all share one shape:
+``temporary`` (can trying again help?), ``public`` (what a stranger may read) and ``fields`` (for the log).
+`Described` is that shape as a Protocol, `describe` makes it out of any exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+__all__ = [
+    "AlreadyRunning",
+    "ConfigInvalid",
+    "Described",
+    "Description",
+    "GatewayError",
+    "NotFound",
+    "StateUnusable",
+    "describe",
+    "leaves",
+]
+
+_UNKNOWN_PUBLIC = "Something went wrong here; my operator can find it in the log."
+
+
+@runtime_checkable
+class Described(Protocol):
+    """The shape that every error of the project has."""
+
+    temporary: bool
+    public: str
+    fields: Mapping[str, Any]
+
+
+class GatewayError(Exception):
+    """The gateway cannot go on."""
+
+    temporary: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 70
+    """What the process ends with; the codes are those of sysexits.h."""
+
+    def __init__(self, detail: str = "", /, *, public: str | None = None, **fields: Any) -> None:
+        self.public = public or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.fields = fields
+        super().__init__(detail or self.public)
+
+
+class ConfigInvalid(GatewayError):
+    """The configuration cannot work; the operator must mend it."""
+
+    exit_code = 78  # EX_CONFIG: a service manager is told not to restart on it
+
+
+class AlreadyRunning(GatewayError):
+    """Another squidbot works on this home folder."""
+
+    exit_code = 78
+
+
+class StateUnusable(GatewayError):
+    """The home folder cannot be used."""
+
+    exit_code = 74  # EX_IOERR
+
+
+class NotFound(GatewayError):
+    """There is nothing by that name."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """An exception, taken apart."""
+
+    temporary: bool
+    public: str
+    fields: Mapping[str, Any]
+
+
+def describe(error: BaseException, *, temporary: bool = False) -> Description:
+    """
+    Take any exception apart, also one that is not ours.
+
+    Args:
+        error: The exception. Of a group, the first error that has our shape speaks for all.
+        temporary: What to believe of an exception that does not say it itself. Sending believes yes (and
+            counts), thinking believes no.
+    """
+    speaker = next((leaf for leaf in leaves(error) if _is_described(leaf)), None) or next(leaves(error))
+    fields: dict[str, Any] = {"error": type(speaker).__name__, "detail": str(speaker)[:500]}
+    if speaker.__cause__ is not None:
+        fields["cause"] = type(speaker.__cause__).__name__
+    if not _is_described(speaker):
+        return Description(temporary=temporary, public=_UNKNOWN_PUBLIC, fields=fields)
+    shaped: Any = speaker
+    # LostTurn and its like carry no fields of their own.
+    return Description(
+        temporary=bool(shaped.temporary),
+        public=str(shaped.public),
+        fields={**getattr(shaped, "fields", {}), **fields},
+    )
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions inside of a group, however deep, in order; an exception that is no group is its own leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def _is_described(error: BaseException) -> bool:
+    return isinstance(getattr(error, "temporary", None), bool) and isinstance(
+        getattr(error, "public", None), str
+    )

@@ -1,0 +1,171 @@
+"""
+A gateway from start to stop: the order in which its parts come up, and how it lets go.
+
+Start: what a crash left is put right (`recover`), then turns and deliveries run, then the channels connect.
+Stop: the channels take nothing more, the turns in hand are finished or parked, what is due is sent, files are
+made durable, everything is closed. A turn that does not end in time is parked: it is taken up again at the
+next start, after its last finished step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from agent_core.errors import StorageUnavailable
+from agent_core.ports import Clock
+from channels.base import Channel, LinkState
+from gateway import metrics
+from gateway.backoff import BackoffPolicy
+from gateway.delivery import Delivery
+from gateway.history import HistoryWriter
+from gateway.supervisor import ChannelStatus, Supervisor
+from gateway.turns import TurnHandler
+from gateway.work.port import Dispatcher, StoreUnavailable, WorkStore
+
+__all__ = ["Gateway", "Parts"]
+
+_RECOVER_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
+_CLOSE_LIMIT_S = 5.0
+_CARE_EVERY_S = 3600.0
+_FORGET_AFTER_S = 90 * 86_400.0
+_CAN_SEND = (LinkState.UP, LinkState.CATCHING_UP)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a gateway is made of; `gateway.app.build` chooses them."""
+
+    clock: Clock
+    store: WorkStore
+    dispatcher: Dispatcher
+    history: HistoryWriter
+    handler: TurnHandler
+    supervisor: Supervisor
+    channels: Sequence[Channel]
+    deliveries: Mapping[str, Delivery]
+    at_close: Sequence[Callable[[], Awaitable[None]]] = ()
+
+
+class Gateway:
+    """
+    A gateway that runs once.
+
+    Args:
+        parts: What it is made of.
+        drain_s: How long a stop waits for turns in hand.
+    """
+
+    def __init__(self, parts: Parts, *, drain_s: float = 20.0) -> None:
+        self.parts = parts
+        self.started = anyio.Event()
+        self._drain_s = drain_s
+        self._stop = anyio.Event()
+        self._draining = False
+
+    def stop(self) -> None:
+        """Drain and end; `run` returns when that is done."""
+        self._stop.set()
+
+    def link_changed(self, status: ChannelStatus) -> None:
+        """A channel's link has changed: nothing is sent while it is down."""
+        if not self._draining:
+            self.parts.deliveries[status.name].link(up=status.state in _CAN_SEND)
+
+    async def run(self) -> None:
+        """Run until `stop`, or until cancelled: then without draining, as after a second signal."""
+        parts = self.parts
+        try:
+            await self._recover()
+            async with anyio.create_task_group() as tasks:
+                turns_ended = anyio.Event()
+                tasks.start_soon(parts.history.run)
+                tasks.start_soon(self._dispatch, turns_ended)
+                deliveries = anyio.Event()
+                tasks.start_soon(self._deliver, deliveries)
+                for session, due_s in await self._persist(parts.store.open_sessions):
+                    parts.dispatcher.wake(session, after_s=due_s)
+                tasks.start_soon(parts.supervisor.run)
+                tasks.start_soon(self._care)
+                self.started.set()
+                await self._stop.wait()
+                await self._drain(tasks, turns_ended, deliveries)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._close()
+
+    async def _recover(self) -> None:
+        await self._persist(self.parts.store.recover)
+        await self._persist(self.parts.history.recover)
+
+    async def _persist(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Do something that needs the disk, waiting for it as long as it takes."""
+        attempt = 0
+        while True:
+            try:
+                return await work()
+            except (StoreUnavailable, StorageUnavailable) as error:
+                attempt += 1
+                delay_s = _RECOVER_RETRY.delay(attempt, random=random.random())
+                _log.error("start.blocked", error=str(error), retry_in_s=round(delay_s, 1), **error.fields)
+                await anyio.sleep(delay_s)
+
+    async def _dispatch(self, ended: anyio.Event) -> None:
+        await self.parts.dispatcher.run(self.parts.handler.run_session)
+        ended.set()
+
+    async def _deliver(self, ended: anyio.Event) -> None:
+        async with anyio.create_task_group() as group:
+            for delivery in self.parts.deliveries.values():
+                group.start_soon(delivery.run)
+        ended.set()
+
+    async def _care(self) -> None:
+        """Forget the payloads of what ended long ago."""
+        while True:
+            try:
+                forgotten = await self.parts.store.prune(older_than_s=_FORGET_AFTER_S)
+                if forgotten:
+                    _log.info("store.pruned", rows=forgotten)
+                metrics.show_store(await self.parts.store.stats())
+            except StoreUnavailable as error:
+                _log.warning("store.care_failed", error=str(error))
+            await anyio.sleep(_CARE_EVERY_S)
+
+    async def _drain(self, tasks: TaskGroup, turns: anyio.Event, deliveries: anyio.Event) -> None:
+        _log.info("gateway.draining", turns=len(self.parts.dispatcher.running()))
+        self._draining = True
+        self.parts.supervisor.stop()
+        self.parts.dispatcher.stop()
+        with anyio.move_on_after(self._drain_s) as limit:
+            await turns.wait()
+        if limit.cancelled_caught:
+            _log.warning("gateway.parked", turns=len(self.parts.dispatcher.running()))
+        for delivery in self.parts.deliveries.values():
+            delivery.drain()
+        with anyio.move_on_after(_CLOSE_LIMIT_S):
+            await deliveries.wait()
+        tasks.cancel_scope.cancel()
+
+    async def _close(self) -> None:
+        try:
+            with anyio.move_on_after(_CLOSE_LIMIT_S):
+                await self.parts.history.sync()
+        except (StoreUnavailable, StorageUnavailable) as error:
+            _log.warning("history.sync_failed", error=str(error))
+        for close in [channel.aclose for channel in self.parts.channels] + list(self.parts.at_close):
+            try:
+                with anyio.move_on_after(_CLOSE_LIMIT_S):
+                    await close()
+            except Exception:
+                _log.exception("close.failed")
+        with anyio.move_on_after(_CLOSE_LIMIT_S):
+            await self.parts.store.aclose()
+        _log.info("gateway.stopped")

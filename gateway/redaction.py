@@ -1,0 +1,113 @@
+"""
+Keeps secrets out of the log. Pure: a value goes in, a value that can be shown comes out.
+
+Theory of operation. Three nets, because each has holes: values under a key with a telling name are masked
+whole; the configured secrets are masked wherever they stand in a text; and a few well-known shapes of
+secrets (bearer tokens, passwords in URLs) are masked in any text. A configured secret of fewer than eight
+characters is masked only where it stands alone as a word, of fewer than three never: masking "x" everywhere
+would leave no log to read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+__all__ = ["MASK", "Redactor"]
+
+MASK = "***"
+
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+_TELLING = frozenset(
+    {
+        "password",
+        "passwd",
+        "passphrase",
+        "pwd",
+        "secret",
+        "token",
+        "apikey",
+        "authorization",
+        "credential",
+        "cookie",
+    }
+)
+_TELLING_PAIRS = frozenset(
+    {("api", "key"), ("access", "key"), ("private", "key"), ("recovery", "key"), ("pickle", "key")}
+)
+_SHAPES = re.compile(
+    r"(?P<before>"
+    r"://[^/\s:@]{0,200}:(?=[^/\s@]{1,200}@)"
+    r"|\b[Bb]earer\s+"
+    r"|(?i:\b(?:access_token|refresh_token|api_?key|password|passwd|secret)[\"']?\s*[=:]\s*[\"']?)"
+    r")(?P<secret>[^\s&@,;\"'}\)]{1,500})"
+    r"|\b(?P<known>sk-[A-Za-z0-9_\-]{16,200}|syt_[A-Za-z0-9_+/=]{16,200}|xox[abp]-[A-Za-z0-9\-]{10,200})"
+)
+_MAX_DEPTH = 6
+_MAX_ITEMS = 200
+
+
+class Redactor:
+    """
+    Masks.
+
+    Args:
+        secrets: Values that must not be shown wherever they stand.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        wanted = sorted(
+            {secret for secret in secrets if len(secret) >= 3}, key=lambda text: (-len(text), text)
+        )
+        patterns = [
+            re.escape(secret) if len(secret) >= 8 else rf"(?<!\w){re.escape(secret)}(?!\w)"
+            for secret in wanted
+        ]
+        self._secrets = re.compile("|".join(patterns)) if patterns else None
+
+    def text(self, text: str) -> str:
+        """``text`` without secrets."""
+        if self._secrets is not None:
+            text = self._secrets.sub(MASK, text)
+        # Most texts are short words in which none of the shapes can stand.
+        return _SHAPES.sub(_mask_shape, text) if len(text) > 12 else text
+
+    def value(self, value: Any, *, depth: int = 0) -> Any:
+        """``value`` without secrets, made of nothing but what JSON can hold."""
+        match value:
+            case None | bool() | int() | float():
+                return value
+            case str():
+                return self.text(str(value))
+            case Mapping() if depth < _MAX_DEPTH:
+                return self.fields(value, depth=depth + 1)
+            case list() | tuple() | set() | frozenset() if depth < _MAX_DEPTH:
+                return [self.value(item, depth=depth + 1) for item in list(value)[:_MAX_ITEMS]]
+            case BaseException():
+                return self.text(f"{type(value).__name__}: {value}")
+            case _:
+                return self.text(str(value))
+
+    def fields(self, fields: Mapping[Any, Any], *, depth: int = 0) -> dict[str, Any]:
+        """A mapping without secrets; values under telling names are masked whole."""
+        return {
+            str(key): MASK
+            if is_telling(str(key)) and value not in (None, "")
+            else self.value(value, depth=depth)
+            for key, value in list(fields.items())[:_MAX_ITEMS]
+        }
+
+
+@lru_cache(maxsize=1024)
+def is_telling(name: str) -> bool:
+    """Whether a field of this name holds a secret. ``prompt_tokens`` does not, ``access_token`` does."""
+    words = [word.lower() for word in _WORDS.findall(name)]
+    return any(word in _TELLING for word in words) or any(
+        pair in _TELLING_PAIRS for pair in zip(words, words[1:], strict=False)
+    )
+
+
+def _mask_shape(match: re.Match[str]) -> str:
+    return MASK if match.group("known") else f"{match.group('before')}{MASK}"

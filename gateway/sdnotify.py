@@ -1,0 +1,68 @@
+"""
+Tells systemd how the service is doing: one datagram per message to ``$NOTIFY_SOCKET`` (sd_notify(3)).
+
+Without that variable, or when nobody reads, nothing happens: being watched must never stop the daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+__all__ = ["Notifier"]
+
+
+class Notifier:
+    """
+    The service manager's ear.
+
+    Args:
+        environ: Where ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` are looked up.
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        address = environ.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._watchdog_usec = environ.get("WATCHDOG_USEC", "")
+        self._watchdog_pid = environ.get("WATCHDOG_PID", "")
+
+    @property
+    def watchdog_interval_s(self) -> float | None:
+        """How often `watchdog` should be called: half of the limit; None if nobody waits for it."""
+        if not self._address or not self._watchdog_usec.isdigit():
+            return None
+        if self._watchdog_pid and self._watchdog_pid != str(os.getpid()):
+            return None
+        return int(self._watchdog_usec) / 2_000_000 or None
+
+    def ready(self, status: str = "") -> bool:
+        """The service is up."""
+        return self._send(f"READY=1\nSTATUS={_line(status)}" if status else "READY=1")
+
+    def status(self, text: str) -> bool:
+        """A sentence for ``systemctl status``."""
+        return self._send(f"STATUS={_line(text)}")
+
+    def stopping(self, status: str = "") -> bool:
+        """The service has begun to stop."""
+        return self._send(f"STOPPING=1\nSTATUS={_line(status)}" if status else "STOPPING=1")
+
+    def watchdog(self) -> bool:
+        """The loop still turns."""
+        return self._send("WATCHDOG=1")
+
+    def _send(self, message: str) -> bool:
+        if not self._address:
+            return False
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)
+                sender.sendto(message.encode(), self._address)
+        except OSError:
+            return False
+        return True
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,272 @@
+"""
+From a YAML file to plain data that remembers where each value stood.
+
+Why not ``yaml.safe_load``: every later complaint must name the line, a key that stands twice must not vanish
+silently, and YAML 1.1 reads ``off`` as False and ``22:00`` as 1320. So the tree of nodes is walked here, with
+the scalars of YAML 1.2 (``true``/``false``, numbers, ``null``; everything else is text).
+
+Strings may hold references: ``${NAME}`` is an environment variable, ``${file:/path}`` the content of a file
+without its last line break (a relative path starts at the folder of the configuration). ``$${`` is a literal
+``${``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+__all__ = ["KeyPath", "Problem", "Source", "is_secret_name", "read_source", "show_path"]
+
+KeyPath = tuple[str | int, ...]
+
+_MAX_BYTES = 1_000_000
+_MAX_NODES = 20_000
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_NAME = re.compile(r"(?:^|_)(?:password|passphrase|secret|token|api_key|recovery_key)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with the configuration, at a key and a line."""
+
+    path: KeyPath
+    message: str
+    line: int = 0
+    column: int = 0
+
+
+@dataclass(slots=True)
+class Source:
+    """
+    What a configuration file says.
+
+    ``lines`` has the line of every key and list element. ``referenced`` are the paths whose value came out
+    of the environment or a file, ``secret_texts`` all values that must never be shown, ``files`` what was
+    read besides the configuration itself.
+    """
+
+    path: Path
+    data: dict[str, Any] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    referenced: set[KeyPath] = field(default_factory=set)
+    literal_secrets: bool = False
+    secret_texts: set[str] = field(default_factory=set)
+    files: list[Path] = field(default_factory=list)
+
+    def line_of(self, path: KeyPath) -> int:
+        """The line of ``path``, or of the nearest thing around it that stands in the file."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def is_secret_name(name: str | int) -> bool:
+    """Whether a key of this name holds a secret."""
+    return isinstance(name, str) and _SECRET_NAME.search(name) is not None
+
+
+def show_path(path: KeyPath) -> str:
+    """A path the way people write it: ``llm.pools.main[0]``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def read_source(path: Path, environ: Mapping[str, str]) -> Source:
+    """Read a configuration; whatever is wrong with it is in ``problems``, nothing is raised."""
+    source = Source(path)
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(_MAX_BYTES + 1)
+        if len(raw) > _MAX_BYTES:
+            raise ValueError(f"more than {_MAX_BYTES} bytes; is this the right file?")
+        node = yaml.compose(raw.decode("utf-8-sig"), Loader=_Loader)
+    except FileNotFoundError:
+        source.problems.append(Problem((), "there is no such file; `squidbot demo` works without one"))
+    except (OSError, ValueError) as error:
+        source.problems.append(Problem((), f"cannot be read: {_reason(error)}"))
+    except yaml.YAMLError as error:
+        source.problems.append(_yaml_problem(error))
+    else:
+        _Walk(source, environ).top(node)
+    return source
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader with the scalars of YAML 1.2."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own form
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", "~nN"),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+", "-+0123456789"),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+):
+    _Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
+        f"tag:yaml.org,2002:{_tag}",
+        re.compile(rf"(?:{_pattern})$"),
+        [*_first, ""] if _tag == "null" else [*_first],
+    )
+
+
+def _number_or_text(tag: str, text: str) -> Any:
+    # An explicit tag ("!!int x") comes here with any text.
+    try:
+        match tag.rpartition(":")[2]:
+            case "null":
+                return None
+            case "bool":
+                return text[:1] in ("t", "T")
+            case "int" if len(text) < 20:
+                return int(text)
+            case "float" if len(text) < 40:
+                return float(text)
+    except ValueError:
+        pass
+    return text
+
+
+class _Walk:
+    """One walk over the tree of nodes."""
+
+    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
+        self._source = source
+        self._environ = environ
+        self._nodes = 0
+        self._open: list[int] = []
+
+    def top(self, node: yaml.Node | None) -> None:
+        if node is None:
+            return
+        if not isinstance(node, yaml.MappingNode):
+            self._complain((), node, 'must consist of "key: value" lines')
+            return
+        self._source.data = self._value(node, ())
+
+    def _complain(self, path: KeyPath, node: yaml.Node, message: str) -> None:
+        mark = node.start_mark
+        self._source.problems.append(Problem(path, message, mark.line + 1, mark.column + 1))
+
+    def _value(self, node: yaml.Node, path: KeyPath) -> Any:
+        self._source.lines.setdefault(path, node.start_mark.line + 1)
+        self._nodes += 1
+        # Aliases make a small file unfold into a huge or endless one.
+        if self._nodes > _MAX_NODES or id(node) in self._open:
+            if self._nodes <= _MAX_NODES + 1:
+                self._complain(path, node, "unfolds without end; do not let a YAML alias contain itself")
+                self._nodes = _MAX_NODES + 1
+            return None
+        self._open.append(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, path)
+            if isinstance(node, yaml.SequenceNode):
+                return [self._value(item, (*path, number)) for number, item in enumerate(node.value)]
+            return self._scalar(node, path)
+        finally:
+            self._open.pop()
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._complain(path, key_node, "a key must be plain text")
+                continue
+            key = str(key_node.value)
+            inner = (*path, key)
+            if key in result:
+                first = self._source.lines.get(inner, 0)
+                self._complain(inner, key_node, f"stands twice; the first one is in line {first}")
+                continue
+            self._source.lines[inner] = key_node.start_mark.line + 1
+            result[key] = self._value(value_node, inner)
+        return result
+
+    def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:
+        text = str(node.value)
+        if node.tag != "tag:yaml.org,2002:str":
+            if not node.tag.startswith("tag:yaml.org,2002:"):
+                self._complain(path, node, f"the tag {node.tag} means nothing here")
+                return text
+            value = _number_or_text(node.tag, text)
+            if path and is_secret_name(path[-1]) and value is not None:
+                self._source.secret_texts.add(text)
+            return value
+        value = self._resolve(node, path, text)
+        if path and is_secret_name(path[-1]) and value:
+            self._source.secret_texts.add(value)
+            self._source.literal_secrets |= path not in self._source.referenced
+        return value
+
+    def _resolve(self, node: yaml.Node, path: KeyPath, text: str) -> str:
+        def replace(match: re.Match[str]) -> str:
+            if match.group(1) is None:
+                return "${"
+            self._source.referenced.add(path)
+            value = self._look_up(node, path, match.group(1).strip())
+            if value:
+                self._source.secret_texts.add(value)
+            return value
+
+        return _REFERENCE.sub(replace, text)
+
+    def _look_up(self, node: yaml.Node, path: KeyPath, name: str) -> str:
+        if name.startswith("file:"):
+            return self._read_file(node, path, name.removeprefix("file:").strip())
+        if not _ENV_NAME.fullmatch(name):
+            self._complain(
+                path, node, f'"${{{name}}}" is no reference; write ${{NAME}}, ${{file:/path}} or $${{'
+            )
+            return ""
+        if name not in self._environ:
+            self._complain(path, node, f"the environment variable {name} is not set")
+            return ""
+        return self._environ[name]
+
+    def _read_file(self, node: yaml.Node, path: KeyPath, name: str) -> str:
+        if not name:
+            self._complain(path, node, "${file:} names no file")
+            return ""
+        target = self._source.path.parent / Path(name).expanduser()
+        try:
+            if not stat.S_ISREG(os.stat(target).st_mode):
+                raise ValueError("not a file")
+            with target.open("rb") as stream:
+                raw = stream.read(_MAX_BYTES + 1)
+            if len(raw) > _MAX_BYTES:
+                raise ValueError(f"more than {_MAX_BYTES} bytes")
+            text = raw.decode()
+        except (OSError, ValueError, RuntimeError) as error:
+            self._complain(path, node, f"the file {target} cannot be read: {_reason(error)}")
+            return ""
+        self._source.files.append(target)
+        return text.removesuffix("\n").removesuffix("\r")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _yaml_problem(error: yaml.YAMLError) -> Problem:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    said = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be understood"
+    hint = ""
+    if mark is not None and mark.buffer is not None:
+        line = mark.buffer.split("\n")[mark.line] if mark.line < mark.buffer.count("\n") + 1 else ""
+        hint = "; indent with spaces, not with tabs" if "\t" in line[: mark.column + 1] else ""
+    where = (mark.line + 1, mark.column + 1) if mark is not None else (0, 0)
+    return Problem((), f"bad YAML: {said}{hint}", *where)

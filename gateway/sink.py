@@ -1,0 +1,95 @@
+"""What a turn sees of its channel: a place for the answer, and hints that work goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import structlog
+
+from agent_core.messages import SessionKey
+from channels.base import Channel
+
+__all__ = ["TurnSink"]
+
+_TYPING_EVERY_S = 20.0
+_PREVIEW_EVERY_S = 0.05
+_HINT_LIMIT_S = 10.0
+_log = structlog.get_logger(__name__)
+
+
+class TurnSink:
+    """
+    Implements `agent_core.ports.ChannelPort` for one turn.
+
+    The answer is kept, not sent: what leaves goes through the outbox, after the turn is committed. Hints are
+    given to the channel where it can show them, each under a limit, and are never waited for by the turn.
+    """
+
+    def __init__(self, channel: Channel, session: SessionKey) -> None:
+        self._channel = channel
+        self._session = session
+        self._preview: str | None = None
+        self._news = anyio.Event()
+        self.answer: str | None = None
+
+    async def send(self, text: str) -> None:
+        """Keep the answer."""
+        self.answer = text
+
+    async def partial(self, text: str) -> None:
+        """Show the text so far, the newest at the most a few times a second."""
+        if self._channel.capabilities.previews:
+            self._preview = text
+            self._news.set()
+
+    async def activity(self, what: str) -> None:
+        """Nothing to show yet beyond typing."""
+
+    @asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """While inside, the conversation is shown that work goes on."""
+        capabilities = self._channel.capabilities
+        if not (capabilities.typing or capabilities.previews):
+            yield
+            return
+        failed: BaseException | None = None
+        async with anyio.create_task_group() as hints:
+            if capabilities.typing:
+                hints.start_soon(self._keep_typing)
+            if capabilities.previews:
+                hints.start_soon(self._keep_showing)
+            try:
+                yield
+            except Exception as error:
+                # Kept outside of the group: what the turn raises must not arrive wrapped in a group.
+                failed = error
+            hints.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+
+    async def hide(self) -> None:
+        """Nothing goes on any more. Called after the turn is committed, so that no answer waits for it."""
+        if self._channel.capabilities.typing:
+            await self._hint(lambda: self._channel.typing(self._session, on=False))
+
+    async def _hint(self, give: Callable[[], Awaitable[None]]) -> None:
+        try:
+            with anyio.move_on_after(_HINT_LIMIT_S):
+                await give()
+        except Exception as error:
+            _log.info("hint.failed", channel=self._channel.name, error=type(error).__name__)
+
+    async def _keep_typing(self) -> None:
+        while True:
+            await self._hint(lambda: self._channel.typing(self._session, on=True))
+            await anyio.sleep(_TYPING_EVERY_S)
+
+    async def _keep_showing(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            text = self._preview or ""
+            await self._hint(lambda text=text: self._channel.preview(self._session, text))
+            await anyio.sleep(_PREVIEW_EVERY_S)

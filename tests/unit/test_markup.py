@@ -1,0 +1,133 @@
+"""What becomes of a model's Markdown: HTML that is safe, text that reads well."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.markup import MAX_BYTES, clean_html, to_html, to_text
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "[x](javascript:alert(1))",
+    "[x](JaVaScRiPt:alert(1))",
+    "[x](data:text/html;base64,PHNjcmlwdD4=)",
+    "![x](javascript:alert(1))",
+    '[x](https://a "\\" onclick=alert(1) x=\\"")',
+    "```x\"><script>alert(1)</script>\ncode\n```",
+    "<a href='https://a' onclick='alert(1)'>x</a>",
+    "<javascript:alert(1)>",
+    "<style>*{display:none}</style>",
+]
+
+
+def is_harmless(html: str) -> bool:
+    """No element and no attribute that could do something."""
+    for tag in re.findall(r"<[a-zA-Z][^>]*>", html):
+        name = re.match(r"<([a-zA-Z0-9]+)", tag)[1].lower()
+        if name in {"script", "img", "style", "iframe", "form", "svg", "object"}:
+            return False
+        bare = re.sub(r'"[^"]*"', '""', tag)
+        if re.search(r"\son\w+\s*=", bare):
+            return False
+        if re.search(r'href="\s*(javascript|data|vbscript):', tag, re.IGNORECASE):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_nothing_active_comes_out(source):
+    """Scripts, event handlers, forged links and pictures never reach a client."""
+    assert is_harmless(to_html(source))
+
+
+@pytest.mark.parametrize("source", [HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[8]])
+def test_the_check_itself_sees_the_danger(source):
+    """A naive renderer (HTML passed through, links unchecked) is caught by the same check."""
+    naive = re.sub(r"\[(.*?)\]\((.*?)\)$", r'<a href="\2">\1</a>', source)
+
+    assert not is_harmless(naive)
+
+
+def test_a_picture_becomes_a_link():
+    """Nothing is fetched by looking at a message; the address can still be opened."""
+    html = to_html("![a cat](https://pictures.example/cat.png?secret=1)")
+
+    assert '<a href="https://pictures.example/cat.png?secret=1">a cat</a>' in html
+
+
+def test_formats_that_models_use():
+    """Emphasis, lists, code with its language, tables, strike-through and line breaks."""
+    html = to_html("# T\n**b** _e_ ~~s~~\nnext\n\n1. one\n\n| a | b |\n|--|--|\n| 1 | 2 |\n\n```python\nx < 1\n```")
+
+    for expected in (
+        "<h1>T</h1>", "<strong>b</strong>", "<em>e</em>", "<s>s</s>", "<br>", "<ol>", "<td>2</td>",
+        '<code class="language-python">x &lt; 1',
+    ):  # fmt: skip
+        assert expected in html
+
+
+def test_html_in_the_source_is_shown_as_text():
+    """What a model writes about HTML is readable."""
+    assert to_html("use <b>bold</b>") == "<p>use &lt;b&gt;bold&lt;/b&gt;</p>"
+
+
+def test_too_much_is_shown_as_it_is():
+    """A text over the limit is not interpreted, and still complete and harmless."""
+    source = "<script>x</script> **b** " * (MAX_BYTES // 20)
+
+    html = to_html(source)
+
+    assert html.startswith("<pre>&lt;script&gt;")
+    assert html.endswith("**b** </pre>")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "[" * 200_000,
+        "![[" * 60_000,
+        "> " * 5_000 + "deep",
+        "".join("  " * level + f"- item{level}\n" for level in range(150)),
+    ],
+)
+def test_nothing_is_lost_to_nesting_or_cost(source):
+    """Deep and expensive sources are shown uninterpreted, with all their words."""
+    words = set(re.findall(r"\w+", source))
+
+    assert words <= set(re.findall(r"\w+", to_html(source)))
+    assert words <= set(re.findall(r"\w+", to_text(source)))
+
+
+def test_odd_characters_survive():
+    """Half characters and NUL become something that every encoder takes."""
+    assert "\x00" not in to_html("a\x00b\ud800c")
+    to_html("a\x00b\ud800c").encode()
+    to_text("a\x00b\ud800c").encode()
+
+
+def test_foreign_html_is_cleaned():
+    """The cleaning works without the renderer too."""
+    assert clean_html('<p onclick="x">a<img src=y><script>b</script></p>') == "<p>a</p>"
+
+
+def test_plain_text():
+    """Marks go, addresses stay, lists and quotes keep their shape, code and tables are as written."""
+    source = (
+        "# Title\n\nSome **bold** and [a link](https://x.test/a).\n\n- one\n  - two\n\n3. three\n4. four\n\n"
+        "> said\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```sh\nls *.py\n```\nEnd"
+    )
+
+    assert to_text(source) == (
+        "Title\n\nSome bold and a link (https://x.test/a).\n\n- one\n  - two\n\n3. three\n4. four\n\n"
+        "> said\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n    ls *.py\n\nEnd"
+    )
+
+
+@given(st.text(alphabet=st.sampled_from("a <>*_`~[]()!#|-\n&\\:\"'=/1."), max_size=300))
+def test_any_text_is_taken(source):
+    """No input raises, and none produces something active."""
+    assert is_harmless(to_html(source))
+    to_text(source)
