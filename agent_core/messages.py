@@ -98,7 +98,10 @@ class SessionKey:
         """
         if "=~" in name:
             raise ValueError(f"a shortened name cannot be read back: {name!r}")
-        key = cls(*(_unescape(part, "=") for part in name.split("=.")))
+        parts = [_unescape(part, "=") for part in name.split("=.")]
+        if len(parts) not in (2, 3):
+            raise ValueError(f"not the file name of a session: {name!r}")
+        key = cls(*parts)
         if key.file_name != name:
             raise ValueError(f"not the file name of a session: {name!r}")
         return key

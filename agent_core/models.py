@@ -157,12 +157,18 @@ class HistoryTail:
 
     ``unconsolidated`` counts all messages after the cursor, ``total`` all of the session, also those that
     were not read. ``skipped_lines`` are lines that could not be read: counted, reported, never fatal.
+    ``positions`` has one number for each message: a cursor of that value would stand just before it. A line
+    that cannot be read keeps its position, so the numbers may have gaps, and ``total`` counts positions.
+    ``complete`` says that no message was left out because of a limit.
     """
 
     messages: tuple[Message, ...] = ()
     total: int = 0
     unconsolidated: int = 0
     skipped_lines: int = 0
+    complete: bool = True
+    cursor: int = 0
+    positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

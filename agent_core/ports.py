@@ -157,7 +157,14 @@ class MemoryPort(Protocol):
         The newest messages after the cursor, oldest first, within both limits (None: no limit).
 
         Its cost depends on what is returned, not on the length of the history. At least the newest message
-        is returned if there is one, however long.
+        is returned if there is one, however long. Characters are counted as by `budget.message_chars`.
+        """
+        ...
+
+    async def load_segment(self, session_id: str, *, start: int, max_messages: int) -> HistoryTail:
+        """
+        The oldest messages from position ``start`` on, also those before the cursor; for export, search
+        and consolidation. Cheap from the cursor on; from elsewhere it may read the file up to there.
         """
         ...
 
@@ -212,6 +219,10 @@ class MemoryPort(Protocol):
 
     async def save_consolidated_cursor(self, session_id: str, cursor: int) -> None:
         """Replace the cursor and leave the summary."""
+        ...
+
+    async def save_consolidation(self, session_id: str, *, summary: str, cursor: int) -> None:
+        """Replace summary and cursor together: after a crash both are old or both are new."""
         ...
 
     async def sessions(self) -> list[str]:

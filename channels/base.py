@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
@@ -25,6 +26,7 @@ __all__ = [
     "ChannelError",
     "ChannelMisconfigured",
     "ChannelUnavailable",
+    "Clock",
     "DeliveryFailed",
     "DeliveryUncertain",
     "Inbox",
@@ -32,6 +34,18 @@ __all__ = [
     "Receipt",
     "Redelivery",
 ]
+
+
+class Clock(Protocol):
+    """Where time comes from, so that tests can bring their own. The same shape as agent_core's."""
+
+    def now(self) -> datetime:
+        """The wall clock: an aware UTC datetime. It may jump."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, for limits and ages."""
+        ...
 
 
 class ChannelError(Exception):

@@ -151,9 +151,9 @@ def entry_problem(entry: str) -> str | None:
     elif entry.startswith("@*:"):
         plain = f"@x{entry[2:]}"
     if "*" in plain:
-        return '"*" can only stand alone, as "*@domain" or as "@*:server"'
+        return 'is no entry: "*" can only stand alone, as "*@domain" or as "@*:server"'
     if kind_of(plain) is None:
-        return 'neither a Matrix id ("@name:server") nor a mail address ("name@domain")'
+        return 'is neither a Matrix id ("@name:server") nor a mail address ("name@domain")'
     return None
 
 

@@ -28,7 +28,7 @@ from channels.base import (
 from gateway import metrics
 from gateway.backoff import BackoffPolicy
 from gateway.work.port import OutboxRow, StoreUnavailable, WorkStore
-from gateway.work.states import OutboxState
+from gateway.work.states import IllegalMove, OutboxState
 
 __all__ = ["Delivery"]
 
@@ -114,12 +114,14 @@ class Delivery:
                 senders.start_soon(self._send_guarded, row)
         if rows:
             return _IDLE_LOOK_S
-        due_s = await self._store.next_send_in(name, account)
+        due_s = await self._store.next_send_in(name, account, busy=tuple(self._busy))
         return _IDLE_LOOK_S if due_s is None else min(max(due_s, 0.05), _IDLE_LOOK_S)
 
     async def _send_guarded(self, row: OutboxRow) -> None:
         try:
             await self._send(row)
+        except IllegalMove as error:
+            _log.info("outbox.changed_meanwhile", channel=self._channel.name, outbox=row.id, error=str(error))
         except StoreUnavailable as error:
             # The row keeps its last durable state. Looking again too soon would only repeat the failure.
             _log.error("outbox.blocked", channel=self._channel.name, outbox=row.id, error=str(error))
@@ -138,7 +140,7 @@ class Delivery:
                 receipt = await self._channel.deliver(row.message, uncertain=reached.mark)
         except (ChannelError, TimeoutError) as error:
             await self._failed(row, error, certain=not reached.uncertain or _is_certain(error))
-        except StoreUnavailable:
+        except (StoreUnavailable, IllegalMove):
             raise
         except Exception as error:
             _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)

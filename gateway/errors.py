@@ -107,7 +107,7 @@ def describe(error: BaseException, *, temporary: bool = False) -> Description:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside of a group, however deep, in order; an exception that is no group is its own leaf."""
+    """The exceptions inside of a group, however deep, in order; any other exception is its own leaf."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)

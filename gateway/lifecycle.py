@@ -2,8 +2,8 @@
 A gateway from start to stop: the order in which its parts come up, and how it lets go.
 
 Start: what a crash left is put right (`recover`), then turns and deliveries run, then the channels connect.
-Stop: the channels take nothing more, the turns in hand are finished or parked, what is due is sent, files are
-made durable, everything is closed. A turn that does not end in time is parked: it is taken up again at the
+Stop: nothing more is taken, the turns in hand are finished or parked, what is due is sent, the channels let
+go, files are made durable, everything is closed. A turn that does not end in time is parked: it is taken up again at the
 next start, after its last finished step.
 """
 
@@ -25,6 +25,7 @@ from gateway import metrics
 from gateway.backoff import BackoffPolicy
 from gateway.delivery import Delivery
 from gateway.history import HistoryWriter
+from gateway.router import Intake
 from gateway.supervisor import ChannelStatus, Supervisor
 from gateway.turns import TurnHandler
 from gateway.work.port import Dispatcher, StoreUnavailable, WorkStore
@@ -49,6 +50,7 @@ class Parts:
     history: HistoryWriter
     handler: TurnHandler
     supervisor: Supervisor
+    intake: Intake
     channels: Sequence[Channel]
     deliveries: Mapping[str, Delivery]
     at_close: Sequence[Callable[[], Awaitable[None]]] = ()
@@ -68,7 +70,6 @@ class Gateway:
         self.started = anyio.Event()
         self._drain_s = drain_s
         self._stop = anyio.Event()
-        self._draining = False
 
     def stop(self) -> None:
         """Drain and end; `run` returns when that is done."""
@@ -76,8 +77,7 @@ class Gateway:
 
     def link_changed(self, status: ChannelStatus) -> None:
         """A channel's link has changed: nothing is sent while it is down."""
-        if not self._draining:
-            self.parts.deliveries[status.name].link(up=status.state in _CAN_SEND)
+        self.parts.deliveries[status.name].link(up=status.state in _CAN_SEND)
 
     async def run(self) -> None:
         """Run until `stop`, or until cancelled: then without draining, as after a second signal."""
@@ -141,8 +141,7 @@ class Gateway:
 
     async def _drain(self, tasks: TaskGroup, turns: anyio.Event, deliveries: anyio.Event) -> None:
         _log.info("gateway.draining", turns=len(self.parts.dispatcher.running()))
-        self._draining = True
-        self.parts.supervisor.stop()
+        self.parts.intake.close()
         self.parts.dispatcher.stop()
         with anyio.move_on_after(self._drain_s) as limit:
             await turns.wait()
@@ -152,6 +151,7 @@ class Gateway:
             delivery.drain()
         with anyio.move_on_after(_CLOSE_LIMIT_S):
             await deliveries.wait()
+        self.parts.supervisor.stop()
         tasks.cancel_scope.cancel()
 
     async def _close(self) -> None:

@@ -111,7 +111,7 @@ def configure_logs(
 
 
 def adopt_library_loggers() -> None:
-    """Take the libraries' own handlers away, so that their lines come here once; call it after a late import."""
+    """Take the libraries' own handlers away, so that each line comes here once. Again after a late import."""
     for name in list(logging.root.manager.loggerDict):
         library = logging.getLogger(name)
         library.handlers.clear()

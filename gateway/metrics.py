@@ -1,5 +1,5 @@
 """
-What the gateway counts, in the text format of Prometheus. All names and all values of their labels stand here.
+What the gateway counts, in the text format of Prometheus: all names, and all values of their labels.
 
 The counters live in a registry of our own, so that no library puts its numbers beside ours. They hold
 counts and channel names, never an address or a text.
@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from channels.base import LinkState
+from gateway.logs import dropped_lines
 
 if TYPE_CHECKING:
     from gateway.supervisor import ChannelStatus
@@ -53,7 +54,7 @@ INBOUND_IGNORED = Counter(
     ["channel", "reason"],
     registry=REGISTRY,
 )
-# outcome: answered, deferred (the model is away; tried again), retried, lost (claimed by somebody else), buried
+# outcome: answered, deferred (the model is away), lost (claimed by somebody else), buried
 TURNS = Counter("squidbot_turns", "Turns by how they ended", ["channel", "outcome"], registry=REGISTRY)
 TURN_SECONDS = Histogram(
     "squidbot_turn_seconds",
@@ -69,7 +70,7 @@ OUTBOUND = Counter(
 CHANNEL_UP = Gauge(
     "squidbot_channel_up", "1 while the channel is connected and caught up", ["channel"], registry=REGISTRY
 )
-# why: link (lost or cannot be made), operator (credentials or settings refused), defect (an unexpected exception)
+# why: link (lost or never made), operator (credentials or settings refused), defect
 CHANNEL_RESTARTS = Counter(
     "squidbot_channel_restarts", "Restarts of a channel", ["channel", "why"], registry=REGISTRY
 )
@@ -84,6 +85,7 @@ TOKENS = Counter("squidbot_tokens", "Tokens of model calls", ["purpose", "kind"]
 LOG_LINES_DROPPED = Gauge(
     "squidbot_log_lines_dropped", "Log lines that could not be written", registry=REGISTRY
 )
+LOG_LINES_DROPPED.set_function(dropped_lines)
 
 
 def show_channels(statuses: Iterable[ChannelStatus]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 __all__ = ["MASK", "Redactor"]
@@ -69,10 +70,13 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """``text`` without secrets."""
-        if self._secrets is not None:
-            text = self._secrets.sub(MASK, text)
+        text = self.configured(text)
         # Most texts are short words in which none of the shapes can stand.
         return _SHAPES.sub(_mask_shape, text) if len(text) > 12 else text
+
+    def configured(self, text: str) -> str:
+        """``text`` without the configured secrets; what only looks like a secret stays."""
+        return text if self._secrets is None else self._secrets.sub(MASK, text)
 
     def value(self, value: Any, *, depth: int = 0) -> Any:
         """``value`` without secrets, made of nothing but what JSON can hold."""
@@ -104,9 +108,7 @@ class Redactor:
 def is_telling(name: str) -> bool:
     """Whether a field of this name holds a secret. ``prompt_tokens`` does not, ``access_token`` does."""
     words = [word.lower() for word in _WORDS.findall(name)]
-    return any(word in _TELLING for word in words) or any(
-        pair in _TELLING_PAIRS for pair in zip(words, words[1:], strict=False)
-    )
+    return any(word in _TELLING for word in words) or any(pair in _TELLING_PAIRS for pair in pairwise(words))
 
 
 def _mask_shape(match: re.Match[str]) -> str:

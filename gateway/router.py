@@ -22,7 +22,7 @@ from gateway.backoff import BackoffPolicy
 from gateway.work.port import Dispatcher, Pending, StoreUnavailable, WorkStore
 from gateway.work.states import InboxState
 
-__all__ = ["ChannelInbox", "ignore_reason"]
+__all__ = ["ChannelInbox", "Intake", "ignore_reason"]
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _log = structlog.get_logger(__name__)
@@ -47,6 +47,27 @@ def ignore_reason(message: InboundMessage, access: Access) -> str | None:
     return None
 
 
+class Intake:
+    """
+    Whether anything is taken at all; one for all channels.
+
+    Once closed, `ChannelInbox.accept` never returns: nothing is acknowledged any more, while the links stay
+    up for what is still to be sent. What the servers have meanwhile is taken at the next start.
+    """
+
+    def __init__(self) -> None:
+        self._open = True
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        self._open = False
+
+    async def passed(self) -> None:
+        """Return at once while open, else never."""
+        if not self._open:
+            await anyio.sleep_forever()
+
+
 class ChannelInbox:
     """
     The gateway's side of one channel.
@@ -54,6 +75,7 @@ class ChannelInbox:
     Args:
         channel, account: Whose inbox this is.
         store, dispatcher, access: What it works with.
+        intake: Whether anything is taken at all.
         report: Takes the channel's reports of its link.
         max_text_chars: Longer texts are cut, with a note, before anything else sees them.
     """
@@ -66,6 +88,7 @@ class ChannelInbox:
         store: WorkStore,
         dispatcher: Dispatcher,
         access: Access,
+        intake: Intake,
         report: Report,
         max_text_chars: int = 200_000,
     ) -> None:
@@ -74,6 +97,7 @@ class ChannelInbox:
         self._store = store
         self._dispatcher = dispatcher
         self._access = access
+        self._intake = intake
         self._report = report
         self._max_text_chars = max_text_chars
 
@@ -82,6 +106,7 @@ class ChannelInbox:
     ) -> None:
         """Take a batch over; see `channels.base.Inbox.accept`."""
         batch = [Pending(self._capped(message), ignore_reason(message, self._access)) for message in messages]
+        await self._intake.passed()
         attempt = 0
         while True:
             try:

@@ -12,7 +12,6 @@ without its last line break (a relative path starts at the folder of the configu
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from collections.abc import Mapping
@@ -86,11 +85,7 @@ def read_source(path: Path, environ: Mapping[str, str]) -> Source:
     """Read a configuration; whatever is wrong with it is in ``problems``, nothing is raised."""
     source = Source(path)
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(_MAX_BYTES + 1)
-        if len(raw) > _MAX_BYTES:
-            raise ValueError(f"more than {_MAX_BYTES} bytes; is this the right file?")
-        node = yaml.compose(raw.decode("utf-8-sig"), Loader=_Loader)
+        node = yaml.compose(_read_text(path), Loader=_Loader)
     except FileNotFoundError:
         source.problems.append(Problem((), "there is no such file; `squidbot demo` works without one"))
     except (OSError, ValueError) as error:
@@ -114,7 +109,7 @@ for _tag, _pattern, _first in (
     ("int", r"[-+]?[0-9]+", "-+0123456789"),
     ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
 ):
-    _Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
+    _Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}",
         re.compile(rf"(?:{_pattern})$"),
         [*_first, ""] if _tag == "null" else [*_first],
@@ -241,18 +236,23 @@ class _Walk:
             return ""
         target = self._source.path.parent / Path(name).expanduser()
         try:
-            if not stat.S_ISREG(os.stat(target).st_mode):
-                raise ValueError("not a file")
-            with target.open("rb") as stream:
-                raw = stream.read(_MAX_BYTES + 1)
-            if len(raw) > _MAX_BYTES:
-                raise ValueError(f"more than {_MAX_BYTES} bytes")
-            text = raw.decode()
+            text = _read_text(target)
         except (OSError, ValueError, RuntimeError) as error:
             self._complain(path, node, f"the file {target} cannot be read: {_reason(error)}")
             return ""
         self._source.files.append(target)
         return text.removesuffix("\n").removesuffix("\r")
+
+
+def _read_text(path: Path) -> str:
+    # A pipe or a device would block, or never end.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("it is not a file")
+    with path.open("rb") as stream:
+        raw = stream.read(_MAX_BYTES + 1)
+    if len(raw) > _MAX_BYTES:
+        raise ValueError(f"it has more than {_MAX_BYTES} bytes; is this the right file?")
+    return raw.decode("utf-8-sig")
 
 
 def _reason(error: Exception) -> str:

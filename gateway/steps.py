@@ -37,9 +37,8 @@ class StoreStepJournal:
 
     @classmethod
     async def load(cls, store: WorkStore, turn: Turn) -> StoreStepJournal:
-        """The journal of a turn. A first start has no steps, so nothing is asked for."""
-        first = turn.attempts == 1 and turn.deferrals == 0
-        return cls(store, turn, () if first else await store.steps(turn))
+        """The journal of a turn, with what its earlier starts have done."""
+        return cls(store, turn, await store.steps(turn))
 
     def _find(self, number: int, kind: str, digest: str) -> Step | None:
         step = self._steps.get(number)

@@ -182,7 +182,7 @@ class Supervisor:
         while True:
             watched.up_at = None
             self._set(watched, LinkState.CONNECTING, "connecting", retry_at=None)
-            error: BaseException | None = None
+            error: Exception | None = None
             try:
                 await watched.channel.run(watched.inbox)
             except Exception as caught:  # noqa: BLE001 - the one place where a channel's failure ends

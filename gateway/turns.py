@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Protocol, TypeVar
 
 import anyio
@@ -23,6 +24,7 @@ from agent_core.memory.scopes import scope_for
 from agent_core.messages import Audience, InboundMessage, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Session, TurnResult
 from agent_core.ports import Clock, LLMPort, ToolPort
+from agent_core.prompt import turn_facts, user_text
 from channels.base import Channel
 from channels.heartbeat.silence import is_silence
 from channels.markup import split_markdown
@@ -79,13 +81,12 @@ class ExtraTools(Protocol):
 
 def question_of(messages: Sequence[InboundMessage]) -> str:
     """
-    What the model is asked: the messages of the turn, and in a group who said them.
+    What was said in a turn: its messages, and in a shared conversation who said them.
 
     The sender's address stands in front, not the name that people choose for themselves.
     """
-    if all(message.audience is Audience.DIRECT for message in messages):
-        return "\n\n".join(message.text for message in messages)
-    return "\n\n".join(f"[{message.sender.address}] {message.text}" for message in messages)
+    shared = any(message.audience is Audience.GROUP for message in messages)
+    return user_text([(message.sender.address, message.text) for message in messages], shared=shared)
 
 
 def decide_failure(
@@ -117,6 +118,8 @@ class TurnHandler:
         access: Tells the owner from others, for the memory scope.
         extra_tools: Makes the tools of a run.
         target: Where the owner is reached unasked.
+        zone: The time zone in which the model is told the time; None is that of this machine.
+        wake: Asks for another run of a session after so many seconds.
         pools: The model of a purpose; None is the agent's own.
         on_outbox: Called with a channel's name when something was put into its outbox.
     """
@@ -133,8 +136,10 @@ class TurnHandler:
         extra_tools: ExtraTools,
         clock: Clock,
         target: OwnerTarget,
+        wake: Callable[[SessionKey, float], None],
         pools: Callable[[Purpose], LLMPort | None] = lambda _: None,
         on_outbox: Callable[[str], None] = lambda _: None,
+        zone: tzinfo | None = None,
         policy: TurnPolicy = TurnPolicy(),  # noqa: B008 - a frozen value
     ) -> None:
         self._store = store
@@ -147,7 +152,9 @@ class TurnHandler:
         self._clock = clock
         self._pools = pools
         self._target = target
+        self._wake = wake
         self._on_outbox = on_outbox
+        self._zone = zone
         self._policy = policy
 
     async def run_session(self, key: SessionKey) -> None:
@@ -162,6 +169,9 @@ class TurnHandler:
             await self._history.flush(key)
             turn = await self._store.claim(key, merge=merge)
             if turn is None:
+                due_s = await self._store.due_in(key)
+                if due_s is not None:
+                    self._wake(key, due_s)
                 return
             try:
                 await self._run_turn(turn)
@@ -216,7 +226,7 @@ class TurnHandler:
         async with sink.shown():
             return await self._agent.run(
                 session,
-                question_of(messages),
+                f"{self._facts(turn)}\n{question_of(messages)}",
                 sink,
                 llm=self._pools(session.purpose),
                 extra_tools=list(self._extra_tools(session)),
@@ -233,9 +243,16 @@ class TurnHandler:
             audience,
             sender_is_owner=all(role is Role.OWNER for role in roles),
             sender_address=messages[-1].sender.address,
+            sender_verified=all(message.sender.verified for message in messages),
         )
         purpose = Purpose.HEARTBEAT if messages[0].kind == "tick" else Purpose.CHAT
         return Session(turn.session, scope, audience, purpose, turn.id)
+
+    def _facts(self, turn: Turn) -> str:
+        last = turn.rows[-1].message
+        at = last.received_at.astimezone(self._zone)
+        shared = last.audience is Audience.GROUP
+        return turn_facts(at, channel=turn.session.channel, shared=shared)
 
     def _user_lines(self, turn: Turn) -> list[Message]:
         return [

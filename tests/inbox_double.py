@@ -36,6 +36,8 @@ class MemoryInbox:
         self.details: list[str] = []
         self.facts: list[dict[str, Any]] = []
         self.delivered: dict[str, str] = {}
+        self.on_accepted: Callable[[], object] | None = None
+        """Called when a batch has become true, before `accept` returns: the moment to pull the plug."""
         self._known: set[tuple[str, str, str]] = set()
         self._held: anyio.Event | None = None
         self._refusals: list[Exception] = []
@@ -60,6 +62,8 @@ class MemoryInbox:
                 self.accepted.append(InboundMessage.model_validate_json(message.model_dump_json()))
         self.positions.update(positions or {})
         self._notify()
+        if self.on_accepted is not None:
+            self.on_accepted()
 
     async def position(self, name: str) -> str | None:
         await anyio.lowlevel.checkpoint()
@@ -99,6 +103,12 @@ class MemoryInbox:
     def state(self) -> LinkState | None:
         """What was reported last."""
         return self.states[-1] if self.states else None
+
+    def forget_reports(self) -> None:
+        """A new run begins: what an earlier one reported does not count."""
+        self.states.clear()
+        self.details.clear()
+        self.facts.clear()
 
     async def until(self, condition: Callable[[MemoryInbox], bool], *, within_s: float = 10.0) -> None:
         """Wait until ``condition(self)``; it is looked at whenever something has happened here."""
@@ -158,7 +168,11 @@ class Run:
 
 @asynccontextmanager
 async def running(channel: Channel, inbox: MemoryInbox) -> AsyncIterator[Run]:
-    """Run a channel until the block ends; its exception is in ``Run.error``, not raised."""
+    """
+    Run a channel until the block ends; its exception is in ``Run.error``, not raised.
+
+    The inbox keeps what is accepted and forgets what was reported before.
+    """
     run = Run()
 
     async def work() -> None:
@@ -172,9 +186,16 @@ async def running(channel: Channel, inbox: MemoryInbox) -> AsyncIterator[Run]:
         finally:
             run.ended.set()
 
+    failure: Exception | None = None
+    inbox.forget_reports()
     async with anyio.create_task_group() as group:
         group.start_soon(work)
         try:
             yield run
+        except Exception as error:
+            # Out of the group's reach, so that a failed assertion stays one.
+            failure = error
         finally:
             run.scope.cancel()
+    if failure is not None:
+        raise failure

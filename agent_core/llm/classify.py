@@ -35,7 +35,10 @@ _TOO_LONG = re.compile(
     r"|request_too_large|longer than the model",
     re.IGNORECASE,
 )
-_BAD_KEY = re.compile(r"(invalid|incorrect|missing|no|bad)[ _]api[ _-]?key|api[ _-]?key (is )?(not valid|invalid)", re.I)
+_BAD_KEY = re.compile(
+    r"(invalid|incorrect|missing|no|bad)[ _]api[ _-]?key|api[ _-]?key (is )?(not valid|invalid)",
+    re.IGNORECASE,
+)
 _FILTERED = re.compile(r"content[ _-]?(policy|filter|management)|safety|moderation", re.IGNORECASE)
 _QUOTA = re.compile(r"insufficient[ _]quota|billing|exceeded your current quota|credit", re.IGNORECASE)
 
@@ -80,17 +83,24 @@ def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:
         return _rate_limited(failure, told, f"{model}: 429: {detail}", model=model, now=now)
     if status in (None, 400, 413, 422) and _TOO_LONG.search(told):
         return ContextTooLong(f"{model}: {detail}", model=model, status=status)
-    if status in (401, 402) or (status == 400 and _BAD_KEY.search(told)):
-        return ModelAuthFailed(
-            f"{model}: {status}: {detail}", public=_OPERATOR.get(status), model=model, status=status, operator=True
-        )
-    if status == 403 and not _FILTERED.search(told):
-        return ModelAuthFailed(f"{model}: 403: {detail}", public=_OPERATOR[403], model=model, status=403, operator=True)
-    if status == 404:
-        return ModelRefused(f"{model}: 404: {detail}", public=_OPERATOR[404], model=model, status=404, operator=True)
+    if _only_operator_can_help(status, told):
+        kind = ModelRefused if status == 404 else ModelAuthFailed
+        public = _OPERATOR.get(status or 0)
+        return kind(f"{model}: {status}: {detail}", public=public, model=model, status=status, operator=True)
     if status is not None and 400 <= status < 500 and status not in (408, 409, 425, 499):
         return ModelRefused(f"{model}: {status}: {detail}", model=model, status=status)
     return ModelUnavailable(f"{model}: {status or 'failed'}: {detail}", model=model, status=status)
+
+
+def _only_operator_can_help(status: int | None, told: str) -> bool:
+    match status:
+        case 401 | 402 | 404:
+            return True
+        case 400:
+            return bool(_BAD_KEY.search(told))
+        case 403:  # also the status of some content filters
+            return not _FILTERED.search(told)
+    return False
 
 
 def _rate_limited(failure: Failure, told: str, detail: str, *, model: str, now: datetime) -> ModelRateLimited:

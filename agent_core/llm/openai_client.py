@@ -155,7 +155,7 @@ class OpenAIClient:
     def _parse(self, text: str) -> Piece:
         value = json.loads(text)
         if not isinstance(value, dict):
-            raise ValueError("an answer that is no object")
+            raise ValueError("an answer that is no object")  # noqa: TRY004 - about content, not about types
         if value.get("error"):
             raise self._error(_failure_in(value, status=None))
         return parse_piece(value)
@@ -180,7 +180,7 @@ class OpenAIClient:
 
 
 def _failure_in(body: object, *, status: int | None, headers: Mapping[str, str] | None = None) -> Failure:
-    """Read the error objects that are about: ``{"error": {...}}``, ``{"error": "text"}``, or anything else."""
+    """Read the error objects in use: ``{"error": {...}}``, ``{"error": "text"}``, or anything else."""
     error = body.get("error", body) if isinstance(body, dict) else body
     text, code = str(error), ""
     if isinstance(error, dict):

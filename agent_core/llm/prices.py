@@ -18,5 +18,7 @@ class Price:
 
     def of(self, tokens: Tokens) -> float:
         """The cost of one answer."""
-        spent = tokens.prompt * self.prompt_usd_per_million + tokens.completion * self.completion_usd_per_million
+        spent = (
+            tokens.prompt * self.prompt_usd_per_million + tokens.completion * self.completion_usd_per_million
+        )
         return spent / 1_000_000

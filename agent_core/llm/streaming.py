@@ -92,7 +92,9 @@ async def answer(
 async def _next_or_none(pieces: AsyncGenerator[Piece, None], patience: float, model: str) -> Piece | None:
     with anyio.move_on_after(max(patience, 0.0)):
         return await anext(pieces, None)
-    raise ModelUnavailable(f"{model}: nothing came for {max(patience, 0.0):.3g} s", model=model, timed_out=True)
+    raise ModelUnavailable(
+        f"{model}: nothing came for {max(patience, 0.0):.3g} s", model=model, timed_out=True
+    )
 
 
 def _broken(error: ModelError, text: list[str], model: str) -> ModelError:

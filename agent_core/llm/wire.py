@@ -78,13 +78,17 @@ def request_body(
     max_tokens: int | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The request for one answer. ``extra`` wins over what is set here; tools are left out if there are none."""
+    """The request for one answer. ``extra`` wins; tools are left out if there are none."""
     body: dict[str, Any] = {"model": model, "messages": [_message(message) for message in messages]}
     if tools:
         body["tools"] = [
             {
                 "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.parameters,
+                },
             }
             for tool in tools
         ]
@@ -134,10 +138,10 @@ def parse_piece(data: Mapping[str, Any]) -> Piece:
         return Piece(tokens=tokens)
     choice = choices[0]
     if not isinstance(choice, dict):
-        raise ValueError("a choice that is no object")
+        raise ValueError("a choice that is no object")  # noqa: TRY004 - about content, not types
     body = choice.get("delta") or choice.get("message") or {}
     if not isinstance(body, dict):
-        raise ValueError("a delta that is no object")
+        raise ValueError("a delta that is no object")  # noqa: TRY004 - likewise
     return Piece(
         text=_text(body.get("content")),
         fragments=tuple(_fragments(body.get("tool_calls"))),
@@ -166,7 +170,11 @@ def _fragments(calls: object) -> Iterator[ToolFragment]:
             index=index if isinstance(index, int) else None,
             id=str(call.get("id") or ""),
             name=str(function.get("name") or ""),
-            arguments=arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments),
+            arguments=arguments
+            if isinstance(arguments, str)
+            else ""
+            if arguments is None
+            else json.dumps(arguments),
         )
 
 

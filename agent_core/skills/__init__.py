@@ -1,0 +1,10 @@
+"""
+Skills: instructions in SKILL.md files that a model looks up when a task calls for them.
+
+``document`` reads one file, ``loader`` finds them; the folders beside these modules are the bundled ones.
+"""
+
+from agent_core.prompt import build_skills_xml
+from agent_core.skills.loader import BUNDLED_SKILLS, SkillsLoader
+
+__all__ = ["BUNDLED_SKILLS", "SkillsLoader", "build_skills_xml"]

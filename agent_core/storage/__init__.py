@@ -27,9 +27,10 @@ summary. Because the last line knows its position, the length of a history is kn
 torn or unreadable line keeps its position, so it never shifts the cursor. Lines without ``n`` (written by
 hand, imported) take the position that follows from their neighbours.
 
-Files: ``layout`` (paths), ``lines`` (a message as a line), ``tail`` (reading backwards), ``history`` (one
-history file), ``record`` (cursor and summary), ``documents`` (memory documents and their versions), ``disk``
-(atomic writes, errors), ``jsonl`` (the `MemoryPort` over all of it), ``in_memory`` (the twin).
+Files: ``layout`` (paths), ``lines`` (a message as a line), ``tail`` (reading backwards), ``window`` (what is
+handed out), ``history`` (one history file), ``record`` (cursor and summary), ``documents`` (memory documents
+and their versions), ``disk`` (atomic writes, errors), ``jsonl`` (the `MemoryPort` over all of it),
+``in_memory`` (the twin).
 """
 
 from agent_core.storage.in_memory import InMemoryMemory

@@ -73,7 +73,7 @@ def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         write_new(temporary, data)
-        os.replace(temporary, path)
+        temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()

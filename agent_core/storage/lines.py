@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from agent_core.models import Message
 
-__all__ = ["MAX_LINE_BYTES", "as_object", "encode_object", "from_object", "stamped", "to_line"]
+__all__ = ["MAX_LINE_BYTES", "as_object", "encode_object", "from_object", "stamped", "storable", "to_line"]
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Longer lines are not read: no message comes near it, a file of zeros does."""
@@ -26,6 +26,11 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 def stamped(message: Message, now: datetime) -> Message:
     """The message with a timestamp, in UTC."""
     return message.model_copy(update={"timestamp": (message.timestamp or now).astimezone(UTC)})
+
+
+def storable(text: str) -> str:
+    """The text as a UTF-8 file can hold it: half a surrogate pair becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def to_line(message: Message, position: int) -> bytes:

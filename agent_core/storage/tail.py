@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-__all__ = ["BLOCK_BYTES", "ReadAt", "count_lines", "lines_backwards"]
+__all__ = ["BLOCK_BYTES", "ReadAt", "count_lines", "lines_backwards", "lines_forwards"]
 
 BLOCK_BYTES = 64 * 1024
 _COUNT_BLOCK_BYTES = 1024 * 1024
@@ -63,7 +63,7 @@ def _joined(pieces: list[bytes], held: int, limit: int) -> bytes | None:
 
 
 def count_lines(handle: int, start: int, end: int, *, read_at: ReadAt = os.pread) -> int:
-    """How many lines begin between ``start`` (the beginning of a line) and ``end``, by their newlines alone."""
+    """How many lines begin from ``start``, itself the beginning of one, to ``end``: newlines alone tell."""
     count = 0
     last = b"\n"
     while start < end:
@@ -74,3 +74,28 @@ def count_lines(handle: int, start: int, end: int, *, read_at: ReadAt = os.pread
         last = block[-1:]
         start += len(block)
     return count + (last != b"\n")
+
+
+def lines_forwards(
+    handle: int, start: int, *, max_line_bytes: int, read_at: ReadAt = os.pread
+) -> Iterator[tuple[int, bytes | None]]:
+    """Offset and content of each line from ``start`` (the beginning of a line) on; see `lines_backwards`."""
+    pieces: list[bytes] = []
+    held = 0
+    line_at = position = start
+    while block := read_at(handle, BLOCK_BYTES, position):
+        left = 0
+        while (cut := block.find(b"\n", left)) >= 0:
+            held += cut - left
+            pieces.append(block[left:cut])
+            yield line_at, None if held > max_line_bytes else b"".join(pieces)
+            pieces, held, left = [], 0, cut + 1
+            line_at = position + left
+        held += len(block) - left
+        if held <= max_line_bytes:
+            pieces.append(block[left:])
+        else:
+            pieces.clear()
+        position += len(block)
+    if held:
+        yield line_at, None if held > max_line_bytes else b"".join(pieces)

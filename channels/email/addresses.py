@@ -34,7 +34,7 @@ class Mailbox:
 
 def normalise(text: str) -> str:
     """
-    The comparable form of a mail address: ASCII, lower case, the domain in IDNA.
+    The comparable form of a mail address: ASCII, in lower case.
 
     Raises:
         AddressInvalid: It is no plain ``local@domain``.
@@ -46,10 +46,9 @@ def normalise(text: str) -> str:
         raise AddressInvalid(f"{local[:80]!r} cannot stand before the @")
     if local.startswith("=?"):
         raise AddressInvalid("an encoded word cannot be an address")
-    try:
-        ascii_domain = domain.encode("idna").decode("ascii").lower()
-    except UnicodeError as exc:
-        raise AddressInvalid(f"{domain[:80]!r} is no domain") from exc
+    if not domain.isascii():
+        raise AddressInvalid("the domain must be in its ASCII form, such as xn--bcher-kva.example")
+    ascii_domain = domain.lower().removesuffix(".")
     if not all(_LABEL.fullmatch(label) for label in ascii_domain.split(".")):
         raise AddressInvalid(f"{domain[:80]!r} is no domain")
     return f"{local.lower()}@{ascii_domain}"

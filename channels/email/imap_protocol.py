@@ -106,6 +106,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         self._greeting: asyncio.Future[None] = loop.create_future()
         self._command: _Command | None = None
         self._sasl: list[str] = []
+        self._upload: bytes | None = None
 
     # ── the stream ──
     def data_received(self, data: bytes) -> None:
@@ -202,9 +203,9 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
             return
         if command.name == "IDLE":
             self._idle_event.set()
-        elif command.name == "APPEND" and self.literal_data is not None:
-            self.transport.write(self.literal_data + b"\r\n")
-            self.literal_data = None
+        elif command.name == "APPEND" and self._upload is not None:
+            self.transport.write(self._upload + b"\r\n")
+            self._upload = None
         elif command.name == "AUTHENTICATE":
             # Nothing left to say: the server sent an error that wants to be acknowledged before it says NO.
             self.send(self._sasl.pop(0) if self._sasl else "")
@@ -225,7 +226,9 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
 
     async def run(self, name: str, *args: str, uid: bool = False, timeout_s: float) -> Reply:
         """Send a command and wait for its end."""
-        return await self._run(_Command(name, self.new_tag(), *args, prefix="UID" if uid else "", timeout=timeout_s))
+        return await self._run(
+            _Command(name, self.new_tag(), *args, prefix="UID" if uid else "", timeout=timeout_s)
+        )
 
     async def execute(self, command: Any, scrub: str | None = None) -> Any:
         """Refuse the stock way in: it has none of the promises of `run`."""
@@ -317,7 +320,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
 
     async def put(self, folder: str, raw: bytes, flags: Iterable[str], *, timeout_s: float) -> Reply:
         """APPEND a mail."""
-        self.literal_data = raw
+        self._upload = raw
         arguments = (quote(folder), f"({' '.join(flags)})", f"{{{len(raw)}}}")
         return await self.run("APPEND", *arguments, timeout_s=timeout_s)
 
@@ -332,7 +335,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         command = _Command("IDLE", self.new_tag())
         with self._pending(command):
             self._idle_event.clear()
-            self.send("IDLE")
+            self.send(str(command))
             with anyio.fail_after(deadline_s):
                 await self._idle_event.wait()
             yield

@@ -155,7 +155,8 @@ def parse_fetch(response: ImapResponse) -> Fetched | None:
         if value == b"(":
             inside: list[bytes] = []
             while position < len(tokens) and tokens[position] != b")":
-                inside.append(tokens[position].value if isinstance(tokens[position], _String) else tokens[position])
+                token = tokens[position]
+                inside.append(token.value if isinstance(token, _String) else token)
                 position += 1
             position += 1
             items[name.upper()] = inside
@@ -172,7 +173,9 @@ def _fetched(sequence: int, items: dict[bytes, bytes | list[bytes] | None]) -> F
         uid=_number(items.get(b"UID")),
         size=_number(items.get(b"RFC822.SIZE")),
         received_at=_instant(items.get(b"INTERNALDATE")),
-        flags=frozenset(flag.decode("ascii", "replace") for flag in flags) if isinstance(flags, list) else None,
+        flags=frozenset(flag.decode("ascii", "replace") for flag in flags)
+        if isinstance(flags, list)
+        else None,
         body=body if isinstance(body, bytes) else None,
     )
 

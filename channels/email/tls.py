@@ -10,13 +10,14 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from channels.base import ChannelMisconfigured
+from channels.base import ChannelError, ChannelMisconfigured, ChannelUnavailable
 
-__all__ = ["certificate_refused", "verifying_context"]
+__all__ = ["tls_refused", "verifying_context"]
 
 _EXPIRED = 10
 _NOT_YET_VALID = 9
 _NAME_MISMATCH = (62, 64)
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL")
 
 
 def verifying_context(ca_file: Path | None) -> ssl.SSLContext:
@@ -38,19 +39,21 @@ def verifying_context(ca_file: Path | None) -> ssl.SSLContext:
     return context
 
 
-def certificate_refused(exc: ssl.SSLError, host: str, port: int) -> ChannelMisconfigured:
-    """The error to raise when a TLS connection could not be made."""
+def tls_refused(exc: ssl.SSLError, host: str, port: int) -> ChannelError:
+    """The error to raise when a TLS connection could not be made. In no case has anything been said in the clear."""
     where = f"{host}:{port}"
     if not isinstance(exc, ssl.SSLCertVerificationError):
-        return ChannelMisconfigured(
-            f"no TLS connection to {where}: {exc}; is this the right port for this kind of security?"
-        )
+        if exc.reason in _NOT_TLS:
+            return ChannelMisconfigured(
+                f"{where} does not speak TLS on this port; are port and security the ones that belong together?"
+            )
+        return ChannelUnavailable(f"no TLS connection to {where}: {exc.reason or exc}")
     if exc.verify_code == _EXPIRED:
         why = "it has expired; the server needs a new one"
     elif exc.verify_code == _NOT_YET_VALID:
         why = "it is not valid yet; is the clock of this machine right?"
     elif exc.verify_code in _NAME_MISMATCH:
-        why = f"it is for another name; use the name that the certificate is for as host instead of {host}"
+        why = f"it is for another name than {host}; set host to the name that it is for"
     else:
         why = (
             f"nobody that this machine trusts has signed it ({exc.verify_message}); if it is your own authority, "

@@ -4,7 +4,9 @@ The contract of the durable queue: `WorkStore` keeps the truth, `Dispatcher` onl
 Semantics, with the reasons and the measurements: the state machines are in ``states.py``; one adapter is
 ``sqlite.py`` with ``lanes.py``. No caller sees SQL or an engine, and every delay goes in as seconds, so that
 the adapter's own clock decides when it is over. All methods may raise `StoreUnavailable` (a full disk, a
-locked or broken database): then nothing of the call has happened.
+locked or broken database): then nothing of the call has happened. A call that is cancelled may or may not
+have happened. A move that the state machines do not know (a send that a person has dropped meanwhile)
+raises `IllegalMove` and changes nothing.
 
 A *turn* is one or more inbox rows of one session that are answered together. It is fenced: whoever claimed
 it last owns it, and `complete`, `retry`, `bury` and the step methods of an older claim raise `LostTurn`.
@@ -31,8 +33,11 @@ __all__ = [
     "OutboxRow",
     "Pending",
     "Step",
+    "StoreCorrupt",
     "StoreStats",
+    "StoreTooNew",
     "StoreUnavailable",
+    "StoreUnusable",
     "Turn",
     "UsageRow",
     "WorkStore",
@@ -48,6 +53,25 @@ class StoreUnavailable(Exception):
         self.public = (type(self).__doc__ or "").strip()
         self.fields = fields
         super().__init__(detail or self.public)
+
+
+class StoreUnusable(Exception):
+    """My database cannot be used; my operator must look at it."""
+
+    temporary = False
+
+    def __init__(self, detail: str = "", /, **fields: Any) -> None:
+        self.public = (StoreUnusable.__doc__ or "").strip()
+        self.fields = fields
+        super().__init__(detail or self.public)
+
+
+class StoreCorrupt(StoreUnusable):
+    """The database is damaged, or is no database of ours. Raised when it is opened; it was not changed."""
+
+
+class StoreTooNew(StoreUnusable):
+    """The database was written by a later version. Raised when it is opened; it was not changed."""
 
 
 class LostTurn(Exception):
@@ -113,7 +137,8 @@ class Turn:
 class NewOutbound:
     """
     Something to be sent. It belongs to the inbox row of the turn that is answered (``context`` is the one
-    of that message) or, without a turn, to nothing.
+    of that message; it is filled in when it is empty and the session is the turn's) or, without a turn, to
+    nothing.
     """
 
     channel: str
@@ -254,7 +279,14 @@ class WorkStore(Protocol):
         ...
 
     async def release(self, turn: Turn) -> None:
-        """Park a turn at shutdown: ``running → ready``, and this start does not count."""
+        """Park a turn at shutdown: ``running → ready``, and this start does not count. Its steps stay."""
+        ...
+
+    async def due_in(self, session: SessionKey) -> float | None:
+        """
+        In how many seconds the head of the session is due (0.0: now). None: nothing waits, or a turn of the
+        session is running. To be asked when `claim` gave nothing, so that a retry is not forgotten.
+        """
         ...
 
     # ── history journal ──
@@ -280,8 +312,13 @@ class WorkStore(Protocol):
         """
         ...
 
-    async def next_send_in(self, channel: str, account: str) -> float | None:
-        """Seconds until the next row that waits becomes due; None if none waits."""
+    async def next_send_in(
+        self, channel: str, account: str, *, busy: Sequence[SessionKey] = ()
+    ) -> float | None:
+        """
+        Seconds until the next row that waits becomes due (0.0: one is); None if none waits. Of each session
+        that is not in ``busy`` only the oldest open row counts, and not while it is SENDING.
+        """
         ...
 
     async def sending(self, row: OutboxRow) -> None:
@@ -317,7 +354,8 @@ class WorkStore(Protocol):
     async def recover(self) -> None:
         """
         Once at start, before anything else: running turns become ready again, what was ``sending`` becomes
-        pending, what is uncertain stays so. May be repeated, also after a crash in the middle.
+        pending, what is uncertain stays so (also if it was just being sent again). May be repeated, also
+        after a crash in the middle.
         """
         ...
 
@@ -351,7 +389,14 @@ class WorkStore(Protocol):
         ...
 
     async def reset_session(self, session: SessionKey) -> None:
-        """Drop what waits in a session, before its history is reset."""
+        """
+        Drop what waits in a session, before its history is reset: READY rows become IGNORED, and journal
+        lines that are not in the file yet are forgotten, so that they cannot come back after the reset.
+        """
+        ...
+
+    async def add_usage(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:
+        """Note what was spent outside of a completed turn (a consolidation, a turn that was buried)."""
         ...
 
     async def usage(self, *, days: int = 30) -> list[UsageRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_interrupted_earlier_try(cache: Path) -> None:
 def test_other_requirements(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Changed pins make a new environment; pins whose hashes do not fit make none."""
     original = Path(devservers.__file__).with_name("requirements") / "mail.txt"
-    (tmp_path / "mail.txt").write_text(original.read_text().replace("sha256:", "sha256:0000", 1)[:-4])
+    (tmp_path / "mail.txt").write_text(re.sub("sha256:....", "sha256:0000", original.read_text()))
     monkeypatch.setattr(devservers.environment, "REQUIREMENTS", tmp_path)
 
     with pytest.raises(ToolsMissing, match="could not install the mail tools"):
@@ -83,7 +84,7 @@ def test_two_at_once(cache: Path, tmp_path: Path) -> None:
     said = [process.communicate()[0] for process in both]
 
     assert [process.returncode for process in both] == [0, 0]
-    assert sum("once" in text for text in said) == 1
+    assert sum("installed in" in text for text in said) == 1
     [python] = {Path(text.splitlines()[-1]) for text in said}
     assert can_import(python)
 

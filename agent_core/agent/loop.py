@@ -1,0 +1,180 @@
+"""`AgentLoop`: what callers see of a turn. What happens in one is in ``turn``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from uuid import uuid4
+
+import anyio
+
+from agent_core.agent.turn import PromptMemory, RunTools, ToolSource, Turn, TurnLimits
+from agent_core.errors import TurnLimitReached
+from agent_core.models import Message, Session, ToolDefinition, TurnResult
+from agent_core.ports import ChannelPort, Clock, LLMPort, StepJournal, ToolPort
+from agent_core.tools.registry import definition_of
+
+__all__ = ["AgentLoop"]
+
+
+class AgentLoop:
+    """
+    Runs turns; one instance serves all sessions, any number at a time.
+
+    Args:
+        memory: Builds prompts.
+        registry: Tools for every run. Never changed from here.
+        llm: The model, unless a run brings its own.
+        system_prompt: The beginning of every prompt.
+        limits: What one turn may cost.
+        clock: For the time of history lines.
+    """
+
+    def __init__(
+        self,
+        memory: PromptMemory,
+        registry: ToolSource,
+        llm: LLMPort,
+        *,
+        system_prompt: str,
+        clock: Clock,
+        limits: TurnLimits = TurnLimits(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self._memory = memory
+        self._registry = registry
+        self._llm = llm
+        self._system_prompt = system_prompt
+        self._clock = clock
+        self._limits = limits
+
+    async def run(
+        self,
+        session: Session,
+        user_message: str,
+        channel: ChannelPort,
+        *,
+        llm: LLMPort | None = None,
+        extra_tools: Sequence[ToolPort] | None = None,
+        journal: StepJournal | None = None,
+        user_lines: Sequence[Message] = (),
+        facts: str = "",
+        stream: bool = True,
+    ) -> TurnResult:
+        """
+        Answer ``user_message``: ``channel.send`` is called exactly once, then the result is returned.
+
+        The history is **not** written here. The caller commits ``result.history`` together with the outbox
+        and the state of its queue, in one transaction: written here, a crash between the two would leave an
+        answer in the history that nobody ever got, or one that was sent and is unknown to the next turn.
+        A caller without a durable queue uses `run_and_persist`.
+
+        Args:
+            session: The conversation; ids of history lines are ``<session.turn>.<n>``.
+            user_message: What the model is asked.
+            channel: Where answer and hints go.
+            llm: A model for this run only.
+            extra_tools: Tools for this run only; they win over the registry's.
+            journal: What an earlier start of this turn has done.
+            user_lines: The history lines of the question, one per message that was merged into it; by
+                default one line with ``user_message``. Missing ids and times are filled in.
+            facts: A line about this message that the model sees and the history does not keep.
+            stream: Whether the channel shows unfinished answers. Without, asking costs less.
+
+        Raises:
+            ModelError: No model answered. ``temporary`` says whether later can help.
+            TurnLimitReached: The turn took too long, or would not come to an end.
+        """
+        began_at = self._clock.now()
+        turn = Turn(
+            session,
+            user_message,
+            memory=self._memory,
+            system_prompt=self._system_prompt,
+            facts=facts,
+            llm=llm or self._llm,
+            tools=self._tools(extra_tools or ()),
+            channel=channel,
+            journal=journal,
+            limits=self._limits,
+            stream=stream,
+        )
+        reply: str | None = None
+        with anyio.move_on_after(self._limits.seconds):
+            reply = await turn.think()
+        if reply is None:
+            raise TurnLimitReached(f"no answer within {self._limits.seconds:g} s", steps=turn.steps)
+        await channel.send(reply)
+        history = _history(
+            session.turn or uuid4().hex,
+            user_lines or [Message(role="user", content=user_message)],
+            reply,
+            began_at=began_at,
+            ended_at=self._clock.now(),
+        )
+        return TurnResult(reply, history, turn.usage, turn.tool_runs, turn.steps)
+
+    async def run_and_persist(
+        self,
+        session: Session,
+        user_message: str,
+        channel: ChannelPort,
+        *,
+        llm: LLMPort | None = None,
+        extra_tools: Sequence[ToolPort] | None = None,
+        sender: str | None = None,
+        facts: str = "",
+        stream: bool = True,
+    ) -> TurnResult:
+        """`run`, then write the history: for callers without a durable queue, such as a terminal."""
+        line = Message(role="user", content=user_message, sender=sender)
+        result = await self.run(
+            session,
+            user_message,
+            channel,
+            llm=llm,
+            extra_tools=extra_tools,
+            user_lines=[line],
+            facts=facts,
+            stream=stream,
+        )
+        asked, answered = result.history
+        await self._memory.persist_exchange(
+            session.id,
+            user_message,
+            result.reply,
+            turn=answered.turn or "",
+            sender=sender,
+            at=asked.timestamp,
+        )
+        return result
+
+    def _tools(self, extra: Iterable[ToolPort]) -> RunTools:
+        """The tools of one run by name, the registry's first, each with what the model is told of it."""
+        tools: dict[str, tuple[ToolDefinition, ToolPort]] = {}
+        for definition in self._registry.get_definitions():
+            tool = self._registry.get(definition.name)
+            if tool is not None:
+                tools[definition.name] = (definition, tool)
+        for tool in extra:
+            tools[tool.name] = (definition_of(tool), tool)
+        return tools
+
+
+def _history(
+    turn: str, user_lines: Sequence[Message], reply: str, *, began_at: datetime, ended_at: datetime
+) -> tuple[Message, ...]:
+    lines = [
+        line.model_copy(
+            update={
+                "role": "user",
+                "id": line.id or f"{turn}.{number}",
+                "turn": line.turn or turn,
+                "timestamp": line.timestamp or began_at,
+            }
+        )
+        for number, line in enumerate(user_lines)
+    ]
+    answer = Message(
+        role="assistant", content=reply, id=f"{turn}.{len(lines)}", turn=turn, timestamp=ended_at
+    )
+    return (*lines, answer)

@@ -1,0 +1,186 @@
+"""
+How long a prompt may be: an estimate of tokens, and the rules by which text and history are cut to fit.
+
+Theory of operation. No tokenizer runs here (it would cost more memory than the rest of the program). Tokens
+are estimated from characters: plain ASCII at about 3.5 characters a token, everything else at one token for
+two bytes of UTF-8, which is on the safe side for every script we looked at; a margin comes on top. What the
+provider reports afterwards corrects the estimate by a factor that moves slowly and within limits.
+
+A window of history always keeps the newest messages. Where it had to be cut it starts with a user message,
+so that no answer stands without its question. Nothing here drops anything from the disk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from agent_core.models import Message, ToolDefinition
+
+__all__ = ["TokenEstimate", "Window", "clip", "fit_window", "message_chars", "sound_history"]
+
+_MESSAGE_OVERHEAD_TOKENS = 4
+_MESSAGE_OVERHEAD_CHARS = 16
+_MIN_FACTOR = 0.5
+_MAX_FACTOR = 3.0
+_EMPTY_USER_TEXT = "(no text)"
+
+
+def message_chars(message: Message) -> int:
+    """How many characters a message brings into a prompt, its tool calls included."""
+    return _MESSAGE_OVERHEAD_CHARS + len(message.content) + sum(len(text) for text in _call_texts(message))
+
+
+def _call_texts(message: Message) -> list[str]:
+    return [
+        call.name + (call.malformed or json.dumps(call.arguments, default=str)) for call in message.tool_calls
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEstimate:
+    """
+    Guesses how many tokens a text has.
+
+    Args:
+        chars_per_token: For ASCII text.
+        margin: The guess is multiplied by this, because too long is worse than too short.
+        factor: What experience adds; see `corrected`.
+    """
+
+    chars_per_token: float = 3.5
+    margin: float = 1.1
+    factor: float = 1.0
+
+    def text(self, text: str) -> int:
+        """Tokens of a text; 0 only for an empty one."""
+        if not text:
+            return 0
+        if text.isascii():
+            tokens = len(text) / self.chars_per_token
+        else:
+            plain = len(text.encode("ascii", "ignore"))
+            rest = len(text.encode("utf-8", "surrogatepass")) - plain
+            tokens = plain / self.chars_per_token + rest / 2
+        return max(1, int(tokens * self.margin * self.factor + 0.999))
+
+    def message(self, message: Message) -> int:
+        """Tokens of a message with its frame and its tool calls."""
+        texts = (message.content, *_call_texts(message))
+        return _MESSAGE_OVERHEAD_TOKENS + sum(self.text(text) for text in texts)
+
+    def definitions(self, tools: Iterable[ToolDefinition]) -> int:
+        """Tokens of what a model is told of its tools."""
+        return sum(self.text(tool.name + tool.description + json.dumps(tool.parameters)) for tool in tools)
+
+    def request(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
+        """Tokens of a whole request."""
+        return sum(self.message(message) for message in messages) + self.definitions(tools)
+
+    def chars(self, tokens: int) -> int:
+        """About how many characters of the cheapest text fit into ``tokens``: an upper limit for reading."""
+        return max(0, int(tokens * self.chars_per_token / (self.margin * self.factor)))
+
+    def corrected(self, estimated: int, actual: int) -> TokenEstimate:
+        """
+        The estimate after a request of ``estimated`` tokens turned out to have ``actual``.
+
+        Moves a fifth of the way, and never far from the start: one odd report changes little.
+        """
+        if estimated <= 0 or actual <= 0:
+            return self
+        # The margin is wanted: experience is compared with the guess without it.
+        seen = self.factor * actual * self.margin / estimated
+        moved = self.factor + (seen - self.factor) / 5
+        return replace(self, factor=min(_MAX_FACTOR, max(_MIN_FACTOR, moved)))
+
+
+def clip(text: str, max_tokens: int, estimate: TokenEstimate) -> str:
+    """
+    The text, or its beginning and its end with a note between them, within ``max_tokens``.
+
+    The note itself is not counted. Lines are not respected: this is the emergency exit for what is far
+    too long, not a way to shorten prose.
+    """
+    tokens = estimate.text(text)
+    if tokens <= max_tokens:
+        return text
+    keep = int(len(text) * max(0, max_tokens) / tokens)
+    while keep > 0 and estimate.text(text[: keep - keep // 3] + text[len(text) - keep // 3 :]) > max_tokens:
+        keep = keep * 9 // 10
+    head, tail = keep - keep // 3, keep // 3
+    note = f"[… {len(text) - keep} characters left out …]"
+    return "\n".join(part for part in (text[:head], note, text[len(text) - tail :]) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a history that fits. ``left_out`` counts the messages before it that do not."""
+
+    messages: tuple[Message, ...]
+    left_out: int = 0
+
+
+def fit_window(messages: Sequence[Message], max_tokens: int, estimate: TokenEstimate) -> Window:
+    """The newest messages within ``max_tokens``; if any had to go, the first one left is a user's."""
+    used = 0
+    start = len(messages)
+    while start > 0:
+        used += estimate.message(messages[start - 1])
+        if used > max_tokens:
+            break
+        start -= 1
+    if start > 0:
+        start = _next_question(messages, start)
+    return Window(tuple(messages[start:]), left_out=start)
+
+
+def _next_question(messages: Sequence[Message], start: int) -> int:
+    while start < len(messages) and messages[start].role != "user":
+        start += 1
+    return start
+
+
+def sound_history(messages: Sequence[Message]) -> list[Message]:
+    """
+    The messages in a form that every provider takes, whatever was left behind in the file.
+
+    Tool results without their call and calls without their results go (the texts stay), and so do answers
+    without any text and lines of role system, which no history of ours has. A question without text says so.
+    """
+    answered = _answered_calls(messages)
+    sound: list[Message] = []
+    open_calls: set[str] = set()
+    for message in messages:
+        match message.role:
+            case "system":
+                continue
+            case "tool":
+                if message.tool_call_id in open_calls:
+                    open_calls.discard(message.tool_call_id)
+                    sound.append(message)
+            case "user":
+                open_calls = set()
+                blank = not message.content.strip()
+                sound.append(message.model_copy(update={"content": _EMPTY_USER_TEXT}) if blank else message)
+            case "assistant":
+                calls = tuple(call for call in message.tool_calls if (id(message), call.id) in answered)
+                open_calls = {call.id for call in calls}
+                if calls or message.content.strip():
+                    changed = len(calls) != len(message.tool_calls)
+                    sound.append(message.model_copy(update={"tool_calls": calls}) if changed else message)
+    return sound
+
+
+def _answered_calls(messages: Sequence[Message]) -> set[tuple[int, str]]:
+    """Which calls have their result in the messages that follow, before anybody else speaks."""
+    answered: set[tuple[int, str]] = set()
+    caller: Message | None = None
+    for message in messages:
+        if message.role == "tool":
+            if caller is not None and message.tool_call_id is not None:
+                answered.add((id(caller), message.tool_call_id))
+        else:
+            caller = message if message.tool_calls else None
+    return answered

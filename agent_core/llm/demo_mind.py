@@ -1,0 +1,207 @@
+"""
+What the demo model understands and says: patterns and sentences. Pure.
+
+It reads the memory document where the prompt shows it and writes it back whole, as a real model should. When
+another conversation has changed the document meanwhile it merges its facts into the text that it is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent_core.models import Message, ToolCall
+from agent_core.prompt import MEMORY_HEADING
+
+__all__ = ["MEMORY_TOOL", "Reply", "last_user_text", "magic_in", "memory_in", "question_in", "reply_to"]
+
+_WORDS = "timeout|ratelimit|cut|toolong|auth|empty|crash|toolfail|garbage|endless|slow|long"
+_MAGIC = re.compile(rf"(?:^|\s)!({_WORDS})\b(?:\s+(\d{{1,6}}|always)\b)?")
+MEMORY_TOOL = "memory_write"
+_MEMORY = re.compile(rf"^{re.escape(MEMORY_HEADING)}\s+<memory>\n(.*?)\n?</memory>", re.DOTALL | re.MULTILINE)
+
+_CONFLICT = re.compile(r"changed the memory.*?memory_write again\.\n\n(.*)", re.DOTALL)
+_MERGES = 4
+
+_FACTS_LINE = re.compile(r"\A\[[^\]\n]*\]\n")
+_GROUP_PREFIX = re.compile(r"^\[[^\]\s]+\] ", re.MULTILINE)
+_REMEMBER = re.compile(r"\bremember(?: that|:)\s+(.+)", re.IGNORECASE)
+_FORGET = re.compile(
+    r"(?:^|\bplease )forget (?:that |about |everything about )?(.+)", re.IGNORECASE | re.MULTILINE
+)
+_RECALL = re.compile(
+    r"what (do|did) you (know|remember)|what have you (noted|remembered)|do you remember me|who am i\b",
+    re.IGNORECASE,
+)
+_GREETING = re.compile(
+    r"^\W*(hi|hello|hey|moin|hallo|servus|good (morning|afternoon|evening|day))\b", re.IGNORECASE
+)
+_HELP = re.compile(r"^\W*(help|what can you do)\b", re.IGNORECASE)
+_WHO = re.compile(r"\b(who|what) are you\b", re.IGNORECASE)
+_THANKS = re.compile(r"^\W*(thanks|thank you|cheers)\b", re.IGNORECASE)
+_BYE = re.compile(r"^\W*(bye|goodbye|good night|see you)\b", re.IGNORECASE)
+_CLOCK = re.compile(r"\bwhat(?:'s| is)? (?:the )?(time|date|day)\b", re.IGNORECASE)
+_SILENCE = "HEARTBEAT_OK"
+_OPEN_ITEM = re.compile(r"^\s*[-*] \[ \] (.+)$", re.MULTILINE)
+
+_HELP_TEXT = """I am the demo model: I need no key and no network, and I only know a few sentences. Try:
+
+- `remember that my cat is called Tom` and, in any other conversation, `what do you know about me?`
+- `forget cat`
+- anything else, and I will say it back
+
+To see how failures are handled: `!timeout`, `!ratelimit`, `!cut`, `!toolong`, `!auth`, `!empty`, `!crash`, \
+`!toolfail`, `!garbage`, `!endless`, `!slow`, `!long`. A number says how often: `!timeout 5`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What it will do: wait, say, fail, call."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    endless: bool = False
+    wait_s: float = 0.0
+    error: Exception | None = None
+
+
+def question_in(messages: Sequence[Message]) -> str:
+    """What the last message of a user says, without who says it where and when."""
+    return _GROUP_PREFIX.sub("", last_user_text(messages)).strip()
+
+
+def last_user_text(messages: Sequence[Message]) -> str:
+    """The last message of a user without the line of facts that stands before it."""
+    users = [message.content for message in messages if message.role == "user"]
+    return _FACTS_LINE.sub("", users[-1]) if users else ""
+
+
+def magic_in(text: str) -> tuple[str, str | None] | None:
+    """The first magic word and what follows it (a number or ``always``), or None."""
+    found = _MAGIC.search(text)
+    return (found[1], found[2]) if found else None
+
+
+def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
+    """The answer to a conversation without magic, or after a tool has run."""
+    text = question_in(messages)
+    if messages and messages[-1].role == "tool":
+        return _after_tools(messages, text, tools)
+    memory = memory_in(messages)
+    if facts := facts_in(text):
+        return _remember(facts, memory, tools)
+    if forget := _FORGET.search(text):
+        return _forget(forget[1].strip().rstrip(".!"), memory, tools)
+    return Reply(_talk(text, memory))
+
+
+def memory_in(messages: Sequence[Message]) -> str:
+    """The memory document as the system prompt shows it under ``## Your Memory``; empty if there is none."""
+    for message in messages:
+        if message.role == "system" and (found := _MEMORY.search(message.content)):
+            return found[1].strip("\n").replace(r"<\/", "</")
+    return ""
+
+
+def facts_in(text: str) -> list[str]:
+    """What is to be remembered: the rest of each line after "remember that"."""
+    return [match[1].strip() for match in _REMEMBER.finditer(text)]
+
+
+def _remember(facts: Sequence[str], memory: str, tools: Sequence[str]) -> Reply:
+    if MEMORY_TOOL not in tools:
+        return Reply("I would note that down, but I have no memory to write to here.")
+    known = memory.split("\n")
+    new = [f"- {fact}" for fact in facts if f"- {fact}" not in known]
+    if not new:
+        return Reply("I know that already.")
+    return _write("\n".join([*([memory] if memory else []), *new]))
+
+
+def _forget(what: str, memory: str, tools: Sequence[str]) -> Reply:
+    if MEMORY_TOOL not in tools:
+        return Reply("I have no memory to change here.")
+    lines = memory.split("\n")
+    kept = [line for line in lines if what.lower() not in line.lower()]
+    if len(kept) == len(lines):
+        return Reply(f"I know nothing about “{what}”, so there is nothing to forget.")
+    return _write("\n".join(kept))
+
+
+def _write(document: str) -> Reply:
+    return Reply(calls=(ToolCall(id="demo_1", name=MEMORY_TOOL, arguments={"content": document}),))
+
+
+def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -> Reply:
+    result = messages[-1].content.strip()
+    facts, forget = facts_in(text), _FORGET.search(text)
+    magic = magic_in(text)
+    if magic is not None and magic[0] in ("toolfail", "garbage"):
+        return Reply(f"That went wrong, as you wanted. I was told: {result}")
+    if _failed(messages):
+        if facts and (current := _CONFLICT.search(result)) and _tool_runs(messages) < _MERGES:
+            return _remember(facts, current[1].strip(), tools)
+        return Reply(f"I could not change my memory. I was told: {result}")
+    if facts:
+        return Reply(f"I will remember that {'; '.join(fact.rstrip('.!') for fact in facts)}.")
+    return Reply(
+        f"I have forgotten {forget[1].strip().rstrip('.!')}." if forget else f"The tool said: {result}"
+    )
+
+
+def _tool_runs(messages: Sequence[Message]) -> int:
+    """How many tools have run for the last question."""
+    newest = next(
+        (number for number, each in enumerate(reversed(messages)) if each.role == "user"), len(messages)
+    )
+    return sum(message.role == "tool" for message in messages[len(messages) - newest :])
+
+
+def _failed(messages: Sequence[Message]) -> bool:
+    return messages[-1].content.startswith("Error: ")
+
+
+def _talk(text: str, memory: str) -> str:
+    if _SILENCE in text:
+        items = _OPEN_ITEM.findall(text)
+        return (
+            "A reminder from your checklist:\n\n" + "\n".join(f"- {item}" for item in items)
+            if items
+            else _SILENCE
+        )
+    if _RECALL.search(text):
+        return f"This is what I know about you:\n\n{memory}" if memory else "I know nothing about you yet."
+    sentences = (
+        (_HELP, _HELP_TEXT),
+        (_GREETING, "Hello! I am the demo model of this assistant. Say `help` to see what I can do."),
+        (_WHO, "I am the demo model: a stand-in without a network, until a real model is configured."),
+        (_CLOCK, "I have no clock, so I cannot tell."),
+        (_THANKS, "You are welcome."),
+        (_BYE, "Goodbye!"),
+    )
+    for pattern, answer in sentences:
+        if pattern.search(text):
+            return answer
+    if text.endswith("?") and (lines := _lines_about(text, memory)):
+        return "I have this in my memory:\n\n" + "\n".join(lines)
+    if not text:
+        return "I see a message without any text."
+    return (
+        f"You wrote: “{text}”. I am only the demo model and have nothing to add; `help` tells what I can do."
+    )
+
+
+def _lines_about(question: str, memory: str) -> list[str]:
+    words = set(re.findall(r"\w{3,}", question.lower())) - _STOP_WORDS
+    return [line for line in memory.split("\n") if words & set(re.findall(r"\w{3,}", line.lower()))]
+
+
+_STOP_WORDS = set(
+    re.findall(
+        r"\w+",
+        "the and are you your who what when where which how why does did has have had was were can could"
+        " would should called name with for from that this they them his her its our about know tell"
+        " please like",
+    )
+)

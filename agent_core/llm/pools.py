@@ -1,0 +1,263 @@
+"""
+An ordered pool of models behind one face: the first that works answers, and one that failed is left alone
+for a while.
+
+**Who is asked.** The members in their order, without those that are cooling down. If all are cooling, one of
+them is asked all the same (the soonest to be back), unless it said itself when to come again or needs the
+operator: then the pool fails at once and says when it will work again.
+
+**How long a failed member cools** (`cool_down_s`): as long as it says (Retry-After), five minutes where only
+the operator can help (wrong key, unknown model), else two seconds, doubled with each failure in a row up to
+two minutes. A stream that broke once does not cool; a conversation that is too long, a refusal and an empty
+answer are no fault of the member and cool nothing. One answer forgives everything.
+
+**When the next one is asked.** On any error, as long as nothing was handed out. Once a piece of an answer
+was, the error goes up: the piece may be on somebody's screen, and only whoever shows it can take it back.
+That is safe, because tool calls are handed out only with a complete answer, so none has run; the agent takes
+the partial text back and asks the pool once more.
+
+**What is raised when all fail** (`most_telling`): a conversation that is too long, because the caller can do
+something about it; then what may pass by itself, with the soonest time at which a member is back; then
+refusals; then the operator's business. ``fields["members"]`` says for the log what happened to each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import cast
+
+import structlog
+
+from agent_core.errors import (
+    ContextTooLong,
+    ModelAuthFailed,
+    ModelError,
+    ModelRateLimited,
+    ModelRefused,
+    ModelUnavailable,
+    StreamBroken,
+)
+from agent_core.models import Message, ModelChunk, ToolDefinition
+from agent_core.ports import Clock, LLMPort
+
+__all__ = ["MemberState", "ModelPool", "cool_down_s", "most_telling"]
+
+_FIRST_S = 2.0
+_LONGEST_S = 120.0
+_OPERATOR_S = 300.0
+_log = structlog.get_logger(__name__)
+
+
+# ── decisions, pure ──
+
+
+def cool_down_s(error: ModelError, failures: int) -> float:
+    """
+    For how long a member is left alone after ``error``, its ``failures``-th in a row; 0.0: not at all.
+
+    An error may say so itself with ``fields["cool_s"]``.
+    """
+    if "cool_s" in error.fields:
+        return float(error.fields["cool_s"])
+    if error.fields.get("operator") or isinstance(error, ModelAuthFailed):
+        return _OPERATOR_S
+    if isinstance(error, ModelRateLimited) and error.retry_after_s is not None:
+        return error.retry_after_s
+    if isinstance(error, ContextTooLong | ModelRefused):
+        return 0.0
+    if isinstance(error, StreamBroken):
+        failures -= 1
+    return min(_FIRST_S * 2.0 ** min(failures - 1, 16), _LONGEST_S) if failures > 0 else 0.0
+
+
+def is_firm(error: ModelError) -> bool:
+    """Whether it would be wrong to ask before the cool-down is over, even if nobody else is left."""
+    told_when = isinstance(error, ModelRateLimited) and error.retry_after_s is not None
+    return told_when or bool(error.fields.get("operator")) or isinstance(error, ModelAuthFailed)
+
+
+def most_telling(
+    errors: Sequence[tuple[str, ModelError]], *, pool: str, back_in_s: float | None
+) -> ModelError:
+    """
+    The error to raise when all members failed, from (member, error) in the order of the pool.
+
+    ``back_in_s`` is when the first of them can be asked again; it becomes the ``retry_after_s`` of a
+    `ModelRateLimited`. The cause is set to the error that was chosen.
+    """
+    chosen = min((error for _, error in errors), key=_rank)
+    members = {name: f"{type(error).__name__}: {error}" for name, error in errors}
+    fields = {
+        name: value for name, value in chosen.fields.items() if name not in ("retry_after_s", "members")
+    }
+    fields |= {"pool": pool, "members": members, "public": chosen.public}
+    raised: ModelError
+    if isinstance(chosen, ModelRateLimited):
+        waits = [wait for wait in (chosen.retry_after_s, back_in_s) if wait is not None]
+        raised = ModelRateLimited(str(chosen), retry_after_s=min(waits, default=None), **fields)
+    elif isinstance(chosen, StreamBroken):
+        raised = StreamBroken(str(chosen), partial=chosen.partial, **fields)
+    else:
+        raised = type(chosen)(str(chosen), **fields)
+    raised.__cause__ = chosen
+    return raised
+
+
+def _rank(error: ModelError) -> int:
+    if isinstance(error, ContextTooLong):
+        return 0
+    if isinstance(error, ModelRateLimited):
+        return 1
+    if error.temporary:
+        return 2
+    operator = error.fields.get("operator") or isinstance(error, ModelAuthFailed)
+    return 4 if operator else 3
+
+
+@dataclass(slots=True)
+class _Member:
+    name: str
+    llm: LLMPort
+    cools_until: float = -math.inf
+    failed_at: float = -math.inf
+    failures: int = 0
+    calls: int = 0
+    answers: int = 0
+    error: ModelError | None = None
+
+    def note_failure(self, error: ModelError, now: float, *, began: float) -> None:
+        """Failures of calls that ran at the same time count once, so that one outage is one step."""
+        blameless = isinstance(error, ContextTooLong | ModelRefused) and not error.fields.get("operator")
+        if not blameless and self.failed_at <= began:
+            self.failures += 1
+        cool_s = cool_down_s(error, self.failures)
+        if cool_s > 0 or self.cools_until <= now:
+            self.error = error
+        if not blameless:
+            self.failed_at = now
+        self.cools_until = max(self.cools_until, now + cool_s)
+
+    def note_answer(self) -> None:
+        self.answers += 1
+        self.failures = 0
+        self.cools_until = -math.inf
+        self.error = None
+
+
+def _choose(members: Sequence[_Member], now: float) -> list[_Member]:
+    """Whom to ask, in order; empty if all are cooling for a firm reason."""
+    ready = [member for member in members if member.cools_until <= now]
+    if ready:
+        return ready
+    soft = [member for member in members if member.error is None or not is_firm(member.error)]
+    return [min(soft, key=lambda member: member.cools_until)] if soft else []
+
+
+# ── the pool ──
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """How a member is doing, for ``status``. ``cooling_s`` is 0.0 when it would be asked now."""
+
+    name: str
+    cooling_s: float
+    failures: int
+    calls: int
+    answers: int
+    error: str = ""
+    fields: dict[str, object] = field(default_factory=dict)
+
+
+class ModelPool:
+    """
+    Implements `LLMPort` over an ordered list of others.
+
+    Args:
+        name: For errors, the log and ``status``.
+        members: Name and model, in the order in which they are tried; at least one.
+        clock: For cool-downs.
+    """
+
+    def __init__(self, name: str, members: Sequence[tuple[str, LLMPort]], clock: Clock) -> None:
+        if not members:
+            raise ValueError(f"the pool {name!r} has no members")
+        self.name = name
+        self._members = [_Member(member, llm) for member, llm in members]
+        self._clock = clock
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        """Ask for one answer; see `LLMPort` and the module."""
+        return self._answer(messages, tools, stream=stream)
+
+    def state(self) -> list[MemberState]:
+        """How the members are doing, in their order."""
+        now = self._clock.monotonic()
+        return [
+            MemberState(
+                name=member.name,
+                cooling_s=max(member.cools_until - now, 0.0),
+                failures=member.failures,
+                calls=member.calls,
+                answers=member.answers,
+                error="" if member.error is None else f"{type(member.error).__name__}: {member.error}",
+                fields={} if member.error is None else dict(member.error.fields),
+            )
+            for member in self._members
+        ]
+
+    async def _answer(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool
+    ) -> AsyncGenerator[ModelChunk, None]:
+        errors: dict[str, ModelError] = {}
+        for member in _choose(self._members, self._clock.monotonic()):
+            handed_out = False
+            member.calls += 1
+            began = self._clock.monotonic()
+            try:
+                chunks = cast(
+                    "AsyncGenerator[ModelChunk, None]", await member.llm.chat(messages, tools, stream=stream)
+                )
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        handed_out = True
+                        yield chunk
+            except ModelError as error:
+                self._failed(member, error, began)
+                if handed_out:
+                    raise
+                errors[member.name] = error
+                continue
+            member.note_answer()
+            return
+        raise self._all_failed(errors)
+
+    def _failed(self, member: _Member, error: ModelError, began: float) -> None:
+        now = self._clock.monotonic()
+        member.note_failure(error, now, began=began)
+        _log.warning(
+            "model.failed",
+            pool=self.name,
+            model=member.name,
+            kind=type(error).__name__,
+            error=str(error),
+            cooling_s=round(max(member.cools_until - now, 0.0), 1),
+        )
+
+    def _all_failed(self, errors: Mapping[str, ModelError]) -> ModelError:
+        """From the errors of this call, and for members that were not asked from what they cool down for."""
+        now = self._clock.monotonic()
+        told = [
+            (member.name, error)
+            for member in self._members
+            if (error := errors.get(member.name, member.error)) is not None
+        ]
+        if not told:
+            return ModelUnavailable(f"the pool {self.name} has nobody to ask", pool=self.name)
+        back_in_s = min(max(member.cools_until - now, 0.0) for member in self._members)
+        return most_telling(told, pool=self.name, back_in_s=back_in_s)

@@ -1,0 +1,222 @@
+"""
+What a model is shown of the past, and what is kept of the present.
+
+A prompt holds the system text with memory document, session summary and skills, then the history after the
+cursor, then the user's message. What is before the cursor is in the summary, so nothing is sent twice.
+
+The whole never exceeds ``context_tokens`` by our estimate. Each part has its share: the user's message at
+most a half, the document a quarter, the summary, the bodies of skills and any single old message an eighth
+or a quarter; the history gets what is left, newest first, and a note says when older messages are missing.
+Nothing of this changes anything on the disk, and no model is asked while a person waits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+import structlog
+
+from agent_core import prompt
+from agent_core.budget import TokenEstimate, Window, clip, fit_window, sound_history
+from agent_core.errors import SkillInvalid
+from agent_core.memory.scopes import OWNER
+from agent_core.models import HistoryTail, MemoryScope, Message
+from agent_core.ports import LLMPort, MemoryPort, SkillsPort
+
+__all__ = ["DEFAULT_CONTEXT_TOKENS", "MemoryManager"]
+
+DEFAULT_CONTEXT_TOKENS = 24_000
+_MEMORY_TOOL = "memory_write"
+_SKILL_TOOL = "read_skill"
+_WARN_BEFORE = 2
+_AT_LEAST = 4
+_SHOWN_SESSIONS = 4096
+
+log = structlog.get_logger(__name__)
+
+
+class MemoryManager:
+    """
+    Builds prompts from what is remembered, and keeps what was said.
+
+    Args:
+        storage: Where history, summaries and documents are.
+        skills: Where skills come from; without it the prompt has none.
+        llm: Who condenses. Without it nothing is condensed, and nothing is announced either.
+        consolidation_threshold: So many messages after the cursor are too many.
+        keep_recent_ratio: This part of the threshold stays word for word when the rest is condensed.
+        context_tokens: What a prompt may take by our estimate; tool definitions and answer excluded.
+        always_skills: Names of skills whose bodies are in every prompt, whatever they say themselves.
+        estimate: The first guess at tokens; `observe` corrects it.
+    """
+
+    def __init__(
+        self,
+        storage: MemoryPort,
+        *,
+        skills: SkillsPort | None = None,
+        llm: LLMPort | None = None,
+        consolidation_threshold: int = 100,
+        keep_recent_ratio: float = 0.2,
+        context_tokens: int = DEFAULT_CONTEXT_TOKENS,
+        always_skills: Collection[str] = (),
+        estimate: TokenEstimate = TokenEstimate(),  # noqa: B008 (a frozen constant)
+    ) -> None:
+        self._storage = storage
+        self._skills = skills
+        self._llm = llm
+        self._threshold = consolidation_threshold
+        self._keep_recent = max(1, int(consolidation_threshold * keep_recent_ratio))
+        self._context_tokens = context_tokens
+        self._always_skills = frozenset(always_skills)
+        self._estimate = estimate
+        self._shown: OrderedDict[str, int] = OrderedDict()
+
+    @property
+    def estimate(self) -> TokenEstimate:
+        """How tokens are guessed at the moment."""
+        return self._estimate
+
+    def observe(self, estimated: int, actual: int) -> None:
+        """Learn that a request estimated at so many tokens had ``actual`` ones."""
+        self._estimate = self._estimate.corrected(estimated, actual)
+
+    def shown_version(self, session_id: str) -> int | None:
+        """The version of the memory document in the last prompt of this session; None if there was none."""
+        return self._shown.get(session_id)
+
+    async def build_messages(
+        self,
+        session_id: str,
+        system_prompt: str,
+        user_message: str,
+        *,
+        scope: MemoryScope = OWNER,
+        tool_names: Collection[str] = (),
+        context_tokens: int | None = None,
+    ) -> list[Message]:
+        """
+        The prompt for one turn.
+
+        Args:
+            session_id: Whose history and summary.
+            system_prompt: The base of the system text, such as `prompt.BASE_PROMPT`.
+            user_message: What was said, with the facts of this turn before it (`prompt.turn_facts`) and in a
+                shared room with who said it (`prompt.user_text`).
+            scope: Whose memory document; from `scope_for`.
+            tool_names: The tools of this run. Only what is there is mentioned.
+            context_tokens: Less than usual, for example after the model said that it was too much.
+        """
+        limit = self._context_tokens if context_tokens is None else context_tokens
+        guess = self._estimate
+        document = await self._storage.load_global_memory(scope)
+        summary = await self._storage.load_session_summary(session_id)
+        tail = await self._storage.load_history(session_id, max_chars=guess.chars(limit))
+        self._remember_shown(session_id, document.version)
+
+        current = Message(role="user", content=clip(user_message, limit // 2, guess))
+        warning = [prompt.condensing_warning()] if self._warns(tail, tool_names) else []
+
+        def system(*notes: str) -> Message:
+            text = prompt.system_text(
+                system_prompt,
+                memory=clip(document.text, limit // 4, guess),
+                summary=clip(summary, limit // 8, guess),
+                skills=skills,
+                notes=[*warning, *notes],
+            )
+            return Message(role="system", content=text)
+
+        skills = self._skill_texts(tool_names, limit // 8)
+        room = limit - guess.message(system(prompt.CUT_NOTE)) - guess.message(current)
+        window = self._window(tail, room, limit // 4)
+        if not window.messages and not tail.complete:  # the newest message alone filled what was read
+            tail = await self._storage.load_history(session_id, max_messages=_AT_LEAST)
+            window = self._window(tail, room, limit // 8)
+        notes = [] if tail.complete and window.left_out == 0 else [prompt.CUT_NOTE]
+        return [system(*notes), *window.messages, current]
+
+    async def persist_exchange(
+        self,
+        session_id: str,
+        user_message: str,
+        assistant_reply: str,
+        *,
+        turn: str = "",
+        sender: str | None = None,
+        at: datetime | None = None,
+    ) -> None:
+        """
+        Keep a question and its answer.
+
+        With ``turn`` the two lines have the ids ``turn.0`` and ``turn.1``: keeping them again does nothing.
+        """
+        ids: Sequence[str | None] = (f"{turn}.0", f"{turn}.1") if turn else (None, None)
+        await self._storage.append_message(
+            session_id,
+            Message(
+                role="user",
+                content=user_message,
+                id=ids[0],
+                turn=turn or None,
+                sender=sender,
+                timestamp=at,
+            ),
+            Message(role="assistant", content=assistant_reply, id=ids[1], turn=turn or None),
+        )
+
+    async def persist_lines(self, session_id: str, lines: Sequence[Message]) -> None:
+        """Keep the lines of a turn durably, for callers without a journal of their own."""
+        await self._storage.append_message(session_id, *lines)
+        await self._storage.sync_history(session_id)
+
+    # ── inside ──
+
+    def _remember_shown(self, session_id: str, version: int) -> None:
+        self._shown[session_id] = version
+        self._shown.move_to_end(session_id)
+        while len(self._shown) > _SHOWN_SESSIONS:
+            self._shown.popitem(last=False)
+
+    def _warns(self, tail: HistoryTail, tool_names: Collection[str]) -> bool:
+        """Whether condensing is near, will happen, and something can be done about it."""
+        near = tail.unconsolidated >= self._threshold - _WARN_BEFORE
+        return near and self._llm is not None and _MEMORY_TOOL in tool_names
+
+    def _window(self, tail: HistoryTail, room: int, single: int) -> Window:
+        """What of the history fits into ``room`` tokens, no message taking more than ``single``."""
+        history = [
+            message.model_copy(update={"content": clip(message.content, single, self._estimate)})
+            for message in sound_history(tail.messages)
+        ]
+        window = fit_window(history, max(0, room), self._estimate)
+        if tail.complete or window.left_out:
+            return window
+        # The storage has cut already, without knowing questions from answers.
+        start = next((i for i, each in enumerate(window.messages) if each.role == "user"), len(history))
+        return Window(window.messages[start:], left_out=start)
+
+    def _skill_texts(self, tool_names: Collection[str], max_tokens: int) -> list[str]:
+        """The index of skills and the bodies that are always there, as far as they fit."""
+        if self._skills is None:
+            return []
+        listed = self._skills.list_skills()
+        texts = [prompt.build_skills_xml(listed, with_reader=_SKILL_TOOL in tool_names)]
+        used = self._estimate.text(texts[0])
+        for skill in listed:
+            if not skill.available or not (skill.always or skill.name in self._always_skills):
+                continue
+            try:
+                body = self._skills.load_skill_body(skill.name)
+            except SkillInvalid as exc:
+                log.warning("skill.skipped", skill=skill.name, reason=str(exc))
+                continue
+            text = f"## Skill: {skill.name}\n\n{prompt.fenced('skill_text', body)}"
+            used += self._estimate.text(text)
+            if used > max_tokens:
+                log.warning("skill.left_out", skill=skill.name, max_tokens=max_tokens)
+                break
+            texts.append(text)
+        return texts

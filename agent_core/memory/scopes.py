@@ -1,0 +1,65 @@
+"""
+Who may see which memory: one rule, decided by who can read along, never by what a model or a message says.
+
+| conversation | sender | memory document |
+|---|---|---|
+| direct | the owner | the owner's (``workspace/MEMORY.md``) |
+| direct | somebody else, address proven | that person's |
+| direct | somebody else, address not proven | this conversation's alone |
+| shared | anybody, the owner too | the room's |
+
+In a shared room even the owner's message is answered before the eyes of all, so the owner's document stays
+out of it. An address that may be forged opens nobody's document.
+"""
+
+from __future__ import annotations
+
+from agent_core.messages import Audience, SessionKey
+from agent_core.models import MemoryScope, ScopeKind
+
+__all__ = ["OWNER", "scope_for"]
+
+OWNER = MemoryScope(ScopeKind.OWNER)
+
+
+def scope_for(
+    key: SessionKey,
+    audience: Audience,
+    sender_is_owner: bool,  # noqa: FBT001 (the four facts of the rule stand side by side)
+    sender_address: str,
+    *,
+    sender_verified: bool = True,
+) -> MemoryScope:
+    """
+    The memory document of a conversation.
+
+    Args:
+        key: The session.
+        audience: Who can read along, as the channel says.
+        sender_is_owner: The sender's proven address is one of the owner's.
+        sender_address: The sender's address on the channel, never a display name.
+        sender_verified: There is evidence that the address is not forged.
+    """
+    if audience is not Audience.DIRECT:
+        return _room(key)
+    if sender_is_owner:
+        return OWNER
+    name = _person(sender_address)
+    if not name or not sender_verified:
+        return _room(key)
+    return MemoryScope(ScopeKind.PERSON, name)
+
+
+def _room(key: SessionKey) -> MemoryScope:
+    """All threads of a room share its document."""
+    return MemoryScope(ScopeKind.ROOM, str(SessionKey(key.channel, key.conversation)))
+
+
+def _person(address: str) -> str:
+    """
+    One name for one person: mail addresses regardless of case, Matrix ids as they are.
+
+    Old Matrix ids may differ in case alone and still be two people.
+    """
+    address = address.strip()
+    return address if address.startswith("@") else address.lower()

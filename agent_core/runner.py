@@ -1,0 +1,180 @@
+"""
+Work that belongs to sessions: in order within one session, at the same time across sessions.
+
+Theory of operation. Each session with work has a lane: its jobs, first in, first out, one at a time. A lane
+exists only while there is something in it, so an idle session costs nothing and there is nothing to clean
+up. Lanes with work stand in one line; when a place is free, the first of the line gets it for *one* job and
+then stands at the end again. So at most ``concurrency`` jobs run, and a session with much work does not keep
+the others waiting.
+
+Everything happens on one event loop: there are no locks, and `SessionRunner.submit` never waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from agent_core.messages import SessionKey
+
+__all__ = ["Job", "RunnerFull", "RunnerStatistics", "RunnerStopped", "SessionRunner"]
+
+Job = Callable[[], Awaitable[None]]
+_log = structlog.get_logger(__name__)
+
+
+class RunnerFull(Exception):
+    """As many jobs wait as are allowed to."""
+
+
+class RunnerStopped(Exception):
+    """The runner takes no jobs any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerStatistics:
+    """How many sessions have a lane, jobs wait and run at this moment; jobs that ended and failed so far."""
+
+    lanes: int
+    waiting: int
+    running: int
+    finished: int
+    failed: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    jobs: deque[Job]
+    running: bool = False
+
+
+class SessionRunner:
+    """
+    Runs jobs by session.
+
+    Args:
+        concurrency: How many jobs run at once, over all sessions.
+        max_waiting: How many jobs may wait, over all sessions; one more is refused with `RunnerFull`.
+    """
+
+    def __init__(self, *, concurrency: int = 16, max_waiting: int = 100_000) -> None:
+        if concurrency < 1 or max_waiting < 1:
+            raise ValueError("a runner has room for one job at least")
+        self._concurrency = concurrency
+        self._max_waiting = max_waiting
+        self._lanes: dict[SessionKey, _Lane] = {}
+        self._line: deque[SessionKey] = deque()
+        self._waiting = 0
+        self._running = 0
+        self._finished = 0
+        self._failed = 0
+        self._tasks: TaskGroup | None = None
+        self._closed = False
+        self._halted = False
+        self._quiet = anyio.Event()
+
+    def submit(self, session: SessionKey, job: Job) -> None:
+        """
+        Let a job run after the session's other ones. Never waits; may be called before `run`.
+
+        Raises:
+            RunnerFull, RunnerStopped: It will not run.
+        """
+        if self._closed:
+            raise RunnerStopped
+        if self._waiting >= self._max_waiting:
+            raise RunnerFull
+        lane = self._lanes.get(session)
+        if lane is None:
+            lane = self._lanes[session] = _Lane(deque())
+        lane.jobs.append(job)
+        self._waiting += 1
+        if len(lane.jobs) == 1 and not lane.running:
+            self._line.append(session)
+        self._fill()
+
+    async def run(self) -> None:
+        """
+        Run jobs until `stop` or `drain` and then until nothing runs.
+
+        A job that raises is logged and counted and disturbs nobody. Cancelling this cancels what runs.
+        """
+        if self._tasks is not None:
+            raise RuntimeError("this runner runs already")
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                self._fill()
+                self._look_if_quiet()
+                await self._quiet.wait()
+        finally:
+            self._tasks = None
+
+    def stop(self) -> None:
+        """Start nothing any more: what runs may finish, what waits is dropped."""
+        self._closed = self._halted = True
+        for session in self._line:
+            del self._lanes[session]
+        self._line.clear()
+        for lane in self._lanes.values():
+            lane.jobs.clear()
+        self._waiting = 0
+        self._look_if_quiet()
+
+    def drain(self) -> None:
+        """Take nothing any more, but do what waits."""
+        self._closed = True
+        self._look_if_quiet()
+
+    def running(self) -> tuple[SessionKey, ...]:
+        """The sessions that have a job running."""
+        return tuple(session for session, lane in self._lanes.items() if lane.running)
+
+    def waits(self, session: SessionKey) -> bool:
+        """Whether a job of this session waits."""
+        lane = self._lanes.get(session)
+        return lane is not None and bool(lane.jobs)
+
+    def statistics(self) -> RunnerStatistics:
+        """Counts for metrics."""
+        return RunnerStatistics(
+            lanes=len(self._lanes),
+            waiting=self._waiting,
+            running=self._running,
+            finished=self._finished,
+            failed=self._failed,
+        )
+
+    def _fill(self) -> None:
+        while self._tasks is not None and self._line and self._running < self._concurrency:
+            session = self._line.popleft()
+            lane = self._lanes[session]
+            lane.running = True
+            self._waiting -= 1
+            self._running += 1
+            self._tasks.start_soon(self._run_one, session, lane, lane.jobs.popleft(), name=f"session {session}")
+
+    async def _run_one(self, session: SessionKey, lane: _Lane, job: Job) -> None:
+        try:
+            await job()
+        except Exception:
+            self._failed += 1
+            _log.exception("session.failed", session=str(session))
+        finally:
+            self._finished += 1
+            self._running -= 1
+            lane.running = False
+            if lane.jobs:
+                self._line.append(session)
+            else:
+                del self._lanes[session]
+            self._fill()
+            self._look_if_quiet()
+
+    def _look_if_quiet(self) -> None:
+        if self._closed and not self._running and not self._line:
+            self._quiet.set()

@@ -1,0 +1,217 @@
+"""
+Memory documents: one Markdown file each, every version kept, edits by hand welcome.
+
+Theory of operation. The document is what people and models read; beside it an append-only file holds every
+version with its text, time, session and turn. A write first prepares the new document under a temporary
+name, then appends the version (this is the moment it becomes true), then renames. On reading:
+
+- the document says what the last version says: nothing to do;
+- it says what the version before said, and the prepared file says what the last version says: the process
+  died before the rename, which is done now;
+- anything else was written by somebody with an editor, and becomes a version of its own, without session
+  and turn, dated by the file.
+
+So a crash or a full disk leaves the old document or the new one, and no text that was ever there is lost.
+A lock on the file of versions keeps a second process (a command at a prompt) from writing in between.
+Everything here blocks and is called in a worker thread, by one caller at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from agent_core.errors import MemoryConflict
+from agent_core.models import MemoryDocument
+from agent_core.storage import disk
+from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object, storable
+from agent_core.storage.tail import lines_backwards, lines_forwards
+
+__all__ = ["DocumentFile", "Version"]
+
+log = structlog.get_logger(__name__)
+
+_MAX_VERSION_CHARS = 2 * 1024 * 1024
+
+_Seen = tuple[int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a document, as the file of versions has it."""
+
+    document: MemoryDocument
+    written_at: datetime
+    session_id: str = ""
+    turn: str = ""
+
+    def line(self) -> bytes:
+        """As a line of the file."""
+        return encode_object(
+            {
+                "version": self.document.version,
+                "time": self.written_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+                "session": self.session_id,
+                "turn": self.turn,
+                "text": self.document.text,
+            }
+        )
+
+    @classmethod
+    def parse_or_none(cls, raw: bytes | None) -> Version | None:
+        """Read what `line` wrote."""
+        match as_object(raw) if raw else None:
+            case {
+                "version": int(version),
+                "time": str(time),
+                "session": str(session),
+                "turn": str(turn),
+                "text": str(text),
+            }:
+                try:
+                    written_at = datetime.fromisoformat(time)
+                except ValueError:
+                    return None
+                return cls(MemoryDocument(text, version), written_at, session, turn)
+        return None
+
+
+class DocumentFile:
+    """One memory document at ``path`` with its versions at ``versions``."""
+
+    def __init__(self, path: Path, versions: Path) -> None:
+        self._path = path
+        self._versions = versions
+        self._next = path.with_name(f"{path.name}.next")
+        self._seen: tuple[_Seen, _Seen] | None = None
+        self._document = MemoryDocument()
+
+    def load(self) -> MemoryDocument:
+        """The document as it is now; an edit by hand has become a version when this returns."""
+        seen = (_seen(self._path), _seen(self._versions))
+        if seen == (None, None):
+            return MemoryDocument()
+        if seen != self._seen:
+            self._document = self._reconciled()
+            self._seen = (_seen(self._path), _seen(self._versions))
+        return self._document
+
+    def save(
+        self, text: str, *, base_version: int | None, written_at: datetime, session_id: str, turn: str
+    ) -> MemoryDocument:
+        """Replace the document, if it still is at ``base_version``."""
+        text = storable(text)
+        disk.make_folder(self._versions.parent)
+        disk.make_folder(self._path.parent)
+        self._seen = None
+        with disk.exclusive(self._versions, sync=True) as handle:
+            current = self._settled(handle)
+            if base_version is not None and base_version != current.version:
+                raise MemoryConflict(current_text=current.text, current_version=current.version)
+            document = MemoryDocument(text, current.version + 1)
+            if len(current.text) > _MAX_VERSION_CHARS:  # too long for a version: the file itself is kept
+                self._path.replace(self._path.with_name(f"{self._path.name}.kept-{current.version}"))
+            disk.write_new(self._next, text.encode())
+            disk.append(handle, Version(document, written_at, session_id, turn).line())
+            os.fsync(handle)
+            self._next.replace(self._path)
+            disk.sync_folder(self._path.parent)
+        return document
+
+    def versions(self) -> list[Version]:
+        """All versions, oldest first."""
+        self.load()
+        try:
+            handle = os.open(self._versions, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return []
+        try:
+            found = lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES)
+            return [version for _, raw in found if (version := Version.parse_or_none(raw)) is not None]
+        finally:
+            os.close(handle)
+
+    # ── inside ──
+
+    def _text(self) -> str:
+        try:
+            return self._path.read_bytes().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def _reconciled(self) -> MemoryDocument:
+        """The document, settled with the versions if that is needed."""
+        last = self._last_versions(1)
+        text = self._text()
+        if text == (last[0].document.text if last else ""):
+            return last[0].document if last else MemoryDocument()
+        try:
+            disk.make_folder(self._versions.parent)
+            with disk.exclusive(self._versions, sync=True) as handle:
+                return self._settled(handle)
+        except OSError as exc:
+            # The text can be read, so it is used; it gets its version when the disk takes it.
+            log.warning("memory.version_not_kept", file=str(self._path), reason=exc.strerror)
+            return MemoryDocument(text, (last[0].document.version if last else 0) + 1)
+
+    def _settled(self, handle: int) -> MemoryDocument:
+        """The current document, after a rename was caught up on or an edit by hand was recorded."""
+        last = self._last_versions(2)
+        known = last[0].document if last else MemoryDocument()
+        before = last[1].document.text if len(last) > 1 else ""
+        text = self._text()
+        if text == known.text:
+            return known
+        if text == before and self._prepared() == known.text:
+            self._next.replace(self._path)
+            disk.sync_folder(self._path.parent)
+            log.info("memory.write_finished", file=str(self._path), version=known.version)
+            return known
+        document = MemoryDocument(text, known.version + 1)
+        if len(text) > _MAX_VERSION_CHARS:
+            log.warning("memory.edit_too_long", file=str(self._path), chars=len(text))
+            return document
+        disk.append(handle, Version(document, self._edited_at(last)).line())
+        log.info("memory.edit_noticed", file=str(self._path), version=document.version)
+        return document
+
+    def _prepared(self) -> str | None:
+        try:
+            return self._next.read_bytes().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return None
+
+    def _edited_at(self, last: list[Version]) -> datetime:
+        try:
+            return datetime.fromtimestamp(self._path.stat().st_mtime, UTC)
+        except FileNotFoundError:  # deleted by hand: its folder changed last
+            return datetime.fromtimestamp(self._path.parent.stat().st_mtime, UTC)
+
+    def _last_versions(self, count: int) -> list[Version]:
+        """The newest versions, newest first."""
+        found: list[Version] = []
+        try:
+            handle = os.open(self._versions, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return found
+        try:
+            for _, raw in lines_backwards(handle, os.fstat(handle).st_size, max_line_bytes=MAX_LINE_BYTES):
+                if (version := Version.parse_or_none(raw)) is not None:
+                    found.append(version)
+                if len(found) >= count:
+                    break
+        finally:
+            os.close(handle)
+        return found
+
+
+def _seen(path: Path) -> _Seen:
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return None
+    return (state.st_ino, state.st_size, state.st_mtime_ns)

@@ -1,0 +1,313 @@
+"""
+One history file: appended to, read from its end, never rewritten and never parsed as a whole.
+
+Theory of operation. A `HistoryFile` knows how many positions the file has and holds a small tail of decoded
+lines. Both are valid as long as the file on disk has the size, the inode and the time that were seen last;
+if somebody else has touched it they are found anew. The number of positions comes from ``n`` of one of the
+last lines; only a file without it is counted, by newlines from the last known place, once per process.
+
+A message is left out of an append if its id is among the ids of the last thousand lines (or of the last half
+MiB): that is how far a crash can make the same lines come again.
+
+Everything here blocks and is called in a worker thread, by one caller at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from agent_core.budget import message_chars
+from agent_core.models import HistoryTail, Message
+from agent_core.storage import disk, lines
+from agent_core.storage.tail import ReadAt, count_lines, lines_backwards, lines_forwards
+from agent_core.storage.window import Entry, Place, newest
+
+__all__ = ["HistoryFile"]
+
+_TAIL_ENTRIES = 1000
+_TAIL_CHARS = 512 * 1024
+_RECENT_IDS = 1000
+_RECENT_BYTES = 512 * 1024
+_LINES_TO_ASK = 64
+_LINES_TO_PLACE = 5000
+_REPORTS = 1000
+
+log = structlog.get_logger(__name__)
+
+
+class HistoryFile:
+    """
+    One history file.
+
+    Args:
+        path: Where it is, or will be after the first append.
+        read_at: Stands for ``os.pread``; a test counts what is read.
+    """
+
+    def __init__(self, path: Path, *, read_at: ReadAt = os.pread) -> None:
+        self.path = path
+        self._read_at = read_at
+        self._reported: set[int] = set()
+        self._names_durable = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._seen: tuple[int, int, int, int] | None = None
+        self._size = 0
+        self._end = 0
+        self._tail: deque[Entry] = deque()
+        self._tail_chars = 0
+        self._tail_from = 0
+        self._recent: dict[str, None] | None = None
+
+    def end(self, hint: Place = Place()) -> int:  # noqa: B008 (a frozen constant)
+        """How many positions there are."""
+        with self._opened(hint) as handle:
+            return self._end if handle is not None else 0
+
+    def read(
+        self, *, cursor: int, max_messages: int | None, max_chars: int | None, hint: Place
+    ) -> HistoryTail:
+        """The newest messages after ``cursor``, which is clamped to the end."""
+        with self._opened(hint) as handle:
+            if handle is None:
+                return HistoryTail()
+            return newest(
+                self._entries(handle),
+                cursor=min(cursor, self._end),
+                total=self._end,
+                max_messages=max_messages,
+                max_chars=max_chars,
+            )
+
+    def segment(self, *, start: int, max_messages: int, cursor: int, hint: Place) -> HistoryTail:
+        """The oldest messages from position ``start`` on, at most ``max_messages``."""
+        with self._opened(hint) as handle:
+            if handle is None:
+                return HistoryTail()
+            place = hint if hint.position <= start and self._is_right(handle, hint) else Place()
+            entries: list[Entry] = []
+            seen: set[str] = set()
+            skipped = 0
+            complete = True
+            for entry in self._entries_forwards(handle, place):
+                if entry.position < start:
+                    continue
+                if entry.message is None:
+                    skipped += entry.broken
+                    continue
+                if len(entries) >= max_messages:
+                    complete = False
+                    break
+                if entry.message.id is None or entry.message.id not in seen:
+                    entries.append(entry)
+                    seen.add(entry.message.id or "")
+            cursor = min(cursor, self._end)
+            return HistoryTail(
+                messages=tuple(entry.message for entry in entries if entry.message is not None),
+                total=self._end,
+                unconsolidated=self._end - cursor,
+                skipped_lines=skipped,
+                complete=complete,
+                cursor=cursor,
+                positions=tuple(entry.position for entry in entries),
+            )
+
+    def place(self, position: int, hint: Place) -> Place:
+        """Where ``position`` begins, if that can be found near the end; otherwise a place without offset."""
+        with self._opened(hint) as handle:
+            if handle is None or position <= 0:
+                return Place()
+            if position >= self._end:
+                return Place(self._end, self._size)
+            for count, entry in enumerate(self._entries(handle)):
+                if entry.position == position:
+                    return Place(position, entry.offset, entry.message.id if entry.message else None)
+                if entry.position < position or count >= _LINES_TO_PLACE:
+                    break
+            return Place(position, -1)
+
+    def append(self, messages: Sequence[Message], hint: Place) -> int:
+        """Append what is not there yet, in order, with one write. Returns how many messages that were."""
+        disk.make_folder(self.path.parent)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(self.path, flags, 0o600)
+        try:
+            self._refresh(handle, hint)
+            known = self._recent_ids(handle)
+            new: list[Message] = []
+            for message in messages:
+                if message.id is None or message.id not in known:
+                    new.append(message)
+                    if message.id is not None:
+                        known[message.id] = None
+            if new:
+                self._write(handle, new)
+        except BaseException:
+            self._forget()
+            raise
+        finally:
+            os.close(handle)
+        return len(new)
+
+    def sync(self) -> None:
+        """Return when everything appended so far is on the disk, the file's name included."""
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            os.fdatasync(handle)
+        finally:
+            os.close(handle)
+        if not self._names_durable:
+            disk.sync_folder(self.path.parent)
+            self._names_durable = True
+
+    # ── inside ──
+
+    @contextmanager
+    def _opened(self, hint: Place) -> Iterator[int | None]:
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._forget()
+            yield None
+            return
+        try:
+            self._refresh(handle, hint)
+            yield handle
+        finally:
+            os.close(handle)
+
+    def _refresh(self, handle: int, hint: Place) -> None:
+        state = os.fstat(handle)
+        seen = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+        if seen == self._seen:
+            return
+        self._forget()
+        self._size = self._tail_from = state.st_size
+        self._end = self._find_end(handle, hint)
+        self._seen = seen
+
+    def _find_end(self, handle: int, hint: Place) -> int:
+        """The number of positions: from the last line that knows its own, else by counting newlines."""
+        after = -1
+        for after, (offset, raw) in enumerate(self._raw_backwards(handle, self._size)):
+            number = _number(lines.as_object(raw) if raw else None, offset)
+            if number is not None:
+                return number + 1 + after
+            if after >= _LINES_TO_ASK:
+                break
+        else:
+            return after + 1
+        place = hint if self._is_right(handle, hint) else Place()
+        return place.position + count_lines(handle, place.offset, self._size, read_at=self._read_at)
+
+    def _is_right(self, handle: int, hint: Place) -> bool:
+        """Whether the place still is what it was, as far as one look can tell."""
+        if not 0 < hint.offset <= self._size or self._read_at(handle, 1, hint.offset - 1) != b"\n":
+            return hint.offset == hint.position == 0
+        if hint.message_id is None:
+            return True
+        for _, raw in lines_forwards(
+            handle, hint.offset, max_line_bytes=lines.MAX_LINE_BYTES, read_at=self._read_at
+        ):
+            value = lines.as_object(raw) if raw else None
+            return value is not None and value.get("id") == hint.message_id
+        return False
+
+    def _raw_backwards(self, handle: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+        return lines_backwards(handle, end, max_line_bytes=lines.MAX_LINE_BYTES, read_at=self._read_at)
+
+    def _entries(self, handle: int) -> Iterator[Entry]:
+        """All lines, newest first: those of the tail, then from the disk, which lets the tail grow."""
+        yield from reversed(self._tail)
+        position = self._tail[0].position if self._tail else self._end
+        growing = True
+        for offset, raw in self._raw_backwards(handle, self._tail_from):
+            value = lines.as_object(raw) if raw else None
+            number = _number(value, offset)
+            position = number if number is not None and number < position else max(0, position - 1)
+            entry = self._entry(position, offset, raw, value)
+            room = len(self._tail) < _TAIL_ENTRIES and self._tail_chars + entry.chars <= _TAIL_CHARS
+            growing = growing and room
+            if growing:
+                self._tail.appendleft(entry)
+                self._tail_chars += entry.chars
+                self._tail_from = offset
+            yield entry
+
+    def _entries_forwards(self, handle: int, place: Place) -> Iterator[Entry]:
+        position = place.position - 1
+        for offset, raw in lines_forwards(
+            handle, place.offset, max_line_bytes=lines.MAX_LINE_BYTES, read_at=self._read_at
+        ):
+            value = lines.as_object(raw) if raw else None
+            number = _number(value, offset)
+            position = number if number is not None and number > position else position + 1
+            yield self._entry(position, offset, raw, value)
+
+    def _entry(self, position: int, offset: int, raw: bytes | None, value: dict[str, object] | None) -> Entry:
+        message = lines.from_object(value) if value is not None else None
+        if message is not None:
+            return Entry(position, offset, message, message_chars(message))
+        broken = raw is None or bool(raw.strip())
+        if broken and offset not in self._reported and len(self._reported) < _REPORTS:
+            self._reported.add(offset)
+            log.warning("history.line_skipped", file=self.path.name, offset=offset, position=position)
+        return Entry(position, offset, None, broken=broken)
+
+    def _recent_ids(self, handle: int) -> dict[str, None]:
+        if self._recent is None:
+            found: list[str] = []
+            for count, entry in enumerate(self._entries(handle), 1):
+                if entry.message is not None and entry.message.id is not None:
+                    found.append(entry.message.id)
+                if count >= _RECENT_IDS or self._size - entry.offset >= _RECENT_BYTES:
+                    break
+            self._recent = dict.fromkeys(reversed(found))
+        return self._recent
+
+    def _write(self, handle: int, messages: Sequence[Message]) -> None:
+        encoded = [lines.to_line(message, self._end + number) for number, message in enumerate(messages)]
+        expected = sum(map(len, encoded))
+        disk.append(handle, b"".join(encoded))
+        state = os.fstat(handle)
+        offset = state.st_size - expected
+        if offset - self._size not in (0, 1):  # somebody else has written too: look again next time
+            self._forget()
+            return
+        if not self._tail:
+            self._tail_from = offset
+        for message, line in zip(messages, encoded, strict=True):
+            entry = Entry(self._end, offset, message, message_chars(message))
+            self._tail.append(entry)
+            self._tail_chars += entry.chars
+            self._end += 1
+            offset += len(line)
+        self._size = state.st_size
+        self._seen = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+        self._trim()
+
+    def _trim(self) -> None:
+        while self._tail and (len(self._tail) > _TAIL_ENTRIES or self._tail_chars > _TAIL_CHARS):
+            self._tail_chars -= self._tail.popleft().chars
+        self._tail_from = self._tail[0].offset if self._tail else self._size
+        if self._recent is not None:
+            for old in list(self._recent)[: max(0, len(self._recent) - 2 * _RECENT_IDS)]:
+                del self._recent[old]
+
+
+def _number(value: dict[str, object] | None, offset: int) -> int | None:
+    """The position that a line says it has, unless that is impossible: every line before it takes a byte."""
+    number = value.get("n") if value is not None else None
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= offset:
+        return None
+    return number

@@ -1,0 +1,158 @@
+"""
+Memory that is gone with the process: the twin of `JsonlMemory` for tests and for trying things out.
+
+It keeps the same contract (``tests/contract/memory.py``) and chooses from a history by the same function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from agent_core.budget import message_chars
+from agent_core.errors import MemoryConflict
+from agent_core.messages import SessionKey
+from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
+from agent_core.ports import Clock
+from agent_core.storage.documents import Version
+from agent_core.storage.layout import folder_name
+from agent_core.storage.lines import stamped, storable
+from agent_core.storage.window import Entry, newest
+
+__all__ = ["InMemoryMemory"]
+
+_RECENT_IDS = 1000
+
+
+@dataclass(slots=True)
+class _Conversation:
+    messages: list[Message] = field(default_factory=list)
+    cursor: int = 0
+    summary: str = ""
+
+    def entry(self, position: int) -> Entry:
+        message = self.messages[position]
+        return Entry(position, position, message, message_chars(message))
+
+
+class InMemoryMemory:
+    """
+    The `MemoryPort` without a disk.
+
+    Args:
+        clock: Dates what has no date yet; without one, the clock on the wall.
+    """
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock
+        self._conversations: dict[str, _Conversation] = {}
+        self._versions: dict[MemoryScope, list[Version]] = {}
+
+    async def load_history(
+        self, session_id: str, *, max_messages: int | None = None, max_chars: int | None = None
+    ) -> HistoryTail:
+        """See `MemoryPort`."""
+        talk = self._talk(session_id)
+        total = len(talk.messages)
+        return newest(
+            (talk.entry(position) for position in range(total - 1, -1, -1)),
+            cursor=talk.cursor,
+            total=total,
+            max_messages=max_messages,
+            max_chars=max_chars,
+        )
+
+    async def load_segment(self, session_id: str, *, start: int, max_messages: int) -> HistoryTail:
+        """See `MemoryPort`."""
+        talk = self._talk(session_id)
+        total = len(talk.messages)
+        positions = tuple(range(max(0, start), min(total, max(0, start) + max_messages)))
+        return HistoryTail(
+            messages=tuple(talk.messages[position] for position in positions),
+            total=total,
+            unconsolidated=total - talk.cursor,
+            complete=start + max_messages >= total,
+            cursor=talk.cursor,
+            positions=positions,
+        )
+
+    async def append_message(self, session_id: str, *messages: Message) -> None:
+        """See `MemoryPort`."""
+        talk = self._talk(session_id)
+        known = {message.id for message in talk.messages[-_RECENT_IDS:]} - {None}
+        for message in messages:
+            if message.id is None or message.id not in known:
+                talk.messages.append(stamped(message, self._now()))
+                known.add(message.id)
+
+    async def sync_history(self, session_id: str) -> None:
+        """See `MemoryPort`."""
+        self._talk(session_id)
+
+    async def load_global_memory(self, scope: MemoryScope) -> MemoryDocument:
+        """See `MemoryPort`."""
+        versions = self._document(scope)
+        return versions[-1].document if versions else MemoryDocument()
+
+    async def save_global_memory(
+        self,
+        scope: MemoryScope,
+        text: str,
+        *,
+        base_version: int | None = None,
+        session_id: str = "",
+        turn: str = "",
+    ) -> MemoryDocument:
+        """See `MemoryPort`."""
+        current = await self.load_global_memory(scope)
+        if base_version is not None and base_version != current.version:
+            raise MemoryConflict(current_text=current.text, current_version=current.version)
+        document = MemoryDocument(storable(text), current.version + 1)
+        self._document(scope).append(Version(document, self._now(), session_id, turn))
+        return document
+
+    async def memory_versions(self, scope: MemoryScope) -> list[tuple[MemoryDocument, datetime, str, str]]:
+        """See `MemoryPort`."""
+        return [
+            (each.document, each.written_at, each.session_id, each.turn) for each in self._document(scope)
+        ]
+
+    async def load_session_summary(self, session_id: str) -> str:
+        """See `MemoryPort`."""
+        return self._talk(session_id).summary
+
+    async def save_session_summary(self, session_id: str, summary: str) -> None:
+        """See `MemoryPort`."""
+        self._talk(session_id).summary = storable(summary)
+
+    async def load_consolidated_cursor(self, session_id: str) -> int:
+        """See `MemoryPort`."""
+        return self._talk(session_id).cursor
+
+    async def save_consolidated_cursor(self, session_id: str, cursor: int) -> None:
+        """See `MemoryPort`."""
+        talk = self._talk(session_id)
+        talk.cursor = min(max(0, cursor), len(talk.messages))
+
+    async def save_consolidation(self, session_id: str, *, summary: str, cursor: int) -> None:
+        """See `MemoryPort`."""
+        await self.save_session_summary(session_id, summary)
+        await self.save_consolidated_cursor(session_id, cursor)
+
+    async def sessions(self) -> list[str]:
+        """See `MemoryPort`."""
+        return [name for name, talk in self._conversations.items() if talk.messages]
+
+    # ── inside ──
+
+    def _talk(self, session_id: str) -> _Conversation:
+        SessionKey.parse(session_id)
+        return self._conversations.setdefault(session_id, _Conversation())
+
+    def _document(self, scope: MemoryScope) -> list[Version]:
+        if scope.kind != "owner":
+            folder_name(scope.name)
+        return self._versions.setdefault(scope, [])
+
+    def _now(self) -> datetime:
+        return self._clock.now() if self._clock is not None else datetime.now(UTC)

@@ -1,0 +1,276 @@
+"""
+Memory in files: the `MemoryPort` that the daemon uses. The layout is drawn in the package's docstring.
+
+Every operation is one visit to a worker thread, because a disk may hang and the event loop must not: a visit
+costs about 0.1 ms here, the work itself 0.02 to 1 ms, whatever the length of the history. Operations on one
+session or one document wait for each other; different ones run side by side, at most eight at a time.
+
+Open sessions are forgotten, least recently used first, so that memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.messages import SessionKey
+from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
+from agent_core.ports import Clock
+from agent_core.storage.disk import storage_errors
+from agent_core.storage.documents import DocumentFile
+from agent_core.storage.history import HistoryFile
+from agent_core.storage.layout import Layout
+from agent_core.storage.lines import stamped, storable
+from agent_core.storage.record import Record, RecordFile, session_in
+from agent_core.storage.tail import ReadAt
+from agent_core.storage.window import Place
+
+__all__ = ["JsonlMemory"]
+
+_OPEN_SESSIONS = 32
+_OPEN_DOCUMENTS = 64
+_THREADS = 8
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+F = TypeVar("F")
+K = TypeVar("K")
+
+
+@dataclass(slots=True)
+class _Slot(Generic[F]):
+    files: F
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    users: int = 0
+
+
+class _Shelf(Generic[K, F]):
+    """What is open by name. What is in use stays; of the rest the least recently used goes."""
+
+    def __init__(self, limit: int, opened: Callable[[K], F]) -> None:
+        self._limit = limit
+        self._opened = opened
+        self._slots: OrderedDict[K, _Slot[F]] = OrderedDict()
+
+    async def visit(self, name: K, work: Callable[[F], T], limiter: anyio.CapacityLimiter) -> T:
+        """Run ``work`` in a worker thread, alone with the files of ``name``."""
+        slot = self._slots.get(name)
+        if slot is None:
+            slot = self._slots[name] = _Slot(self._opened(name))
+        self._slots.move_to_end(name)
+        slot.users += 1
+        try:
+            async with slot.lock:
+                return await anyio.to_thread.run_sync(work, slot.files, limiter=limiter)
+        finally:
+            slot.users -= 1
+            self._tidy()
+
+    def _tidy(self) -> None:
+        excess = len(self._slots) - self._limit
+        if excess > 0:
+            for name in [name for name, slot in self._slots.items() if not slot.users][:excess]:
+                del self._slots[name]
+
+
+class _SessionFiles:
+    """The files of one session. Everything here blocks."""
+
+    def __init__(self, key: SessionKey, layout: Layout, clock: Clock, read_at: ReadAt) -> None:
+        self.history = HistoryFile(layout.history(key), read_at=read_at)
+        self.record_file = RecordFile(layout.record(key), layout.summary(key), key)
+        self._key = key
+        self._path = layout.record(key)
+        self._clock = clock
+        self._clamped: int | None = None
+
+    def record(self) -> Record:
+        """Cursor and summary, the cursor never beyond the end of the history."""
+        record = self.record_file.load(self._clock.now())
+        if record.cursor == 0:
+            return record
+        end = self.history.end(record.place)
+        if record.cursor > end:
+            if self._clamped != record.cursor:
+                self._clamped = record.cursor
+                log.warning("cursor.clamped", file=self._path.name, cursor=record.cursor, end=end)
+            return replace(record, place=Place(end, -1))
+        return record
+
+    def save(self, *, summary: str | None, cursor: int | None) -> None:
+        """Replace summary, cursor, or both, in one write."""
+        record = self.record()
+        if summary is not None:
+            record = replace(record, summary=storable(summary))
+        if cursor is not None:
+            end = self.history.end(record.place)
+            record = replace(record, place=self.history.place(min(max(0, cursor), end), record.place))
+        self.record_file.save(record)
+
+    def append(self, messages: tuple[Message, ...]) -> None:
+        """Append to the history. A session whose file name does not tell its key gets a record first."""
+        if "=~" in self._key.file_name and not self.record_file.exists():
+            self.record_file.save(self.record_file.load(self._clock.now()))
+        now = self._clock.now()
+        self.history.append([stamped(message, now) for message in messages], self.record().place)
+
+
+class JsonlMemory:
+    """
+    History, cursor, summary and memory documents as files under ``home``.
+
+    Args:
+        home: The home folder. Folders below it are made when something is written.
+        clock: Dates what has no date yet.
+        workspace: The folder of the owner's ``MEMORY.md``; ``home/workspace`` by default.
+        read_at: Stands for ``os.pread``; a test counts what is read.
+    """
+
+    def __init__(
+        self, home: Path, *, clock: Clock, workspace: Path | None = None, read_at: ReadAt = os.pread
+    ) -> None:
+        self.layout = Layout(home, workspace if workspace is not None else home / "workspace")
+        self._clock = clock
+        self._limiter = anyio.CapacityLimiter(_THREADS)
+        self._sessions: _Shelf[SessionKey, _SessionFiles] = _Shelf(
+            _OPEN_SESSIONS, lambda key: _SessionFiles(key, self.layout, clock, read_at)
+        )
+        self._documents: _Shelf[MemoryScope, DocumentFile] = _Shelf(
+            _OPEN_DOCUMENTS,
+            lambda scope: DocumentFile(self.layout.document(scope), self.layout.versions(scope)),
+        )
+
+    async def load_history(
+        self, session_id: str, *, max_messages: int | None = None, max_chars: int | None = None
+    ) -> HistoryTail:
+        """See `MemoryPort`."""
+
+        def work(files: _SessionFiles) -> HistoryTail:
+            place = files.record().place
+            return files.history.read(
+                cursor=place.position, max_messages=max_messages, max_chars=max_chars, hint=place
+            )
+
+        return await self._in_session(session_id, "read", work)
+
+    async def load_segment(self, session_id: str, *, start: int, max_messages: int) -> HistoryTail:
+        """See `MemoryPort`."""
+
+        def work(files: _SessionFiles) -> HistoryTail:
+            place = files.record().place
+            return files.history.segment(
+                start=max(0, start), max_messages=max_messages, cursor=place.position, hint=place
+            )
+
+        return await self._in_session(session_id, "read", work)
+
+    async def append_message(self, session_id: str, *messages: Message) -> None:
+        """See `MemoryPort`."""
+        if messages:
+            await self._in_session(session_id, "write", lambda files: files.append(messages))
+
+    async def sync_history(self, session_id: str) -> None:
+        """See `MemoryPort`."""
+        await self._in_session(session_id, "sync", lambda files: files.history.sync())
+
+    async def load_session_summary(self, session_id: str) -> str:
+        """See `MemoryPort`."""
+        record = await self._in_session(
+            session_id, "read", lambda files: files.record_file.load(self._clock.now())
+        )
+        return record.summary
+
+    async def save_session_summary(self, session_id: str, summary: str) -> None:
+        """See `MemoryPort`."""
+        await self._in_session(session_id, "write", lambda files: files.save(summary=summary, cursor=None))
+
+    async def load_consolidated_cursor(self, session_id: str) -> int:
+        """See `MemoryPort`."""
+        return await self._in_session(session_id, "read", lambda files: files.record().cursor)
+
+    async def save_consolidated_cursor(self, session_id: str, cursor: int) -> None:
+        """See `MemoryPort`."""
+        await self._in_session(session_id, "write", lambda files: files.save(summary=None, cursor=cursor))
+
+    async def save_consolidation(self, session_id: str, *, summary: str, cursor: int) -> None:
+        """See `MemoryPort`."""
+        await self._in_session(session_id, "write", lambda files: files.save(summary=summary, cursor=cursor))
+
+    async def load_global_memory(self, scope: MemoryScope) -> MemoryDocument:
+        """See `MemoryPort`."""
+        return await self._in_document(scope, "read", lambda file: file.load())
+
+    async def save_global_memory(
+        self,
+        scope: MemoryScope,
+        text: str,
+        *,
+        base_version: int | None = None,
+        session_id: str = "",
+        turn: str = "",
+    ) -> MemoryDocument:
+        """See `MemoryPort`."""
+        return await self._in_document(
+            scope,
+            "write",
+            lambda file: file.save(
+                text,
+                base_version=base_version,
+                written_at=self._clock.now(),
+                session_id=session_id,
+                turn=turn,
+            ),
+        )
+
+    async def memory_versions(self, scope: MemoryScope) -> list[tuple[MemoryDocument, datetime, str, str]]:
+        """See `MemoryPort`. An edit by hand has neither session nor turn."""
+        versions = await self._in_document(scope, "read", lambda file: file.versions())
+        return [(each.document, each.written_at, each.session_id, each.turn) for each in versions]
+
+    async def sessions(self) -> list[str]:
+        """See `MemoryPort`."""
+        return await anyio.to_thread.run_sync(self._list_sessions, limiter=self._limiter)
+
+    # ── inside ──
+
+    async def _in_session(self, session_id: str, action: str, work: Callable[[_SessionFiles], T]) -> T:
+        key = SessionKey.parse(session_id)
+
+        def guarded(files: _SessionFiles) -> T:
+            with storage_errors(action, self.layout.history(key)):
+                return work(files)
+
+        return await self._sessions.visit(key, guarded, self._limiter)
+
+    async def _in_document(self, scope: MemoryScope, action: str, work: Callable[[DocumentFile], T]) -> T:
+        path = self.layout.document(scope)
+
+        def guarded(file: DocumentFile) -> T:
+            with storage_errors(action, path):
+                return work(file)
+
+        return await self._documents.visit(scope, guarded, self._limiter)
+
+    def _list_sessions(self) -> list[str]:
+        found: list[str] = []
+        with storage_errors("list", self.layout.sessions):
+            for path in self.layout.sessions.glob("*.jsonl"):
+                try:
+                    key: SessionKey | None = SessionKey.from_file_name(path.stem)
+                except ValueError:
+                    key = session_in(path.with_name(f"{path.stem}.meta.json"))
+                if key is not None and key.file_name == path.stem:
+                    found.append(str(key))
+                else:
+                    log.warning("session.unknown_file", file=path.name)
+        return found

@@ -1,0 +1,140 @@
+"""
+Cursor and summary of a session: one file, replaced atomically, and a readable copy of the summary.
+
+The record (``….meta.json``) is the truth, so that after a crash no part of a conversation is summarised
+twice or left out; ``summary.md`` is written after it and repaired from it. A record without a summary (made
+by hand or by an older version) takes the text of the copy. A record that cannot be read is kept aside under
+another name and reported: the cursor is 0 again, and nothing is lost.
+
+Everything here blocks and is called in a worker thread, by one caller at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from agent_core.messages import SessionKey
+from agent_core.storage import disk
+from agent_core.storage.lines import as_object, encode_object
+from agent_core.storage.window import Place
+
+__all__ = ["Record", "RecordFile", "session_in"]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a session besides its history. ``place`` is where the cursor points to in the file."""
+
+    summary: str = ""
+    place: Place = field(default_factory=Place)
+
+    @property
+    def cursor(self) -> int:
+        """How many positions from the beginning are in the summary."""
+        return self.place.position
+
+
+class RecordFile:
+    """The record of one session at ``path``, with its readable copy of the summary at ``copy``."""
+
+    def __init__(self, path: Path, copy: Path, key: SessionKey) -> None:
+        self._path = path
+        self._copy = copy
+        self._key = key
+        self._seen: tuple[int, int, int] | None = None
+        self._record = Record()
+        self._repaired = False
+
+    def load(self, now: datetime) -> Record:
+        """The record; an empty one if there is none."""
+        try:
+            state = self._path.stat()
+        except FileNotFoundError:
+            return Record(summary=self._copied_summary())
+        seen = (state.st_ino, state.st_size, state.st_mtime_ns)
+        if seen != self._seen:
+            raw = self._path.read_bytes()
+            record = self._parsed(raw)
+            if record is None:
+                self._put_aside(now)
+                return Record(summary=self._copied_summary())
+            self._record, self._seen = record, seen
+            self._repair_copy()
+        return self._record
+
+    def save(self, record: Record) -> None:
+        """Replace the record durably, then the copy as well as can be."""
+        value = {
+            "version": 1,
+            "session": str(self._key),
+            "last_consolidated": record.cursor,
+            "offset": record.place.offset,
+            "message_id": record.place.message_id,
+            "summary": record.summary,
+        }
+        self._seen = None
+        disk.replace(self._path, encode_object(value))
+        self._repaired = False
+        self._record = record
+        self._repair_copy()
+
+    def exists(self) -> bool:
+        """Whether there is a record."""
+        return self._path.exists()
+
+    def _parsed(self, raw: bytes) -> Record | None:
+        value = as_object(raw)
+        if value is None or value.get("session", str(self._key)) != str(self._key):
+            return None
+        cursor, summary = value.get("last_consolidated"), value.get("summary")
+        if isinstance(cursor, bool) or not isinstance(cursor, int) or cursor < 0:
+            return None
+        if summary is None:
+            summary = self._copied_summary()
+        if not isinstance(summary, str):
+            return None
+        offset, message_id = value.get("offset"), value.get("message_id")
+        if isinstance(offset, bool) or not isinstance(offset, int) or not isinstance(message_id, str | None):
+            return Record(summary, Place(cursor, -1))
+        return Record(summary, Place(cursor, offset, message_id))
+
+    def _put_aside(self, now: datetime) -> None:
+        aside = self._path.with_name(f"{self._path.name}.bad-{now:%Y%m%dT%H%M%S%fZ}")
+        try:
+            self._path.replace(aside)
+        except OSError as exc:
+            log.error("record.unreadable", file=self._path.name, kept_as=None, reason=exc.strerror)
+        else:
+            log.error("record.unreadable", file=self._path.name, kept_as=aside.name)
+
+    def _copied_summary(self) -> str:
+        try:
+            return self._copy.read_bytes().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def _repair_copy(self) -> None:
+        """Bring the readable copy up to date, once; that it fails harms nobody."""
+        if self._repaired:
+            return
+        self._repaired = True
+        try:
+            if self._copied_summary() != self._record.summary:
+                disk.replace(self._copy, self._record.summary.encode(), durable=False)
+        except OSError as exc:
+            log.warning("summary.copy_failed", file=str(self._copy), reason=exc.strerror)
+
+
+def session_in(path: Path) -> SessionKey | None:
+    """The session that a record belongs to: the only place where a shortened name is told in full."""
+    try:
+        value = as_object(path.read_bytes())
+        return SessionKey.parse(str(value["session"])) if value else None
+    except (FileNotFoundError, KeyError, ValueError):
+        return None

@@ -1,0 +1,97 @@
+"""
+Running one tool call so that whatever happens becomes a result that the model can read.
+
+A model is told what it did wrong (an unknown tool, arguments that do not fit) and what the tool says of its
+failure; of a defect it only learns that there was one, and the log has the rest. Cancellation goes through.
+A tool that waits is cut at its limit. One that blocks the event loop, or sits in a thread that cannot be
+abandoned, cannot be cut by anybody: tools must not do that.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+
+import anyio
+import structlog
+
+from agent_core.errors import AgentError, ToolError
+from agent_core.models import ToolCall, ToolResult
+from agent_core.ports import ToolPort
+from agent_core.tools.arguments import problem_with
+
+__all__ = ["ToolRunner"]
+
+_log = structlog.get_logger(__name__)
+
+
+class ToolRunner:
+    """
+    Runs calls of the given tools.
+
+    Args:
+        tools: By name.
+        seconds: How long one run may take.
+        result_chars: Longer results are cut, with a note.
+    """
+
+    def __init__(self, tools: Mapping[str, ToolPort], *, seconds: float, result_chars: int) -> None:
+        self._tools = tools
+        self._seconds = seconds
+        self._result_chars = result_chars
+
+    def refusal(self, call: ToolCall) -> ToolResult | None:
+        """The error result of a call that cannot be run at all, or None if it can. Nothing is run."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            known = ", ".join(sorted(self._tools)) or "none"
+            return _error(call, f"There is no tool {call.name!r}. The tools are: {known}.")
+        if call.malformed is not None:
+            begun = call.malformed[:200]
+            return _error(call, f"The arguments are no JSON object, so nothing was done. They began: {begun}")
+        problem = problem_with(call.arguments, tool.parameters)
+        try:
+            inspect.signature(tool.execute).bind(**call.arguments)
+        except TypeError as error:
+            problem = problem or f"{error}."
+        return _error(call, f"The arguments do not fit, so nothing was done: {problem}") if problem else None
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Run a call that was not refused. Raises nothing but cancellation."""
+        began = anyio.current_time()
+        result = await self._outcome(call)
+        _log.info(
+            "tool.finished",
+            tool=call.name,
+            failed=result.is_error,
+            chars=len(result.content),
+            took_s=round(anyio.current_time() - began, 3),
+        )
+        return self._capped(result)
+
+    async def _outcome(self, call: ToolCall) -> ToolResult:
+        tool = self._tools[call.name]
+        try:
+            with anyio.move_on_after(self._seconds):
+                result = await tool.execute(**call.arguments)
+                return result.model_copy(update={"tool_call_id": call.id})
+        except ToolError as error:
+            return _error(call, str(error))
+        except AgentError as error:
+            return _error(call, error.public)
+        except Exception:  # noqa: BLE001 - a defect of a tool must not end the turn
+            _log.exception("tool.defective", tool=call.name)
+            return _error(call, "The tool has a defect and failed. Do without it.")
+        text = f"The tool was stopped after {self._seconds:g} seconds. It may or may not have had its effect."
+        return _error(call, text)
+
+    def _capped(self, result: ToolResult) -> ToolResult:
+        length = len(result.content)
+        if length <= self._result_chars:
+            return result
+        note = f"\n[cut here: these are the first {self._result_chars} of {length} characters]"
+        return result.model_copy(update={"content": result.content[: self._result_chars] + note})
+
+
+def _error(call: ToolCall, text: str) -> ToolResult:
+    return ToolResult(content=text, is_error=True, tool_call_id=call.id)

@@ -1,0 +1,98 @@
+"""
+How a model remembers: it rewrites the memory document of its session's scope.
+
+The tool is made for one run, with the session and the scope that were decided outside, so that no argument of
+a model chooses whose memory is written. A write holds only against the version that the prompt showed: if
+another conversation has written meanwhile, the model gets the current text and merges again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agent_core.errors import MemoryConflict, StorageUnavailable
+from agent_core.models import MemoryScope, ScopeKind, ToolResult
+from agent_core.ports import MemoryPort
+
+__all__ = ["DEFAULT_MAX_CHARS", "MemoryWriteTool"]
+
+DEFAULT_MAX_CHARS = 8000
+
+_DESCRIPTION = (
+    "Replace your long-term memory (MEMORY.md), shown in every prompt under '## Your Memory'. For lasting "
+    "facts: preferences, projects, what you are asked to remember. Not for what matters only now. Merge "
+    "first: give the whole new document, old facts included, as Markdown bullets, under about 300 words."
+)
+_SHARED = " It belongs to this room: everyone here can learn what is in it."
+
+
+class MemoryWriteTool:
+    """
+    The tool ``memory_write`` of one run.
+
+    Args:
+        storage: Where the document is.
+        session_id: Who writes; kept with the version.
+        scope: Whose document.
+        turn: The turn in hand; kept with the version.
+        shown_version: Which version the prompt of this run showed; None if unknown, then nothing is compared.
+        max_chars: A longer document is refused.
+    """
+
+    name = "memory_write"
+
+    def __init__(
+        self,
+        storage: MemoryPort,
+        session_id: str,
+        *,
+        scope: MemoryScope = MemoryScope(ScopeKind.OWNER),  # noqa: B008 (a frozen constant)
+        turn: str = "",
+        shown_version: Callable[[], int | None] = lambda: None,
+        max_chars: int = DEFAULT_MAX_CHARS,
+    ) -> None:
+        self.description = _DESCRIPTION + (_SHARED if scope.kind is ScopeKind.ROOM else "")
+        self.parameters = {
+            "type": "object",
+            "properties": {"content": {"type": "string", "description": "The whole new document"}},
+            "required": ["content"],
+        }
+        self._storage = storage
+        self._session_id = session_id
+        self._scope = scope
+        self._turn = turn
+        self._shown_version = shown_version
+        self._max_chars = max_chars
+        self._seen_since: int | None = None
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Replace the document by ``content``."""
+        content = arguments.get("content")
+        if not isinstance(content, str):
+            return _error("'content' must be the whole new document, as a string.")
+        if len(content) > self._max_chars:
+            return _error(
+                f"Not saved: the document would have {len(content)} characters, {self._max_chars} is the "
+                "limit. Condense it to about 300 words and call memory_write again."
+            )
+        base = self._seen_since if self._seen_since is not None else self._shown_version()
+        try:
+            document = await self._storage.save_global_memory(
+                self._scope, content, base_version=base, session_id=self._session_id, turn=self._turn
+            )
+        except MemoryConflict as conflict:
+            self._seen_since = conflict.current_version
+            return _error(
+                "Not saved: another conversation has changed the memory since you read it. This is the "
+                "document now; merge your change into it and call memory_write again.\n\n"
+                f"{conflict.current_text}"
+            )
+        except StorageUnavailable:
+            return _error("Not saved: the disk does not take anything at the moment.")
+        self._seen_since = document.version
+        return ToolResult(content="Saved.")
+
+
+def _error(text: str) -> ToolResult:
+    return ToolResult(content=text, is_error=True)

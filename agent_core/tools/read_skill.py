@@ -1,0 +1,36 @@
+"""How a model opens one of the skills that the index in its prompt lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio.to_thread
+
+from agent_core.errors import SkillInvalid
+from agent_core.models import ToolResult
+from agent_core.ports import SkillsPort
+
+__all__ = ["ReadSkillTool"]
+
+
+class ReadSkillTool:
+    """The tool ``read_skill``. It knows names only, so it opens nothing but skills."""
+
+    name = "read_skill"
+    description = "Read the full instructions of a skill listed in <skills>."
+
+    def __init__(self, skills: SkillsPort) -> None:
+        self.parameters = {
+            "type": "object",
+            "properties": {"skill": {"type": "string"}},
+            "required": ["skill"],
+        }
+        self._skills = skills
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Give the text of ``skill``."""
+        try:
+            body = await anyio.to_thread.run_sync(self._skills.load_skill_body, str(arguments.get("skill")))
+        except SkillInvalid as exc:
+            return ToolResult(content=str(exc), is_error=True)
+        return ToolResult(content=body)

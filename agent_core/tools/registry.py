@@ -1,0 +1,72 @@
+"""
+The tools that every run has. Tools of a single run come beside it as ``extra_tools``, never in here.
+
+The registry is filled once, when the program is put together, and read by all runs at the same time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent_core.models import ToolDefinition, ToolResult
+from agent_core.ports import ToolPort
+from agent_core.tools.arguments import problem_with
+
+__all__ = ["ToolRegistry", "definition_of", "run_tool"]
+
+
+def definition_of(tool: ToolPort) -> ToolDefinition:
+    """What a model is told of ``tool``."""
+    return ToolDefinition(name=tool.name, description=tool.description, parameters=dict(tool.parameters))
+
+
+async def run_tool(tool: ToolPort, arguments: dict[str, Any], *, tool_call_id: str = "") -> ToolResult:
+    """
+    Run ``tool`` if the arguments fit; otherwise the result says what is wrong.
+
+    What the tool raises goes through: limits, reports and counts are the caller's.
+    """
+    problem = problem_with(arguments, tool.parameters)
+    if problem is not None:
+        result = ToolResult(content=f"The arguments of {tool.name} do not fit: {problem}", is_error=True)
+    else:
+        result = await tool.execute(**arguments)
+    return result.model_copy(update={"tool_call_id": tool_call_id})
+
+
+class ToolRegistry:
+    """Tools by name, in the order of their registration."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, ToolPort] = {}
+
+    def register(self, tool: ToolPort) -> None:
+        """
+        Add a tool.
+
+        Raises:
+            ValueError: There is one of that name already.
+        """
+        if tool.name in self._tools:
+            raise ValueError(f"there already is a tool named {tool.name!r}")
+        self._tools[tool.name] = tool
+
+    def get(self, name: str) -> ToolPort | None:
+        """The tool of that name, or None."""
+        return self._tools.get(name)
+
+    def get_definitions(self) -> list[ToolDefinition]:
+        """What a model is told of all of them."""
+        return [definition_of(tool) for tool in self._tools.values()]
+
+    async def execute(self, name: str, /, *, tool_call_id: str = "", **arguments: Any) -> ToolResult:
+        """Run the tool of that name; see `run_tool`. A name that is not there is told to the model."""
+        tool = self._tools.get(name)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            return ToolResult(
+                content=f"There is no tool named {name[:80]!r}. Tools are: {known}.",
+                is_error=True,
+                tool_call_id=tool_call_id,
+            )
+        return await run_tool(tool, arguments, tool_call_id=tool_call_id)

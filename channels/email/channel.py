@@ -1,0 +1,326 @@
+"""
+`EmailChannel`: one mailbox as a `Channel`.
+
+Receiving. The position is (UIDVALIDITY, highest UID taken in); a batch of mails and the position behind it
+are accepted in one transaction, and only then does anything happen in the mailbox. The very first start puts
+the position behind everything that is there, once and for ever. If the server renumbers its mails, all of them
+are read again: what is known is recognised by its identity (``threads.native_id_of``), what is older than
+the first start by its arrival time.
+
+Sending. The Message-ID is made from the outbox row. With ``sent_copy: self`` every mail also goes to ourselves,
+so the one submission that the server confirms or not, delivers both: when the confirmation is lost, the copy in
+INBOX or Sent tells whether the answer went out (`probe`), and it is filed under Sent when it arrives.
+
+Housekeeping (flags, filing) is done between two looks, after the fact, and its failures are only logged.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.messages import OutboundMessage, SessionKey
+from channels.base import (
+    Capabilities,
+    ChannelAuthFailed,
+    ChannelError,
+    ChannelMisconfigured,
+    ChannelUnavailable,
+    DeliveryUncertain,
+    Inbox,
+    LinkState,
+    Receipt,
+    Redelivery,
+)
+from channels.email.addresses import find_addresses
+from channels.email.chores import Answered, Chore, Chores, UploadCopy
+from channels.email.config import EmailConfig
+from channels.email.inbound import Headers
+from channels.email.intake import Intake
+from channels.email.limits import AnswerLimiter
+from channels.email.mailbox import Mailbox, Timing
+from channels.email.outbound import OutgoingMail, compose
+from channels.email.receiver import Receiver
+from channels.email.submit import Submitter, SubmitTiming
+from channels.email.threads import message_id_of
+from channels.email.tls import verifying_context
+
+__all__ = ["Clock", "EmailChannel"]
+
+MAX_REMEMBERED = 2_000
+_PROBE_AGAIN_S = 10.0
+_ABSENCE_S = 300.0
+_T = TypeVar("_T")
+_log = structlog.get_logger(__name__)
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def now(self) -> datetime:
+        """The wall clock: an aware UTC datetime."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        ...
+
+
+class EmailChannel:
+    """
+    One mailbox.
+
+    Args:
+        name: The key under ``channels:``.
+        config: The settings.
+        state_dir: A folder of its own, for what is good to know after a restart and no harm to lose.
+        clock: Where time comes from.
+        timing, submit_timing: How long things may take.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: EmailConfig,
+        *,
+        state_dir: Path,
+        clock: Clock,
+        timing: Timing | None = None,
+        submit_timing: SubmitTiming | None = None,
+    ) -> None:
+        self.name = name
+        self.account = config.address
+        self.capabilities = Capabilities(Redelivery.PROBE, max_text_bytes=200_000)
+        self._config = config
+        self._clock = clock
+        self._timing = timing or Timing()
+        self._submitter = Submitter(config, submit_timing)
+        self._chores = Chores()
+        self._limits_file = state_dir / "answer-limits.json"
+        self._limiter = AnswerLimiter(config.limits)
+        self._limits_loaded = False
+        self._intake = Intake(name, config, self._limiter)
+        self._mailbox: Mailbox | None = None
+        self._context: ssl.SSLContext | None = None
+        self._context_lock = anyio.Lock()
+        self._stubborn: dict[int, int] = {}
+        self._delivered: OrderedDict[str, None] = OrderedDict()
+        self._copies_seen: OrderedDict[str, None] = OrderedDict()
+        self._doubts: OrderedDict[str, float] = OrderedDict()
+        self._answered_at: OrderedDict[str, float] = OrderedDict()
+
+    # ── receiving ──
+    async def run(self, inbox: Inbox) -> None:
+        """Receive until cancelled; see `channels.base.Channel.run`."""
+        inbox.report(LinkState.CONNECTING)
+        try:
+            await self._load_limits()
+            async with Mailbox.open(self._config, await self._tls(), self._timing) as mailbox:
+                self._mailbox = mailbox
+                await self._receive(mailbox, inbox)
+        except (ChannelAuthFailed, ChannelMisconfigured) as exc:
+            inbox.report(LinkState.FAILED, str(exc))
+            raise
+        except ChannelError as exc:
+            inbox.report(LinkState.DOWN, str(exc))
+            raise
+        finally:
+            self._mailbox = None
+
+    async def _receive(self, mailbox: Mailbox, inbox: Inbox) -> None:
+        receiver = Receiver(
+            mailbox,
+            inbox,
+            self._intake,
+            self._chores,
+            now=self._clock.now,
+            own_copy_seen=lambda message_id: _remember(self._copies_seen, message_id, None),
+            just_answered=self._just_answered,
+            stubborn=self._stubborn,
+        )
+        inbox.report(LinkState.CATCHING_UP)
+        await receiver.start()
+        told = False
+        while True:
+            mailbox.look()
+            if await receiver.take_new():
+                await self._save_limits()
+            await self._chores.do(mailbox, receiver.position.uidvalidity)
+            if not told:
+                told = True
+                inbox.report(LinkState.UP, idle="IDLE" in mailbox.capabilities, uid=receiver.position.uid)
+            await mailbox.wait()
+
+    def _just_answered(self, headers: Headers) -> bool:
+        now = self._clock.monotonic()
+        senders = find_addresses(headers.first("from") or "")
+        return any(now - self._answered_at.get(sender, now - _ABSENCE_S) < _ABSENCE_S for sender in senders)
+
+    # ── sending ──
+    async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
+        """Send one message; see `channels.base.Channel.deliver`."""
+        mail = await anyio.to_thread.run_sync(self._compose, message)
+        if message.id in self._delivered:
+            return Receipt(mail.message_id)
+        if message.id in self._doubts and await self._taken_after_all(message, uncertain):
+            return Receipt(mail.message_id)
+
+        async def past_return() -> None:
+            await uncertain()
+            _remember(self._doubts, message.id, self._clock.monotonic())
+
+        try:
+            await self._submitter.submit(
+                mail.envelope, mail.raw, context=await self._tls(), uncertain=past_return
+            )
+        except DeliveryUncertain:
+            raise
+        except ChannelError:
+            self._doubts.pop(message.id, None)  # a clear refusal
+            raise
+        self._delivered_now(message, mail.envelope.recipient)
+        if self._config.sent_copy == "append":
+            self._add_chore(UploadCopy(mail.raw))
+        return Receipt(mail.message_id)
+
+    def _compose(self, message: OutboundMessage) -> OutgoingMail:
+        return compose(message, address=self.account, self_copy=self._config.sent_copy == "self")
+
+    async def _taken_after_all(
+        self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]
+    ) -> bool:
+        """Look for a mail that an earlier attempt may have sent, should nobody have asked `probe` first."""
+        await uncertain()
+        try:
+            return await self.probe(message) is not None
+        except ChannelError as exc:
+            raise DeliveryUncertain(str(exc), retry_after_s=exc.retry_after_s) from exc
+
+    async def probe(self, message: OutboundMessage) -> Receipt | None:
+        """Find out whether a mail went out; see `channels.base.Channel.probe`."""
+        message_id = message_id_of(message.id, message.session, account=self.account)
+        since = self._doubts.get(message.id)
+        if since is None:
+            since = self._clock.monotonic()
+            _remember(self._doubts, message.id, since)
+        if message.id in self._delivered or message_id in self._copies_seen or await self._find(message_id):
+            self._delivered_now(message, None)
+            return Receipt(message_id)
+        left_s = self._config.probe_grace_s - (self._clock.monotonic() - since)
+        if left_s > 0 and self._config.sent_copy != "append":
+            raise ChannelUnavailable(
+                f"the copy of {message_id} is not there; it may still come within {left_s:.0f} s",
+                retry_after_s=min(left_s, _PROBE_AGAIN_S),
+            )
+        self._doubts.pop(message.id, None)
+        return None
+
+    async def _find(self, message_id: str) -> bool:
+        """Look on a connection of its own, in INBOX first: filing moves a copy from there to Sent."""
+        try:
+            async with Mailbox.open(self._config, await self._tls(), self._timing) as mailbox:
+                await mailbox.select("INBOX", read_only=True)
+                if await mailbox.find(message_id, self.account):
+                    return True
+                await mailbox.select(await mailbox.sent_folder(), read_only=True)
+                return bool(await mailbox.find(message_id, self.account))
+        except (ChannelAuthFailed, ChannelMisconfigured) as exc:
+            raise ChannelUnavailable(f"cannot look for the copy: {exc}") from exc
+
+    def _delivered_now(self, message: OutboundMessage, recipient: str | None) -> None:
+        self._doubts.pop(message.id, None)
+        _remember(self._delivered, message.id, None)
+        if recipient is not None:
+            _remember(self._answered_at, recipient, self._clock.monotonic())
+        uid, uidvalidity = message.context.get("uid"), message.context.get("uidvalidity")
+        if isinstance(uid, int) and isinstance(uidvalidity, int):
+            self._add_chore(Answered(uid, uidvalidity))
+
+    def _add_chore(self, chore: Chore) -> None:
+        self._chores.add(chore)
+        if self._mailbox is not None:
+            self._mailbox.nudge()
+
+    # ── hints, care ──
+    async def typing(self, session: SessionKey, *, on: bool) -> None:
+        """Mail cannot show it."""
+
+    async def preview(self, session: SessionKey, text: str) -> None:
+        """Mail cannot show it."""
+
+    async def aclose(self) -> None:
+        """Let go of everything."""
+        if self._mailbox is not None:
+            self._mailbox.abort()
+
+    async def check(self) -> dict[str, str]:
+        """
+        Log in on both sides and send nothing: for ``squidbot check``.
+
+        Raises:
+            ChannelError: It cannot be done; why, in plain words.
+        """
+        context = await self._tls()
+        async with Mailbox.open(self._config, context, self._timing) as mailbox:
+            selected = await mailbox.select("INBOX", read_only=True)
+            facts = {
+                "mails in INBOX": str(selected.exists),
+                "announces new mail": "yes"
+                if "IDLE" in mailbox.capabilities
+                else "no, it is asked regularly",
+                "sent folder": await mailbox.sent_folder(),
+            }
+        await self._submitter.check(context)
+        return facts
+
+    async def _tls(self) -> ssl.SSLContext | None:
+        if self._config.imap.security == "none" and self._config.smtp.security == "none":
+            return None
+        async with self._context_lock:
+            if self._context is None:
+                self._context = await anyio.to_thread.run_sync(verifying_context, self._config.tls_ca_file)
+            return self._context
+
+    async def _load_limits(self) -> None:
+        if self._limits_loaded:
+            return
+        self._limits_loaded = True
+        try:
+            text = await anyio.Path(self._limits_file).read_text()
+        except FileNotFoundError:
+            return
+        except (OSError, UnicodeError) as exc:
+            _log.warning("limits.unreadable", file=str(self._limits_file), error=str(exc))
+            return
+        if not self._limiter.load(text):
+            _log.warning("limits.unreadable", file=str(self._limits_file), error="damaged")
+
+    async def _save_limits(self) -> None:
+        text = self._limiter.dump()
+        try:
+            await anyio.to_thread.run_sync(_replace, self._limits_file, text)
+        except OSError as exc:
+            _log.warning("limits.not_saved", file=str(self._limits_file), error=str(exc))
+
+
+def _remember(memory: OrderedDict[str, _T], key: str, value: _T) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > MAX_REMEMBERED:
+        memory.popitem(last=False)
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    scratch = path.with_suffix(".new")
+    scratch.write_text(text)
+    scratch.chmod(0o600)
+    scratch.replace(path)

@@ -1,0 +1,194 @@
+"""
+Who wrote a mail, and may it be answered? Pure: the verdict depends on the mail and the settings alone.
+
+Two questions, in this order.
+
+*Who?* The address in the one and only From field that holds exactly one address. Display names, Reply-To and
+everything else that senders choose freely are never identity. Proven means: the topmost
+Authentication-Results of a trusted server says so (``evidence``).
+
+*A robot?* RFC 3834 and its many informal relatives: two programs that answer each other never stop by
+themselves, so whatever looks like a program gets no answer. It is remembered as seen, with the reason.
+
+The reasons are short constants; they are shown to the operator and counted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from channels.email.addresses import AddressInvalid, find_addresses, parse_mailboxes, without_tag
+from channels.email.evidence import proven_by
+from channels.email.inbound import Headers
+from channels.email.threads import is_own_id
+
+__all__ = ["OwnIdentity", "Refused", "Verdict", "inspect"]
+
+_ROBOTS = re.compile(
+    r"(?:mailer-daemon|postmaster|no-?reply|do-?not-?reply|noreply|bounces?|auto-?reply|automailer)(?:[+._-].*)?"
+)
+_PRECEDENCE = {"bulk", "list", "junk", "auto_reply", "auto-reply"}
+_SELF_MADE = (
+    "x-autoreply",
+    "x-autorespond",
+    "x-autoresponder",
+    "x-auto-reply",
+    "x-loop",
+    "x-amazon-auto-reply",
+)
+_DELIVERED_TO = ("delivered-to", "x-original-to", "envelope-to", "x-envelope-to", "x-forwarded-to")
+_OUT_OF_OFFICE = re.compile(
+    r"\s*(?:(?:re|aw|antw):\s*)?(?:automatic reply|auto(?:matic)?[ -]?(?:reply|response)|out of (?:the )?office"
+    r"|abwesen(?:heit|d)|automatische antwort|autoantwort|réponse automatique|absence du bureau"
+    r"|respuesta automática|fuera de la oficina|risposta automatica|afwezig)",
+    re.IGNORECASE,
+)
+
+
+class Refused(StrEnum):
+    """Why a mail is not answered."""
+
+    OWN_COPY = "own_copy"
+    """Our own mail, come back to us: a copy for the Sent folder."""
+    OWN_ADDRESS = "from_own_address"
+    NO_SENDER = "no_single_sender"
+    NOT_VERIFIED = "sender_not_verified"
+    AUTOMATIC = "automatic_mail"
+    MAILING_LIST = "mailing_list"
+    BOUNCE = "bounce"
+    ROBOT = "robot_sender"
+    OUT_OF_OFFICE = "out_of_office"
+    NOT_ADDRESSED = "not_addressed_to_us"
+    TOO_MANY = "over_limit"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnIdentity:
+    """Who we are, and whom we believe."""
+
+    address: str
+    trusted_authserv_ids: tuple[str, ...] = ()
+    evidence_needed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    What is known of the sender, and whether an answer is out of the question.
+
+    ``address`` is empty if the mail has no single sender. ``reply_to`` is where an answer goes.
+    ``others`` says that more people than the sender and us have got the mail.
+    """
+
+    address: str
+    name: str
+    verified: bool
+    reply_to: str
+    others: bool = False
+    refused: Refused | None = None
+
+
+def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False) -> Verdict:
+    """
+    Look at a mail's header fields.
+
+    Args:
+        headers: All of them, in order.
+        own: Who we are.
+        just_answered: Whether we have written to this sender within the last minutes; an out-of-office
+            notice without any of the proper fields is recognised only then.
+    """
+    try:
+        mailboxes = [box for value in headers.all("from") for box in parse_mailboxes(value)]
+    except AddressInvalid:
+        mailboxes = []
+    if len(mailboxes) != 1 or len(headers.all("from")) != 1:
+        return Verdict("", "", verified=False, reply_to="", refused=Refused.NO_SENDER)
+    sender = mailboxes[0]
+    domain = sender.address.rpartition("@")[2]
+    verified = not own.evidence_needed or bool(
+        proven_by(headers.all("authentication-results"), trusted=own.trusted_authserv_ids, domain=domain)
+    )
+    refused = _own_mail(headers, sender.address, own) or _robot(headers, sender.address)
+    if refused is None and not verified:
+        refused = Refused.NOT_VERIFIED
+    if refused is None:
+        refused = _not_for_us(headers, own)
+    if refused is None and just_answered and _OUT_OF_OFFICE.match(headers.subject()):
+        refused = Refused.OUT_OF_OFFICE
+    return Verdict(
+        sender.address,
+        sender.name[:200],
+        verified=verified,
+        reply_to=_reply_target(headers, sender.address),
+        others=_others(headers, sender.address, own),
+        refused=refused,
+    )
+
+
+def _own_mail(headers: Headers, sender: str, own: OwnIdentity) -> Refused | None:
+    is_ours = without_tag(sender) == without_tag(own.address)
+    message_id = headers.message_id()
+    if message_id is not None and is_own_id(message_id, account=own.address):
+        # With a foreign From it is somebody who plays with our ids; it gets no answer either.
+        return Refused.OWN_COPY if is_ours else Refused.AUTOMATIC
+    return Refused.OWN_ADDRESS if is_ours else None
+
+
+def _robot(headers: Headers, sender: str) -> Refused | None:
+    if any(value.strip() == "<>" for value in headers.all("return-path")):
+        return Refused.BOUNCE
+    if headers.media_type() == "multipart/report":
+        return Refused.BOUNCE
+    if any(name.startswith("list-") for name, _ in headers.fields):
+        return Refused.MAILING_LIST
+    if any(_first_word(value) not in ("", "no") for value in headers.all("auto-submitted")):
+        return Refused.AUTOMATIC
+    if any(_first_word(value) in _PRECEDENCE for value in headers.all("precedence")):
+        return Refused.AUTOMATIC
+    if any(_first_word(value) not in ("", "none") for value in headers.all("x-auto-response-suppress")):
+        return Refused.AUTOMATIC
+    if any(headers.first(name) is not None for name in _SELF_MADE):
+        return Refused.AUTOMATIC
+    if _ROBOTS.fullmatch(sender.partition("@")[0]):
+        return Refused.ROBOT
+    return None
+
+
+def _not_for_us(headers: Headers, own: OwnIdentity) -> Refused | None:
+    mine = without_tag(own.address)
+    for name in ("to", "cc", *_DELIVERED_TO):
+        for value in headers.all(name):
+            if any(without_tag(address) == mine for address in find_addresses(value)):
+                return None
+    return Refused.NOT_ADDRESSED
+
+
+def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:
+    known = {without_tag(own.address), without_tag(sender)}
+    return any(
+        without_tag(address) not in known
+        for name in ("to", "cc")
+        for value in headers.all(name)
+        for address in find_addresses(value)
+    )
+
+
+def _reply_target(headers: Headers, sender: str) -> str:
+    """Reply-To, if it is one address in the sender's own domain; a foreign one could be anybody's."""
+    values = headers.all("reply-to")
+    if len(values) != 1:
+        return sender
+    try:
+        mailboxes = parse_mailboxes(values[0])
+    except AddressInvalid:
+        return sender
+    same_domain = len(mailboxes) == 1 and mailboxes[0].address.rpartition("@")[2] == sender.rpartition("@")[2]
+    return mailboxes[0].address if same_domain else sender
+
+
+def _first_word(value: str) -> str:
+    return re.split(r"[\s;,(]", value.strip().lower(), maxsplit=1)[0]

@@ -1,0 +1,375 @@
+"""
+A logged-in IMAP connection: the door to aioimaplib. What comes out are `ChannelError`s and plain values.
+
+Every step has a limit, and a connection that misses one is aborted, never used again: after a timeout nobody
+knows which answer belongs to which question. So a `Mailbox` lives until its first error; then a new one is
+opened.
+
+Mails are read with ``BODY.PEEK[]`` only, so that nothing is marked as read by looking at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+import anyio
+
+from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured, ChannelUnavailable
+from channels.email.config import EmailConfig, ImapServer
+from channels.email.imap_protocol import HardenedProtocol, LinkLost, Refused, Reply
+from channels.email.imap_syntax import (
+    Fetched,
+    WireError,
+    parse_fetch,
+    parse_list,
+    quote,
+    response_code,
+    uid_set,
+)
+from channels.email.tls import tls_refused
+
+__all__ = ["MailInfo", "Mailbox", "Selected", "Timing"]
+
+_NOT_NOW = ("UNAVAILABLE", "INUSE", "LIMIT", "SERVERBUG", "CONTACTADMIN")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long things may take, in seconds."""
+
+    connect_s: float = 20.0
+    command_s: float = 30.0
+    """Without anything arriving."""
+    transfer_s: float = 600.0
+    """For one whole answer, however busy the line."""
+    idle_refresh_s: float = 270.0
+    """An IDLE is renewed this often: proof that the server is alive, and a look for what was not announced."""
+    idle_deadline_s: float = 10.0
+    poll_s: float = 20.0
+    """Between two looks, where the server has no IDLE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The folder that is open. UIDs mean something only together with ``uidvalidity``."""
+
+    uidvalidity: int
+    uidnext: int
+    exists: int
+
+
+@dataclass(frozen=True, slots=True)
+class MailInfo:
+    """What is known of a mail before it is fetched."""
+
+    uid: int
+    size: int
+    received_at: datetime | None
+
+
+class Mailbox:
+    """One connection. Not for two tasks at a time."""
+
+    def __init__(self, protocol: HardenedProtocol, server: ImapServer, timing: Timing) -> None:
+        self._protocol = protocol
+        self._server = server
+        self._timing = timing
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, config: EmailConfig, context: ssl.SSLContext | None, timing: Timing | None = None
+    ) -> AsyncIterator[Self]:
+        """
+        Connect and log in for the length of the block.
+
+        ``context`` is not used for ``security: none``, and needed otherwise.
+
+        Raises:
+            ChannelUnavailable, ChannelAuthFailed, ChannelMisconfigured: It cannot be done; why, in plain words.
+        """
+        timing = timing or Timing()
+        loop = asyncio.get_running_loop()
+        protocol = HardenedProtocol(loop)
+        mailbox = cls(protocol, config.imap, timing)
+        try:
+            with mailbox._door("connect"):
+                with anyio.fail_after(timing.connect_s):
+                    await _connect(loop, protocol, config.imap, context)
+                await protocol.greeted(timing.connect_s)
+                await protocol.capability(timing.command_s)
+            await mailbox._log_in(config)
+            yield mailbox
+        finally:
+            await mailbox._close()
+
+    async def _log_in(self, config: EmailConfig) -> None:
+        limit_s = self._timing.command_s
+        try:
+            with self._door("login"):
+                await self._protocol.authenticate(
+                    config.username, config.password.get_secret_value(), limit_s
+                )
+        except ChannelError as exc:
+            if isinstance(exc.__cause__, Refused):
+                raise self._login_refused(exc.__cause__, config.username) from exc.__cause__
+            raise
+        except ValueError as exc:
+            raise ChannelMisconfigured("username or password has control characters in it") from exc
+        with self._door("capability"):
+            # What a server can do changes with the login, and what it says in the login's own OK is not complete.
+            await self._protocol.capability(limit_s)
+
+    def _login_refused(self, refused: Refused, username: str) -> ChannelError:
+        said = refused.text
+        if any(response_code(said.encode(), code) is not None for code in _NOT_NOW):
+            return ChannelUnavailable(f"the mail server lets nobody in at the moment: {said}")
+        if response_code(said.encode(), "PRIVACYREQUIRED") is not None or refused.result == "BAD":
+            return ChannelMisconfigured(f"the mail server refuses this way to log in: {said}")
+        return ChannelAuthFailed(
+            f"the mail server {self._server.host} does not accept the password of {username}: {said}. "
+            "Check username and password; some providers want an app password"
+        )
+
+    async def _close(self) -> None:
+        protocol = self._protocol
+        if protocol.transport is None:
+            return
+        if protocol.lost is None:
+            protocol.send(f"{protocol.new_tag()} LOGOUT")
+            protocol.transport.close()
+            with anyio.CancelScope(shield=True), anyio.move_on_after(0.5):
+                await protocol.closed.wait()
+        protocol.abort()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(1):
+            await protocol.closed.wait()
+
+    def abort(self) -> None:
+        """Drop the connection; whoever waits on it gets `ChannelUnavailable`."""
+        self._protocol.abort()
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What the server can do, in capitals."""
+        return frozenset(self._protocol.capabilities)
+
+    async def select(self, folder: str = "INBOX", *, read_only: bool = False) -> Selected:
+        """Open a folder."""
+        with self._door("select"), anyio.fail_after(self._timing.transfer_s):
+            reply = await self._protocol.open_folder(
+                folder, read_only=read_only, timeout_s=self._timing.command_s
+            )
+        uidvalidity = _number_in(reply, "UIDVALIDITY")
+        uidnext = _number_in(reply, "UIDNEXT")
+        if uidvalidity is None:
+            raise ChannelUnavailable(
+                "the mail server does not say UIDVALIDITY; its folder cannot be followed"
+            )
+        if uidnext is None:
+            uidnext = max(await self.search("UID", "*"), default=0) + 1
+        return Selected(uidvalidity, uidnext, self._protocol.exists)
+
+    async def search(self, *criteria: str) -> list[int]:
+        """UIDs of the open folder, ascending."""
+        with self._door("search"), anyio.fail_after(self._timing.transfer_s):
+            return await self._protocol.uid_search(*criteria, timeout_s=self._timing.command_s)
+
+    async def newer_than(self, uid: int) -> list[int]:
+        """UIDs above ``uid``. (``n:*`` always holds the last mail, however low its UID.)"""
+        return [found for found in await self.search("UID", f"{uid + 1}:*") if found > uid]
+
+    async def find(self, message_id: str, sender: str) -> list[int]:
+        """Mails in the open folder with this Message-ID that come from ``sender``."""
+        return await self.search("HEADER", "Message-ID", quote(message_id), "FROM", quote(sender))
+
+    async def describe(self, uids: Sequence[int]) -> list[MailInfo]:
+        """Sizes and arrival times; a mail that has gone meanwhile is missing."""
+        infos = {}
+        for fetched in await self._fetch(uids, "(UID RFC822.SIZE INTERNALDATE)"):
+            if fetched.uid is not None and fetched.size is not None:
+                infos[fetched.uid] = MailInfo(fetched.uid, fetched.size, fetched.received_at)
+        return [infos[uid] for uid in sorted(infos)]
+
+    async def bodies(self, uids: Sequence[int], *, header_only: bool = False) -> dict[int, bytes]:
+        """The raw mails; one that has gone meanwhile is missing."""
+        item = "BODY.PEEK[HEADER]" if header_only else "BODY.PEEK[]"
+        found = await self._fetch(uids, f"(UID {item})")
+        return {fetched.uid: fetched.body for fetched in found if fetched.uid and fetched.body is not None}
+
+    async def _fetch(self, uids: Sequence[int], items: str) -> list[Fetched]:
+        if not uids:
+            return []
+        wanted = set(uids)
+        with self._door("fetch"), anyio.fail_after(self._timing.transfer_s):
+            reply = await self._protocol.run(
+                "FETCH", uid_set(uids), items, uid=True, timeout_s=self._timing.command_s
+            )
+        parsed = (parse_fetch(response) for response in reply.untagged)
+        # The server may throw in news about other mails.
+        return [fetched for fetched in parsed if fetched is not None and fetched.uid in wanted]
+
+    async def latest_arrival(self) -> datetime | None:
+        """The newest arrival time of all mails in the open folder: by the server's clock, not by ours."""
+        latest: datetime | None = None
+        for first in range(1, self._protocol.exists + 1, 5_000):
+            last = min(first + 4_999, self._protocol.exists)
+            with self._door("fetch"), anyio.fail_after(self._timing.transfer_s):
+                reply = await self._protocol.run(
+                    "FETCH", f"{first}:{last}", "(UID INTERNALDATE)", timeout_s=self._timing.command_s
+                )
+            for response in reply.untagged:
+                fetched = parse_fetch(response)
+                if fetched is not None and fetched.received_at is not None:
+                    latest = max(latest, fetched.received_at) if latest else fetched.received_at
+        return latest
+
+    async def add_flags(self, uids: Sequence[int], *flags: str) -> None:
+        """Set flags, and only these."""
+        await self._simple("STORE", uid_set(uids), "+FLAGS.SILENT", f"({' '.join(flags)})", uid=True)
+
+    async def move(self, uids: Sequence[int], folder: str) -> bool:
+        """
+        Move mails. False: the server cannot remove single mails soundly, so they stay.
+
+        Without MOVE it is copy, mark, and UID EXPUNGE of exactly these; a plain EXPUNGE would also remove what
+        somebody else has marked.
+        """
+        name, chosen = quote(folder), uid_set(uids)
+        if "MOVE" in self.capabilities:
+            await self._simple("MOVE", chosen, name, uid=True)
+            return True
+        if "UIDPLUS" not in self.capabilities:
+            return False
+        await self._simple("COPY", chosen, name, uid=True)
+        await self._simple("STORE", chosen, "+FLAGS.SILENT", "(\\Deleted)", uid=True)
+        await self._simple("EXPUNGE", chosen, uid=True)
+        return True
+
+    async def append(self, folder: str, raw: bytes, flags: Collection[str] = ("\\Seen",)) -> None:
+        """Put a mail into a folder."""
+        with self._door("append"), anyio.fail_after(self._timing.transfer_s):
+            await self._protocol.put(folder, raw, flags, timeout_s=self._timing.command_s)
+
+    async def sent_folder(self) -> str:
+        """The folder for sent mail: the one so marked, else one named Sent, which is made if need be."""
+        special = {"SPECIAL-USE", "LIST-EXTENDED"} <= self.capabilities
+        with self._door("list"):
+            reply = await self._protocol.run(
+                "LIST",
+                '""',
+                '"*"',
+                *(("RETURN (SPECIAL-USE)",) if special else ()),
+                timeout_s=self._timing.command_s,
+            )
+        folders = [folder for folder in map(parse_list, reply.untagged) if folder is not None]
+        usable = [folder for folder in folders if not folder.attributes & {"\\noselect", "\\nonexistent"}]
+        for folder in usable:
+            if "\\sent" in folder.attributes:
+                return folder.name
+        for folder in usable:
+            if folder.name.lower() in {"sent", "inbox.sent", "inbox/sent", "sent items", "sent messages"}:
+                return folder.name
+        await self._simple("CREATE", quote("Sent"))
+        return "Sent"
+
+    def look(self) -> None:
+        """Say that the caller is about to look at everything: `wait` returns for what happens from now on."""
+        self._protocol.pushed.clear()
+
+    def nudge(self) -> None:
+        """Make `wait` return."""
+        self._protocol.pushed.set()
+
+    async def wait(self) -> None:
+        """
+        Wait until there may be something new, at most until it is time to look anyway.
+
+        Call `look`, look, then `wait`: nothing that happens in between is missed.
+        """
+        protocol, timing = self._protocol, self._timing
+        with self._door("idle"):
+            if protocol.pushed.is_set():
+                pass
+            elif "IDLE" in self.capabilities:
+                async with protocol.idling(deadline_s=timing.idle_deadline_s):
+                    with anyio.move_on_after(timing.idle_refresh_s):
+                        await protocol.pushed.wait()
+            else:
+                with anyio.move_on_after(timing.poll_s):
+                    await protocol.pushed.wait()
+                # Some servers show new mail to nobody who has not asked whether there is any.
+                await protocol.run("NOOP", timeout_s=timing.command_s)
+
+    async def _simple(self, name: str, *args: str, uid: bool = False) -> None:
+        with self._door(name.lower()):
+            await self._protocol.run(name, *args, uid=uid, timeout_s=self._timing.command_s)
+
+    @contextmanager
+    def _door(self, doing: str) -> Iterator[None]:
+        """Let nothing of the library through."""
+        where = f"{self._server.host}:{self._server.port}"
+        try:
+            yield
+        except ssl.SSLError as exc:
+            raise tls_refused(exc, self._server.host, self._server.port) from exc
+        except TimeoutError as exc:
+            self.abort()
+            raise ChannelUnavailable(f"the mail server {where} did not answer in time ({doing})") from exc
+        except Refused as exc:
+            raise ChannelUnavailable(f"the mail server {where} refused {exc.command}: {exc.text}") from exc
+        except WireError as exc:
+            self.abort()
+            raise ChannelUnavailable(f"the mail server {where} does not speak IMAP: {exc}") from exc
+        except (LinkLost, OSError) as exc:
+            cause = exc.__cause__
+            if isinstance(cause, Refused):
+                raise ChannelUnavailable(f"the mail server {where} sends us away: {cause.text}") from exc
+            raise ChannelUnavailable(f"no connection to the mail server {where} ({doing}): {exc}") from exc
+
+
+async def _connect(
+    loop: asyncio.AbstractEventLoop,
+    protocol: HardenedProtocol,
+    server: ImapServer,
+    context: ssl.SSLContext | None,
+) -> None:
+    if server.security == "tls":
+        if context is None:
+            raise ChannelMisconfigured("a TLS connection without a way to verify it")
+        transport, _ = await loop.create_connection(
+            lambda: protocol, server.host, server.port, ssl=context, server_hostname=server.host
+        )
+    else:
+        transport, _ = await loop.create_connection(lambda: protocol, server.host, server.port)
+    link = transport.get_extra_info("socket")
+    if link is not None:
+        _watch(link)
+
+
+def _watch(link: socket.socket) -> None:
+    """Let the kernel find out about a peer that has gone without a word, in a minute or two."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", 60),
+        ("TCP_KEEPINTVL", 20),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 60_000),
+    ):
+        number = getattr(socket, option, None)
+        if number is not None:
+            link.setsockopt(socket.IPPROTO_TCP, number, value)
+
+
+def _number_in(reply: Reply, code: str) -> int | None:
+    for response in reply.untagged:
+        value = response_code(response[0], code)
+        if value is not None and value.isdigit():
+            return int(value)
+    return None

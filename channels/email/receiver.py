@@ -1,0 +1,253 @@
+"""
+From an open mailbox to the gateway's inbox: what is new, in order, exactly once, whatever is in it.
+
+One round looks for UIDs above the position, fetches them in batches with a bounded size, has each read in a
+worker thread under a deadline, and commits a batch together with the position behind it. A mail that cannot
+be read, or not even fetched, is accepted as seen with the reason; it never stops the ones behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Self
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.messages import InboundMessage
+from channels.base import ChannelUnavailable, Inbox
+from channels.email.chores import Chores, FileCopy
+from channels.email.imap_protocol import Refused
+from channels.email.inbound import Headers
+from channels.email.intake import Arrival, Intake, OwnCopy, read_arrival
+from channels.email.mailbox import Mailbox, MailInfo, Selected
+
+__all__ = ["Position", "Receiver"]
+
+MAX_MAIL_BYTES = 25_000_000
+"""Of a larger mail only the header is fetched."""
+BATCH_MAILS = 50
+BATCH_BYTES = 8_000_000
+PARSE_LIMIT_S = 20.0
+FETCH_TRIES = 3
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """
+    How far the mailbox has been read.
+
+    ``floor`` is the newest arrival time that was there at the first start: nothing older is ever answered.
+    ``again_to`` is the highest UID that was there when the server had renumbered its mails.
+    """
+
+    uidvalidity: int
+    uid: int
+    floor: datetime | None = None
+    again_to: int = 0
+
+    @classmethod
+    async def load(cls, inbox: Inbox) -> Self | None:
+        """What was last committed; None at the very first start."""
+        uidvalidity, uid = await inbox.position("uidvalidity"), await inbox.position("uid")
+        if uidvalidity is None or uid is None:
+            return None
+        floor = await inbox.position("floor")
+        return cls(
+            int(uidvalidity),
+            int(uid),
+            datetime.fromisoformat(floor) if floor else None,
+            int(await inbox.position("again_to") or 0),
+        )
+
+    def as_values(self) -> dict[str, str]:
+        """As the inbox keeps it."""
+        return {
+            "uidvalidity": str(self.uidvalidity),
+            "uid": str(self.uid),
+            "floor": self.floor.isoformat() if self.floor else "",
+            "again_to": str(self.again_to),
+        }
+
+    def is_older(self, info: MailInfo) -> bool:
+        """Whether a mail was there before the first start."""
+        if self.floor is None or info.received_at is None:
+            return False
+        if info.uid <= self.again_to:
+            return info.received_at <= self.floor
+        # Mails keep their arrival time when they are moved here, so this also holds for old ones put back.
+        return info.received_at < self.floor
+
+
+class Receiver:
+    """
+    Takes mails in over one connection.
+
+    Args:
+        mailbox: A fresh connection.
+        inbox: Where the messages go.
+        intake: What makes messages of them.
+        chores: Where our own copies are put down for filing.
+        now: The wall clock, for mails without an arrival time.
+        own_copy_seen: Told the Message-ID of each copy of our own mails.
+        just_answered: Whether we have written to the sender of a mail within the last minutes.
+        stubborn: How often the server has failed to give out a mail; it outlives the connection.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        inbox: Inbox,
+        intake: Intake,
+        chores: Chores,
+        *,
+        now: Callable[[], datetime],
+        own_copy_seen: Callable[[str], None],
+        just_answered: Callable[[Headers], bool],
+        stubborn: dict[int, int],
+    ) -> None:
+        self._mailbox = mailbox
+        self._inbox = inbox
+        self._intake = intake
+        self._chores = chores
+        self._now = now
+        self._own_copy_seen = own_copy_seen
+        self._just_answered = just_answered
+        self._stubborn = stubborn
+        self._threads = anyio.CapacityLimiter(2)
+        self.position = Position(0, 0)
+
+    async def start(self) -> None:
+        """Open INBOX and find the place to go on."""
+        selected = await self._mailbox.select("INBOX")
+        known = await Position.load(self._inbox)
+        if known is None:
+            await self._begin(selected)
+        elif known.uidvalidity != selected.uidvalidity or known.uid >= selected.uidnext:
+            _log.warning("mailbox.renumbered", old=known.uidvalidity, new=selected.uidvalidity)
+            self.position = replace(
+                known, uidvalidity=selected.uidvalidity, uid=0, again_to=selected.uidnext - 1
+            )
+        else:
+            self.position = known
+
+    async def _begin(self, selected: Selected) -> None:
+        floor = await self._mailbox.latest_arrival()
+        self.position = Position(selected.uidvalidity, selected.uidnext - 1, floor)
+        await self._inbox.accept([], self.position.as_values())
+        _log.info("mailbox.begun", uid=self.position.uid, older_mails=selected.exists)
+
+    async def take_new(self) -> int:
+        """Take in everything that is new; how many mails that was."""
+        uids = await self._mailbox.newer_than(self.position.uid)
+        for start in range(0, len(uids), BATCH_MAILS):
+            chunk = uids[start : start + BATCH_MAILS]
+            infos = await self._mailbox.describe(chunk)
+            for batch in _by_size([info for info in infos if not self.position.is_older(info)]):
+                await self._take_batch(batch)
+            if self.position.uid < chunk[-1]:
+                # What is older than the first start, or was deleted before we came to it.
+                await self._commit([], chunk[-1])
+        return len(uids)
+
+    async def _take_batch(self, batch: Sequence[MailInfo]) -> None:
+        raws = await self._raws(batch)
+        messages: list[InboundMessage] = []
+        copies: list[OwnCopy] = []
+        for info in batch:
+            raw = raws.get(info.uid)
+            taken = await self._missing(info) if raw is None else await self._read(info, raw)
+            if isinstance(taken, OwnCopy):
+                copies.append(taken)
+            elif taken is not None:
+                messages.append(taken)
+        for copy in copies:
+            self._own_copy_seen(copy.message_id)
+        await self._commit(messages, batch[-1].uid)
+        for copy in copies:
+            self._chores.add(FileCopy(copy.uid, self.position.uidvalidity))
+
+    async def _commit(self, messages: Sequence[InboundMessage], uid: int) -> None:
+        position = replace(self.position, uid=uid)
+        await self._inbox.accept(messages, position.as_values())
+        self.position = position
+
+    async def _raws(self, batch: Sequence[MailInfo]) -> dict[int, bytes]:
+        whole = [info.uid for info in batch if info.size <= MAX_MAIL_BYTES]
+        large = [info.uid for info in batch if info.size > MAX_MAIL_BYTES]
+        raws = await self._fetched(whole, header_only=False)
+        raws.update(await self._fetched(large, header_only=True))
+        return raws
+
+    async def _fetched(self, uids: Sequence[int], *, header_only: bool) -> dict[int, bytes]:
+        try:
+            return await self._mailbox.bodies(uids, header_only=header_only)
+        except ChannelUnavailable as exc:
+            if not isinstance(exc.__cause__, Refused):
+                raise
+            if len(uids) == 1:
+                return {}
+        # One of them is the trouble; the others must not suffer.
+        found: dict[int, bytes] = {}
+        for uid in uids:
+            found.update(await self._fetched([uid], header_only=header_only))
+        return found
+
+    async def _missing(self, info: MailInfo) -> InboundMessage | None:
+        """A listed mail did not come: it was deleted meanwhile, or the server cannot give it out."""
+        if not await self._mailbox.describe([info.uid]):
+            return None
+        tries = self._stubborn[info.uid] = self._stubborn.get(info.uid, 0) + 1
+        if tries < FETCH_TRIES:
+            raise ChannelUnavailable(f"the mail server lists mail {info.uid} but does not give it out")
+        _log.error("mail.unfetchable", uid=info.uid)
+        return self._intake.unfetchable(
+            info.uid, info.received_at or self._now(), uidvalidity=self.position.uidvalidity
+        )
+
+    async def _read(self, info: MailInfo, raw: bytes) -> InboundMessage | OwnCopy:
+        received_at = info.received_at or self._now()
+        arrival = Arrival(info.uid, received_at, Headers(()), f"raw-{info.uid}", trouble="too_slow")
+        with anyio.move_on_after(PARSE_LIMIT_S):
+            arrival = await anyio.to_thread.run_sync(
+                _read_guarded,
+                info.uid,
+                received_at,
+                raw,
+                info.size <= MAX_MAIL_BYTES,
+                limiter=self._threads,
+                abandon_on_cancel=True,
+            )
+        if arrival.trouble:
+            _log.warning("mail.unreadable", uid=info.uid, size=info.size, reason=arrival.trouble)
+        return self._intake.take(
+            arrival,
+            uidvalidity=self.position.uidvalidity,
+            just_answered=self._just_answered(arrival.headers),
+        )
+
+
+def _read_guarded(uid: int, received_at: datetime, raw: bytes, whole: bool) -> Arrival:  # noqa: FBT001 - for a thread
+    try:
+        return read_arrival(uid, received_at, raw, whole=whole)
+    except Exception as exc:  # noqa: BLE001 - whatever upsets the reader is one mail, and must not be the last
+        _log.error("mail.reader_failed", uid=uid, error=type(exc).__name__)
+        return Arrival(uid, received_at, Headers(()), f"raw-{uid}", trouble="reader_failed")
+
+
+def _by_size(infos: Sequence[MailInfo]) -> Iterator[list[MailInfo]]:
+    """Batches whose bodies fit into memory together; a large mail is one of its own."""
+    batch: list[MailInfo] = []
+    size = 0
+    for info in infos:
+        if batch and size + info.size > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(info)
+        size += info.size
+    if batch:
+        yield batch

@@ -1,0 +1,219 @@
+"""
+Handing in one mail by SMTP: the door to aiosmtplib, driven one step at a time.
+
+A submission has one moment after which nobody but the server knows whether the mail is on its way: DATA. The
+caller's ``uncertain`` is awaited just before it, so that this is known durably. What goes wrong earlier is
+certain failure; a refusal after it is as well; silence after it is `DeliveryUncertain`.
+
+===========  ==================================================  ==========================================
+class        when                                                raised as
+===========  ==================================================  ==========================================
+config       certificate, no STARTTLS, no AUTH, sender refused   `ChannelMisconfigured`
+auth         530, 534, 535, 538 and other 5xx to AUTH            `ChannelAuthFailed`
+permanent    5xx to RCPT or DATA, mail larger than SIZE          `DeliveryFailed`
+transient    4xx, no connection, a timeout before DATA           `ChannelUnavailable`
+ambiguous    connection lost or a timeout during DATA            `DeliveryUncertain`
+===========  ==================================================  ==========================================
+
+One connection per mail: servers close idle ones, and a fresh one costs less than finding that out.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+import aiosmtplib
+
+from channels.base import (
+    ChannelAuthFailed,
+    ChannelError,
+    ChannelMisconfigured,
+    ChannelUnavailable,
+    DeliveryFailed,
+    DeliveryUncertain,
+)
+from channels.email.config import EmailConfig
+from channels.email.outbound import Envelope
+from channels.email.tls import tls_refused
+
+__all__ = ["SubmitTiming", "Submitter"]
+
+_AUTH_CODES = frozenset({530, 534, 535, 538})
+_TOO_BIG = 552
+_LINK_TROUBLE = (
+    aiosmtplib.SMTPServerDisconnected,
+    aiosmtplib.SMTPConnectError,
+    aiosmtplib.SMTPTimeoutError,
+    aiosmtplib.SMTPResponseException,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitTiming:
+    """How long each step may take, in seconds."""
+
+    connect_s: float = 20.0
+    command_s: float = 30.0
+    data_s: float = 60.0
+
+
+class _Step(Enum):
+    CONNECT = "connect"
+    LOGIN = "login"
+    MAIL = "mail"
+    RECIPIENT = "recipient"
+    COPY = "copy"
+    DATA = "data"
+
+
+class Submitter:
+    """Sends mails for one account."""
+
+    def __init__(self, config: EmailConfig, timing: SubmitTiming | None = None) -> None:
+        self._config = config
+        self._timing = timing or SubmitTiming()
+
+    async def submit(
+        self,
+        envelope: Envelope,
+        raw: bytes,
+        *,
+        context: ssl.SSLContext | None,
+        uncertain: Callable[[], Awaitable[None]],
+    ) -> None:
+        """
+        Send ``raw``; it returns when the server has taken it.
+
+        Raises:
+            ChannelError: See the table above.
+        """
+        async with self._connected(context) as client:
+            self._check_size(client, len(raw))
+            with self._door(_Step.MAIL):
+                await client.mail(envelope.sender)
+            with self._door(_Step.RECIPIENT):
+                await client.rcpt(envelope.recipient)
+            await self._add_copy(client, envelope.copies)
+            await uncertain()
+            with self._door(_Step.DATA):
+                await client.data(raw, timeout=self._timing.data_s)
+
+    @asynccontextmanager
+    async def _connected(self, context: ssl.SSLContext | None) -> AsyncIterator[aiosmtplib.SMTP]:
+        server = self._config.smtp
+        if server.security != "none" and context is None:
+            raise ChannelMisconfigured("a TLS connection without a way to verify it")
+        client = aiosmtplib.SMTP(
+            hostname=server.host,
+            port=server.port,
+            local_hostname=self._config.address.rpartition("@")[2],
+            timeout=self._timing.command_s,
+            use_tls=server.security == "tls",
+            start_tls=False,
+            tls_context=context,
+        )
+        try:
+            with self._door(_Step.CONNECT):
+                await client.connect(timeout=self._timing.connect_s)
+                if server.security == "starttls":
+                    await client.starttls()
+            with self._door(_Step.LOGIN):
+                await client.login(self._config.username, self._config.password.get_secret_value())
+            yield client
+        finally:
+            # Politely, and without waiting for the politeness to be returned.
+            if client.is_connected and client.protocol is not None:
+                client.protocol.write(b"QUIT\r\n")
+            client.close()
+
+    async def check(self, context: ssl.SSLContext | None) -> None:
+        """
+        Connect and log in, send nothing.
+
+        Raises:
+            ChannelError: It cannot be done; why, in plain words.
+        """
+        async with self._connected(context):
+            pass
+
+    def _check_size(self, client: aiosmtplib.SMTP, size: int) -> None:
+        limit = client.esmtp_extensions.get("size", "").strip()
+        if limit.isdigit() and 0 < int(limit) < size:
+            raise DeliveryFailed(
+                f"the mail has {size} bytes, and the mail server takes at most {limit}",
+                public="My answer is larger than my mail server allows.",
+            )
+
+    async def _add_copy(self, client: aiosmtplib.SMTP, copies: Sequence[str]) -> None:
+        for number, copy in enumerate(copies, 1):
+            try:
+                await client.rcpt(copy)
+            except aiosmtplib.SMTPRecipientRefused as exc:
+                if number == len(copies):
+                    raise ChannelUnavailable(
+                        f"the mail server does not take our own copy for {copy}: {exc.code} {exc.message}. "
+                        "Without it a crash could double the answer; see sent_copy in the settings"
+                    ) from exc
+            except (aiosmtplib.SMTPException, OSError) as exc:
+                raise ChannelUnavailable(f"connection lost before the mail was sent: {exc}") from exc
+            else:
+                return
+
+    @contextmanager
+    def _door(self, step: _Step) -> Iterator[None]:
+        """Let nothing of the library through."""
+        try:
+            yield
+        except ssl.SSLError as exc:
+            raise self._after_data(step, exc) or tls_refused(
+                exc, self._config.smtp.host, self._config.smtp.port
+            ) from exc
+        except aiosmtplib.SMTPException as exc:
+            if isinstance(exc.__cause__, ssl.SSLError):
+                raise tls_refused(exc.__cause__, self._config.smtp.host, self._config.smtp.port) from exc
+            raise self._translated(step, exc) from exc
+        except ValueError as exc:
+            # A control character or something that is not ASCII where SMTP has no place for it.
+            raise _refused(step, 553, str(exc)) from exc
+        except (OSError, TimeoutError) as exc:
+            raise self._after_data(step, exc) or ChannelUnavailable(
+                f"no connection to the mail server {self._where} ({step.value}): {exc}"
+            ) from exc
+
+    @property
+    def _where(self) -> str:
+        return f"{self._config.smtp.host}:{self._config.smtp.port}"
+
+    def _after_data(self, step: _Step, exc: Exception) -> ChannelError | None:
+        if step is not _Step.DATA:
+            return None
+        return DeliveryUncertain(f"the mail server {self._where} went away before it confirmed: {exc}")
+
+    def _translated(self, step: _Step, exc: aiosmtplib.SMTPException) -> ChannelError:
+        if isinstance(exc, aiosmtplib.SMTPResponseException) and 400 <= exc.code < 600:
+            return _refused(step, exc.code, exc.message)
+        unclear = self._after_data(step, exc)
+        if unclear is not None:
+            return unclear
+        if isinstance(exc, _LINK_TROUBLE):
+            return ChannelUnavailable(f"no connection to the mail server {self._where} ({step.value}): {exc}")
+        # Bare exceptions: the server lacks STARTTLS or AUTH, or every way to log in that we know.
+        return ChannelMisconfigured(f"the mail server {self._where} cannot be used like this: {exc}")
+
+
+def _refused(step: _Step, code: int, text: str) -> ChannelError:
+    said = f"{code} {text}".replace("\n", " ")
+    if 400 <= code < 500:
+        return ChannelUnavailable(f"the mail server asks to try again later ({step.value}): {said}")
+    if code in _AUTH_CODES or step is _Step.LOGIN:
+        return ChannelAuthFailed(f"the mail server does not accept username and password: {said}")
+    if step is _Step.CONNECT or (step is _Step.MAIL and code != _TOO_BIG):
+        return ChannelMisconfigured(f"the mail server does not take mail from this address: {said}")
+    return DeliveryFailed(
+        f"the mail server refused the mail for good ({step.value}): {said}",
+        public="The mail server of the recipient refused my answer.",
+    )

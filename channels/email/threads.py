@@ -1,0 +1,98 @@
+"""
+Which conversation a mail belongs to, and the Message-IDs of our own mails. Pure.
+
+Theory of operation. A thread is named by a *tag*: 24 hex digits, the hash of the id of its first mail. The
+first mail is the head of the References chain. Mail programs that send only In-Reply-To name the last mail
+instead, which is usually ours; so our own ids carry the tag of their thread, and it is read from there:
+
+    <squidbot.{24 hex: the outbox row}.{24 hex: the thread}@{our domain}>
+
+The id of a mail depends on nothing but its outbox row, so every attempt to send it has the same one.
+
+A session is a thread *and* the person in it. An id is no secret (everybody who got a copy knows it), so
+without the person anybody who is allowed to write could put the id of a foreign thread into a mail and be
+answered from its history. The person's address in the key also says where to write when nobody asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from agent_core.messages import SessionKey
+
+__all__ = [
+    "is_own_id",
+    "message_id_of",
+    "native_id_of",
+    "recipient_of",
+    "reply_references",
+    "session_of",
+    "thread_tag",
+]
+
+MAX_REFERENCES = 20
+_OWN = re.compile(r"<squidbot\.[0-9a-f]{24}\.([0-9a-f]{24})@([A-Za-z0-9.-]{1,253})>")
+_CONVERSATION = re.compile(r"thread-([0-9a-f]{24})")
+
+
+def message_id_of(outbound_id: str, session: SessionKey, *, account: str) -> str:
+    """The Message-ID of one outgoing mail, the same in every attempt."""
+    match = _CONVERSATION.fullmatch(session.conversation)
+    tag = match.group(1) if match else _hash(str(session))[:24]
+    domain = account.rpartition("@")[2]
+    return f"<squidbot.{_hash(account, outbound_id)[:24]}.{tag}@{domain}>"
+
+
+def is_own_id(message_id: str, *, account: str) -> bool:
+    """Whether a Message-ID has the form that we give to ours."""
+    match = _OWN.fullmatch(message_id)
+    return match is not None and match.group(2).lower() == account.rpartition("@")[2].lower()
+
+
+def thread_tag(message_id: str, references: Sequence[str], *, account: str) -> str:
+    """The tag of the thread that a mail belongs to."""
+    for reference in reversed(references):
+        match = _OWN.fullmatch(reference)
+        if match is not None and is_own_id(reference, account=account):
+            return match.group(1)
+    return _hash(references[0] if references else message_id)[:24]
+
+
+def session_of(channel: str, tag: str, person: str) -> SessionKey:
+    """The session of one person in one thread."""
+    return SessionKey(channel, f"thread-{tag}", person)
+
+
+def recipient_of(session: SessionKey) -> str | None:
+    """Who is written to in a session when no mail is answered."""
+    for part in (session.thread, session.conversation):
+        if part is not None and "@" in part and "<" not in part:
+            return part
+    return None
+
+
+def native_id_of(message_id: str | None, sender: str, digest: str, *, verified: bool) -> str:
+    """
+    The identity of a mail: the same for a second copy of it, wherever and whenever that arrives.
+
+    The sender belongs to it, so nobody can use up an id before its owner does; and so does whether the sender
+    was proven, so a forged mail never stands in the way of the real one. ``digest`` identifies mails that have
+    no usable Message-ID.
+    """
+    kind = "mail" if verified else "unproven"
+    if message_id is None:
+        return f"{kind}-digest-{_hash(sender, digest)[:40]}"
+    return f"{kind}-{_hash(message_id, sender)[:40]}"
+
+
+def reply_references(references: Sequence[str], message_id: str | None) -> list[str]:
+    """The References of an answer: the first id, then the newest ones, the answered mail last."""
+    chain = [*references, *([message_id] if message_id else [])]
+    chain = list(dict.fromkeys(chain))
+    return chain if len(chain) <= MAX_REFERENCES + 1 else [chain[0], *chain[-MAX_REFERENCES:]]
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()

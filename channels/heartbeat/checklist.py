@@ -1,0 +1,84 @@
+"""
+Whether HEARTBEAT.md asks for anything. Pure.
+
+Nothing is asked by blank lines, headings, rules, comments, list items without text, and ticked boxes with
+the lines that are indented under them. In doubt there is something to do: a needless look costs a little, a
+forgotten reminder costs trust. So a comment that is never closed hides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+
+__all__ = ["has_work"]
+
+_ITEM = re.compile(r"(?P<indent>[ \t]*)(?:[-*+]|\d{1,9}[.)])(?:[ \t]+(?P<rest>.*)|$)")
+_BOX = re.compile(r"\[(?P<tick>[ xX]?)\](?:[ \t]+(?P<rest>.*)|$)")
+_HEADING = re.compile(r"#{1,6}(?:[ \t]|$)")
+_RULE = re.compile(r"(?:[-*_=`~][ \t]*){2,}")
+_COMMENT_LINE = re.compile(r"\[(?://|comment)\]:[ \t]*(?:#|<>)", re.IGNORECASE)
+
+
+class _Line(Enum):
+    NOTHING = auto()
+    TEXT = auto()
+    """Something to do, unless it belongs to a ticked box."""
+    OPEN_BOX = auto()
+    """Something to do, wherever it stands."""
+    TICKED_BOX = auto()
+
+
+def has_work(text: str) -> bool:
+    """Whether anything in ``text`` is left to do."""
+    ticked_at: int | None = None
+    for line in _without_comments(text).replace("\ufeff", "").splitlines():
+        if not line.strip():
+            continue
+        kind, indent = _kind(line), _width(line)
+        if ticked_at is not None and indent <= ticked_at:
+            ticked_at = None
+        if kind is _Line.OPEN_BOX or (kind is _Line.TEXT and ticked_at is None):
+            return True
+        if kind is _Line.TICKED_BOX and ticked_at is None:
+            ticked_at = indent
+    return False
+
+
+def _kind(line: str) -> _Line:
+    item = _ITEM.fullmatch(line)
+    content = line.strip() if item is None else (item["rest"] or "").strip()
+    box = _BOX.fullmatch(content) if item is not None else None
+    if box is not None and box["tick"] in ("x", "X"):
+        return _Line.TICKED_BOX
+    if box is not None:
+        return _Line.OPEN_BOX if (box["rest"] or "").strip() else _Line.NOTHING
+    if not content or _RULE.fullmatch(line.strip()) or (item is None and _is_decoration(content)):
+        return _Line.NOTHING
+    return _Line.TEXT
+
+
+def _is_decoration(content: str) -> bool:
+    unquoted = content.lstrip("> \t")
+    if not unquoted or _RULE.fullmatch(unquoted):
+        return True
+    return bool(_HEADING.match(unquoted) or _COMMENT_LINE.match(unquoted))
+
+
+def _width(line: str) -> int:
+    """How far a line is indented, a tab counting as four columns."""
+    expanded = line.expandtabs(4)
+    return len(expanded) - len(expanded.lstrip(" "))
+
+
+def _without_comments(text: str) -> str:
+    parts: list[str] = []
+    position = 0
+    while (start := text.find("<!--", position)) >= 0:
+        end = text.find("-->", start + 4)
+        if end < 0:
+            break
+        parts.append(text[position:start])
+        position = end + 3
+    parts.append(text[position:])
+    return "".join(parts)

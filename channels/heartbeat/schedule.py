@@ -1,0 +1,88 @@
+"""
+Which tick is due. Pure: the time is an argument.
+
+Theory of operation. Ticks stand at fixed instants: whole multiples of the interval since 1970-01-01 UTC, in
+whole milliseconds. So every process, before and after any restart, means the same instant by the same name,
+and a tick that was accepted once is known for ever. Summer time moves nothing, because the instants are UTC.
+
+The window of active hours is local wall time and decides when a tick may *fire*, not when it stands: of all
+ticks that were missed, by night or while the daemon was down, the newest fires as soon as the window is open
+and the others are merged into it. So an interval of a day finds its hour as well. A wall time that summer
+time skips is never seen, one that it repeats is seen twice; neither changes a tick's name.
+
+A last tick that lies more than one interval in the future was written by a clock that was wrong; it is
+disregarded, or a clock that once showed the year 2099 would silence the heartbeat for good. Should a tick
+then fire that did fire before, it carries its old name and is recognised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+
+__all__ = ["Schedule", "parse_instant", "tick_name"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+MINUTES_PER_DAY = 24 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """
+    Ticks every ``interval_minutes``, firing in a daily window.
+
+    Args:
+        interval_minutes: At least a millisecond.
+        start_minute, end_minute: The window, in minutes of the local day: start included, end excluded,
+            over midnight if the end is smaller, never if both are the same.
+        zone: Whose local time; None is the machine's.
+    """
+
+    interval_minutes: float
+    start_minute: int = 0
+    end_minute: int = MINUTES_PER_DAY
+    zone: tzinfo | None = UTC
+
+    @property
+    def interval(self) -> timedelta:
+        """The interval, in whole milliseconds."""
+        return max(round(self.interval_minutes * 60_000), 1) * _MILLISECOND
+
+    def newest(self, now: datetime) -> datetime:
+        """The newest tick that is not after ``now``."""
+        return _EPOCH + (now - _EPOCH) // self.interval * self.interval
+
+    def following(self, now: datetime) -> datetime:
+        """The first tick after ``now``."""
+        return self.newest(now) + self.interval
+
+    def is_open(self, now: datetime) -> bool:
+        """Whether ``now`` is within the active hours."""
+        local = now.astimezone(self.zone)
+        minute = local.hour * 60 + local.minute
+        if self.start_minute <= self.end_minute:
+            return self.start_minute <= minute < self.end_minute
+        return minute >= self.start_minute or minute < self.end_minute
+
+    def due(self, now: datetime, last: datetime) -> datetime | None:
+        """The tick that is to fire now, or None; ``last`` is the one that fired last."""
+        newest = self.newest(now)
+        if last - now > self.interval:
+            last = newest - self.interval
+        return newest if newest > last and self.is_open(now) else None
+
+
+def tick_name(instant: datetime) -> str:
+    """The one name of a tick, for ever: its instant in UTC, with milliseconds only if there are some."""
+    precision = "milliseconds" if instant.microsecond else "seconds"
+    return instant.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=precision) + "Z"
+
+
+def parse_instant(name: str | None) -> datetime | None:
+    """What `tick_name` named; None for anything else."""
+    try:
+        instant = datetime.fromisoformat(name or "")
+    except ValueError:
+        return None
+    return instant.astimezone(UTC) if instant.tzinfo is not None else None

@@ -1,0 +1,89 @@
+"""
+Typing and read receipts: signs that may get lost and must never delay anything.
+
+Giving a hint only notes what shall be shown; a task sends it. Per room there is at most one wish of a kind,
+and a newer one replaces the older, so a slow server makes hints late but not many. Failures are forgotten:
+the next hint makes up for them, and a "typing" that is not taken back fades on the server by itself.
+"""
+
+from __future__ import annotations
+
+import anyio
+import structlog
+
+from channels.matrix.wire import CLIENT, Homeserver, LinkBroken, part
+
+__all__ = ["Hints"]
+
+_TYPING_MS = 30_000
+_LIMIT_S = 10.0
+_AT_ONCE = 4
+_MAX_ROOMS = 1000
+_log = structlog.get_logger(__name__)
+
+
+class Hints:
+    """
+    Sends hints.
+
+    Args:
+        homeserver: Where to.
+        user_id: Who is typing.
+    """
+
+    def __init__(self, homeserver: Homeserver, user_id: str) -> None:
+        self._homeserver = homeserver
+        self._user_id = user_id
+        self._typing: dict[str, bool] = {}
+        self._read: dict[str, str] = {}
+        self._news = anyio.Event()
+
+    def typing(self, room_id: str, *, on: bool) -> None:
+        """Show or hide that something is being written; it fades after half a minute."""
+        if len(self._typing) < _MAX_ROOMS or room_id in self._typing:
+            self._typing[room_id] = on
+            self._news.set()
+
+    def read(self, room_id: str, event_id: str) -> None:
+        """Everything in the room up to this event is taken."""
+        if len(self._read) < _MAX_ROOMS or room_id in self._read:
+            self._read[room_id] = event_id
+            self._news.set()
+
+    async def run(self) -> None:
+        """Send what is wished for, until cancelled."""
+        slots = anyio.CapacityLimiter(_AT_ONCE)
+        busy: set[str] = set()
+        async with anyio.create_task_group() as senders:
+            while True:
+                await self._news.wait()
+                self._news = anyio.Event()
+                for room_id in [room for room in (*self._typing, *self._read) if room not in busy]:
+                    if room_id not in busy:
+                        busy.add(room_id)
+                        senders.start_soon(self._send_room, room_id, busy, slots)
+
+    async def _send_room(self, room_id: str, busy: set[str], slots: anyio.CapacityLimiter) -> None:
+        """Send a room's wishes, also those that come up meanwhile, one after the other."""
+        try:
+            while room_id in self._typing or room_id in self._read:
+                async with slots:
+                    if room_id in self._typing:
+                        await self._send_typing(room_id, on=self._typing.pop(room_id))
+                    if room_id in self._read:
+                        await self._send_read(room_id, self._read.pop(room_id))
+        finally:
+            busy.discard(room_id)
+
+    async def _send_typing(self, room_id: str, *, on: bool) -> None:
+        body: dict[str, object] = {"typing": True, "timeout": _TYPING_MS} if on else {"typing": False}
+        await self._send("PUT", f"{CLIENT}/rooms/{part(room_id)}/typing/{part(self._user_id)}", body)
+
+    async def _send_read(self, room_id: str, event_id: str) -> None:
+        await self._send("POST", f"{CLIENT}/rooms/{part(room_id)}/receipt/m.read/{part(event_id)}", {})
+
+    async def _send(self, method: str, path: str, body: dict[str, object]) -> None:
+        try:
+            await self._homeserver.request(method, path, body, timeout_s=_LIMIT_S)
+        except LinkBroken as error:
+            _log.debug("matrix.hint_lost", error=str(error))

@@ -1,0 +1,173 @@
+"""
+What is known about the rooms that the bot is in. Pure: answers of ``/sync`` go in, nothing is fetched.
+
+Theory of operation. The first sync of a run asks for the full state, so the registry starts complete and is
+then kept current by what follows. Two questions must never be answered too optimistically:
+
+- *Is the room encrypted?* Once an ``m.room.encryption`` event was seen, whatever is in it, the room stays so.
+- *Is this a conversation of two?* A room counts as direct only if somebody called it so (``m.direct`` or the
+  invitation) **and** the server's summary counts two members, invited ones included, **and** the one who
+  wrote is still in it. What is unknown counts as a group: a private answer must never be read by a third.
+
+A membership event that comes without a new summary (from a gap that was filled) makes the count unknown.
+Everything is sent by strangers, so every field is checked before it is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["JsonObject", "Room", "Rooms", "events_of", "object_of", "text_of"]
+
+JsonObject = Mapping[str, Any]
+_MAX_MEMBERS_KEPT = 1000
+_MAX_NAME = 100
+
+
+def object_of(value: Any, key: str) -> JsonObject:
+    """``value[key]`` if that is a JSON object, else an empty one."""
+    found = value.get(key) if isinstance(value, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def text_of(value: Any, key: str) -> str:
+    """``value[key]`` if that is a text, else an empty one."""
+    found = value.get(key) if isinstance(value, Mapping) else None
+    return found if isinstance(found, str) else ""
+
+
+def events_of(value: Any, key: str) -> list[JsonObject]:
+    """The JSON objects in ``value[key]["events"]``."""
+    events = object_of(value, key).get("events")
+    return [event for event in events if isinstance(event, Mapping)] if isinstance(events, list) else []
+
+
+@dataclass(slots=True)
+class Room:
+    """One room that the bot has joined."""
+
+    room_id: str
+    encrypted: bool = False
+    member_count: int | None = None
+    """Joined and invited members; None: unknown."""
+    joined: set[str] = field(default_factory=set)
+    """Members of which it is known that they are there; with lazy loading not all of them."""
+    names: dict[str, str] = field(default_factory=dict)
+
+    def state(self, event: JsonObject) -> None:
+        """Learn from one event of the state or the timeline; others are of no interest and harmless."""
+        if not isinstance(event.get("state_key"), str):
+            return
+        match event.get("type"):
+            case "m.room.encryption" if event["state_key"] == "":
+                self.encrypted = True
+            case "m.room.member":
+                self._member(event["state_key"], object_of(event, "content"))
+            case _:
+                pass
+
+    def summary(self, summary: JsonObject) -> None:
+        """Learn the counts, which the server sends only when they have changed."""
+        joined, invited = summary.get("m.joined_member_count"), summary.get("m.invited_member_count")
+        if isinstance(joined, int) and isinstance(invited, int):
+            self.member_count = joined + invited
+
+    def _member(self, user_id: str, content: JsonObject) -> None:
+        if content.get("membership") != "join":
+            self.joined.discard(user_id)
+            self.names.pop(user_id, None)
+            return
+        if len(self.joined) >= _MAX_MEMBERS_KEPT and user_id not in self.joined:
+            forgotten = next(iter(self.joined))
+            self.joined.discard(forgotten)
+            self.names.pop(forgotten, None)
+        self.joined.add(user_id)
+        self.names[user_id] = " ".join(text_of(content, "displayname").split())[:_MAX_NAME]
+
+
+class Rooms:
+    """
+    All rooms of the account.
+
+    Args:
+        user_id: The bot's own id.
+    """
+
+    def __init__(self, user_id: str) -> None:
+        self._user_id = user_id
+        self._rooms: dict[str, Room] = {}
+        self._direct: set[str] = set()
+        self._promised: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+    def __iter__(self) -> Iterator[Room]:
+        return iter(self._rooms.values())
+
+    def get(self, room_id: str) -> Room | None:
+        """The room, or None if the bot is not in it as far as is known."""
+        return self._rooms.get(room_id)
+
+    def forget(self) -> None:
+        """Begin anew, before a sync with full state."""
+        self._rooms.clear()
+
+    def promise_direct(self, room_ids: Iterable[str]) -> None:
+        """These rooms were called direct by their invitations."""
+        self._promised.update(room_ids)
+
+    def update(self, sync: JsonObject) -> list[str]:
+        """Learn from a whole answer of ``/sync``; returns the rooms that were left."""
+        for event in events_of(sync, "account_data"):
+            if event.get("type") == "m.direct":
+                self._direct = set(_direct_rooms(object_of(event, "content")))
+        rooms = object_of(sync, "rooms")
+        for room_id, room in object_of(rooms, "join").items():
+            self._joined(room_id, room)
+        gone = [room_id for room_id in object_of(rooms, "leave") if self._rooms.pop(room_id, None)]
+        self._promised.difference_update(object_of(rooms, "leave"))
+        return gone
+
+    def seen_in_gap(self, room_id: str, events: Iterable[JsonObject], state: Iterable[JsonObject]) -> None:
+        """Learn from events that came by ``/messages``: names, encryption, and that counts may be stale."""
+        room = self._rooms.setdefault(room_id, Room(room_id))
+        for event in state:
+            if event.get("type") == "m.room.member" and text_of(event, "state_key") not in room.joined:
+                # The state as of then: good for a name, not for knowing who is there now.
+                name = text_of(object_of(event, "content"), "displayname")
+                room.names.setdefault(text_of(event, "state_key"), " ".join(name.split())[:_MAX_NAME])
+        for event in events:
+            if event.get("type") == "m.room.member" and isinstance(event.get("state_key"), str):
+                room.member_count = None
+            elif event.get("type") == "m.room.encryption":
+                room.state(event)
+
+    def is_direct(self, room_id: str, sender: str) -> bool:
+        """Whether ``sender`` and the bot are alone in a room that was made for the two of them."""
+        room = self._rooms.get(room_id)
+        return (
+            room is not None
+            and (room_id in self._direct or room_id in self._promised)
+            and room.member_count == 2
+            and sender in room.joined
+            and sender != self._user_id
+        )
+
+    def _joined(self, room_id: str, joined: JsonObject) -> None:
+        room = self._rooms.setdefault(room_id, Room(room_id))
+        counted = object_of(joined, "summary")
+        timeline = events_of(joined, "timeline")
+        for event in (*events_of(joined, "state"), *timeline):
+            room.state(event)
+        if any(event.get("type") == "m.room.member" for event in timeline) and not counted:
+            room.member_count = None
+        room.summary(counted)
+
+
+def _direct_rooms(content: JsonObject) -> Iterator[str]:
+    for room_ids in content.values():
+        if isinstance(room_ids, list):
+            yield from (room_id for room_id in room_ids if isinstance(room_id, str))

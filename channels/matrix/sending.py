@@ -1,0 +1,199 @@
+"""
+One message to one room, exactly once as far as a homeserver allows it.
+
+Theory of operation. The same message always goes out under the same transaction id, so repeating it is safe
+while the device lives (`Redelivery.SAME_KEY`); nothing is repeated here, the outbox does that. Transaction
+ids die with their device. A message that is older than the device it goes out from may have been taken
+under the one before, so the room is first searched for its mark.
+
+Plain text never goes into an encrypted room. What the sync loop knows decides; when it is not current, or
+does not know the room, the server is asked.
+
+What an answer means: only the homeserver's own refusal (an ``errcode``) is final. A broken connection, a 5xx
+or a foreign page after the request had left means that nobody knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+
+from agent_core.messages import OutboundMessage
+from channels.base import ChannelError, ChannelUnavailable, DeliveryFailed, DeliveryUncertain, Receipt
+from channels.matrix.config import MatrixConfig
+from channels.matrix.outbound import MAX_CONTENT_BYTES, build_content, is_ours, size_of, transaction_id
+from channels.matrix.rooms import Rooms
+from channels.matrix.session import MAX_IN_A_ROW, Login
+from channels.matrix.wire import CLIENT, Answer, Credentials, Homeserver, LinkBroken, part, problem
+
+__all__ = ["Sending"]
+
+_SEND_LIMIT_S = 40.0
+_PAGES_BACK = 10
+_SKEW_MS = 24 * 3600 * 1000
+_PASSING_CODES = frozenset({"M_RESOURCE_LIMIT_EXCEEDED", "M_UNRECOGNIZED", "M_LIMIT_EXCEEDED"})
+_log = structlog.get_logger(__name__)
+
+
+class _TokenRefused(Exception):
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        super().__init__()
+
+
+class Sending:
+    """
+    Delivers messages.
+
+    Args:
+        config: How answers look.
+        homeserver, login: The connection.
+        rooms: What is known about rooms.
+        is_current: Whether ``rooms`` can be relied on at this moment.
+    """
+
+    def __init__(
+        self,
+        config: MatrixConfig,
+        homeserver: Homeserver,
+        login: Login,
+        rooms: Rooms,
+        *,
+        is_current: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._homeserver = homeserver
+        self._login = login
+        self._rooms = rooms
+        self._is_current = is_current
+
+    async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
+        """Send one message; see `Channel.deliver`."""
+        display = self._config.display
+        content = build_content(message, reply=display.reply, formatted=display.html)
+        if size_of(content) > MAX_CONTENT_BYTES:
+            raise DeliveryFailed(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
+        for _ in range(MAX_IN_A_ROW + 1):
+            used = self._homeserver.credentials
+            if used is None:
+                raise ChannelUnavailable("not logged in yet", retry_after_s=1.0)
+            try:
+                return await self._try(message, content, used, uncertain)
+            except _TokenRefused as refused:
+                await self._login.renew(used, refused.answer)
+        raise ChannelUnavailable("the homeserver refuses each new token", retry_after_s=30.0)
+
+    async def _try(
+        self,
+        message: OutboundMessage,
+        content: Mapping[str, Any],
+        used: Credentials,
+        uncertain: Callable[[], Awaitable[None]],
+    ) -> Receipt:
+        room_id = message.session.conversation
+        await self._refuse_encrypted(room_id)
+        if message.created_at.timestamp() <= used.since:
+            event_id = await self._find(message)
+            if event_id is not None:
+                _log.info("matrix.message_found", room=room_id, event=event_id)
+                return Receipt(event_id)
+        path = f"{CLIENT}/rooms/{part(room_id)}/send/m.room.message/{part(transaction_id(message))}"
+        await uncertain()
+        try:
+            answer = await self._homeserver.request("PUT", path, content, timeout_s=_SEND_LIMIT_S)
+        except LinkBroken as error:
+            kind = DeliveryUncertain if error.maybe_taken else ChannelUnavailable
+            raise kind(str(error)) from error
+        event_id = answer.body.get("event_id")
+        if answer.good and isinstance(event_id, str):
+            self._login.works()
+            return Receipt(event_id)
+        if answer.token_refused:
+            raise _TokenRefused(answer)
+        raise _send_problem(answer)
+
+    async def _refuse_encrypted(self, room_id: str) -> None:
+        room = self._rooms.get(room_id)
+        encrypted = room is not None and room.encrypted
+        if not encrypted and (room is None or not self._is_current()):
+            answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/state/m.room.encryption")
+            if answer.status in (403, 404) and answer.errcode and answer.errcode != "M_NOT_FOUND":
+                raise _send_problem(answer)
+            if not answer.good and answer.errcode != "M_NOT_FOUND":
+                raise problem(answer)
+            encrypted = answer.good
+        if encrypted:
+            _log.error("matrix.plaintext_refused", room=room_id)
+            raise DeliveryFailed(
+                "this room is encrypted and encryption is not available, so nothing is sent into it"
+            )
+
+    async def _find(self, message: OutboundMessage) -> str | None:
+        """The event that this message already became, if it did."""
+        user_id = self._config.user_id
+        room = part(message.session.conversation)
+        query = {
+            "dir": "b",
+            "limit": "100",
+            "filter": json.dumps({"senders": [user_id], "types": ["m.room.message"]}),
+        }
+        oldest_ms = message.created_at.timestamp() * 1000 - _SKEW_MS
+        for _ in range(_PAGES_BACK):
+            answer = await self._ask(f"{CLIENT}/rooms/{room}/messages", query)
+            if not answer.good:
+                raise (
+                    _send_problem(answer)
+                    if answer.errcode and answer.status in (403, 404)
+                    else problem(answer)
+                )
+            chunk = answer.body.get("chunk")
+            events = [event for event in chunk if isinstance(event, dict)] if isinstance(chunk, list) else []
+            for event in events:
+                if is_ours(event, message, user_id) and isinstance(event.get("event_id"), str):
+                    return str(event["event_id"])
+            end = answer.body.get("end")
+            passed = any(_sent_at_ms(event) < oldest_ms for event in events)
+            if passed or not isinstance(end, str) or end == query.get("from"):
+                return None
+            query["from"] = end
+        return None
+
+    async def _ask(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
+        try:
+            answer = await self._homeserver.request("GET", path, query=query)
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        if answer.token_refused:
+            raise _TokenRefused(answer)
+        return answer
+
+
+def _sent_at_ms(event: Mapping[str, Any]) -> float:
+    sent = event.get("origin_server_ts")
+    return float(sent) if isinstance(sent, int) else 0.0
+
+
+def _send_problem(answer: Answer) -> ChannelError:  # noqa: PLR0911 - one per kind of answer
+    """What a refusal, or something that is no answer at all, means for the message."""
+    code = answer.errcode
+    if answer.status == 429:
+        return problem(answer)
+    if code == "M_TOO_LARGE" or answer.status == 413:
+        return DeliveryFailed("the homeserver finds this message too large", errcode=code)
+    if answer.good or answer.status >= 500 or not code:
+        return DeliveryUncertain(
+            f"the homeserver's answer to the message was lost ({answer.status})",
+            retry_after_s=answer.retry_after_s,
+        )
+    if code in _PASSING_CODES or code.startswith("M_USER_"):
+        return problem(answer)
+    if answer.status == 403:
+        return DeliveryFailed(f"the bot may not write in this room (any more): {answer.error}", errcode=code)
+    if answer.status == 404:
+        return DeliveryFailed(f"the homeserver does not know this room: {answer.error}", errcode=code)
+    if 400 <= answer.status < 500:
+        return DeliveryFailed(f"the homeserver refuses this message: {code} {answer.error}", errcode=code)
+    return problem(answer)

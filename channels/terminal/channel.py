@@ -1,0 +1,211 @@
+"""
+The gateway's side of the terminal.
+
+What is typed is confirmed to the person only after the inbox has accepted it. While nobody is attached to a
+session, its answers are refused with "unavailable" and stay in the outbox until somebody is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from agent_core.messages import InboundMessage, OutboundMessage, Sender, SessionKey
+from channels.base import (
+    Capabilities,
+    ChannelUnavailable,
+    DeliveryUncertain,
+    Inbox,
+    LinkState,
+    Receipt,
+    Redelivery,
+)
+from channels.terminal.event import Answer, Preview, Typing
+from channels.terminal.link import MAX_WAITING, Handover, TerminalLink, remember
+
+__all__ = ["TerminalChannel"]
+
+_MAX_LINKS = 32
+_RETRY_AFTER_S = 15.0
+
+
+class _Typed:
+    """Something typed on its way to the inbox."""
+
+    def __init__(self, message: InboundMessage) -> None:
+        self.message = message
+        self.accepted = False
+        self.over = anyio.Event()
+
+
+class TerminalChannel:
+    """
+    The channel of the person at this machine; sessions are ``terminal/<session name>``.
+
+    Args:
+        name, account: As in `channels.base.Channel`; the sender's address is ``account`` too.
+        timeout_s: How long `TerminalLink.say` waits for the inbox and `deliver` for a link.
+        now: The wall clock.
+        on_attach: Told which session somebody attached to: its answers may be sent at once now.
+    """
+
+    capabilities = Capabilities(redelivery=Redelivery.SAME_KEY, previews=True, typing=True)
+
+    def __init__(
+        self,
+        *,
+        name: str = "terminal",
+        account: str = "local",
+        timeout_s: float = 10.0,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        on_attach: Callable[[SessionKey], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.account = account
+        self._timeout_s = timeout_s
+        self._now = now
+        self._on_attach = on_attach
+        self._links: list[TerminalLink] = []
+        self._typed: MemoryObjectSendStream[_Typed] | None = None
+        self._delivered: OrderedDict[str, None] = OrderedDict()
+
+    def attach(self, session: str = "main") -> TerminalLink:
+        """
+        Open a link to a session; several may be open, and each gets every answer.
+
+        Raises:
+            ChannelUnavailable: Too many are open.
+        """
+        if len(self._links) >= _MAX_LINKS:
+            raise ChannelUnavailable(f"more than {_MAX_LINKS} terminals are attached", links=len(self._links))
+        link = TerminalLink(self, SessionKey(self.name, session))
+        self._links.append(link)
+        if self._on_attach is not None:
+            self._on_attach(link.session)
+        return link
+
+    async def run(self, inbox: Inbox) -> None:
+        """Hand over what is typed until cancelled; see `Channel.run`."""
+        send, receive = anyio.create_memory_object_stream[_Typed](MAX_WAITING)
+        batch: list[_Typed] = []
+        with send, receive:
+            try:
+                self._typed = send
+                inbox.report(LinkState.UP)
+                while True:
+                    batch = [await receive.receive()]
+                    batch += _waiting(receive)
+                    await inbox.accept([typed.message for typed in batch])
+                    for typed in batch:
+                        typed.accepted = True
+                        typed.over.set()
+            finally:
+                self._typed = None
+                for typed in [*batch, *_waiting(receive)]:
+                    typed.over.set()
+
+    async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
+        """Hand one answer to whoever is attached to its session; see `Channel.deliver`."""
+        receipt = Receipt(provider_id=message.id)
+        if message.id in self._delivered:
+            return receipt
+        self._attached(message.session)
+        await uncertain()
+        handover = Handover(Answer(id=message.id, text=message.text, kind=message.kind))
+        links = self._attached(message.session)
+        for link in links:
+            link.offer(handover)
+        try:
+            with anyio.move_on_after(self._timeout_s):
+                await handover.over.wait()
+        finally:
+            if not handover.taken:
+                for link in links:
+                    link.withdraw(handover)
+        if handover.taken:
+            return receipt
+        if handover.received:
+            raise DeliveryUncertain("a terminal received it, but has not come back for more")
+        raise ChannelUnavailable("no terminal has taken it", retry_after_s=_RETRY_AFTER_S)
+
+    async def probe(self, message: OutboundMessage) -> Receipt | None:
+        """Never asked, because of `Redelivery.SAME_KEY`; answered from memory."""
+        return Receipt(provider_id=message.id) if message.id in self._delivered else None
+
+    async def typing(self, session: SessionKey, *, on: bool) -> None:
+        """Show or hide that work goes on."""
+        self._hint(session, Typing(on=on))
+
+    async def preview(self, session: SessionKey, text: str) -> None:
+        """Show the unfinished answer."""
+        self._hint(session, Preview(text=text))
+
+    async def aclose(self) -> None:
+        """End every link."""
+        for link in list(self._links):
+            link.close()
+
+    # ── for the links ──
+    async def take_in(self, session: SessionKey, text: str, native_id: str) -> None:
+        """
+        Give something typed to `run` and wait until it is accepted; see `TerminalLink.say`.
+
+        Raises:
+            ChannelUnavailable: It is not known to be accepted.
+        """
+        message = InboundMessage(
+            channel=self.name,
+            account=self.account,
+            native_id=native_id,
+            session=session,
+            sender=Sender(address=self.account, verified=True),
+            # A keyboard can type half a surrogate pair, which no file and no server takes.
+            text=text.encode("utf-8", "replace").decode(),
+            received_at=self._now(),
+        )
+        if self._typed is None:
+            raise ChannelUnavailable("the gateway does not take anything at the moment")
+        typed = _Typed(message)
+        with anyio.move_on_after(self._timeout_s):
+            try:
+                await self._typed.send(typed)
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                typed.over.set()
+            await typed.over.wait()
+        if not typed.accepted:
+            raise ChannelUnavailable("not known to be accepted; say it again with the same id")
+
+    def dealt_with(self, answer_id: str) -> None:
+        """An answer need not be shown again."""
+        remember(self._delivered, answer_id)
+
+    def detach(self, link: TerminalLink) -> None:
+        """A link is closed."""
+        if link in self._links:
+            self._links.remove(link)
+
+    # ── inside ──
+    def _attached(self, session: SessionKey) -> list[TerminalLink]:
+        links = [link for link in self._links if link.session == session]
+        if not links:
+            raise ChannelUnavailable("nobody is at the terminal", retry_after_s=_RETRY_AFTER_S)
+        return links
+
+    def _hint(self, session: SessionKey, event: Preview | Typing) -> None:
+        for link in self._links:
+            if link.session == session:
+                link.hint(event)
+
+
+def _waiting(receive: MemoryObjectReceiveStream[_Typed]) -> list[_Typed]:
+    """What has been typed meanwhile."""
+    found: list[_Typed] = []
+    while True:
+        try:
+            found.append(receive.receive_nowait())
+        except (anyio.WouldBlock, anyio.EndOfStream):
+            return found

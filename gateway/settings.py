@@ -1,0 +1,272 @@
+"""
+The configuration as a frozen tree of values, composed of what each part says about itself.
+
+`load_settings` reads the file, or says everything that is wrong with it at once. The steps: the YAML with its
+lines and references (``settings_source.py``), the types (here, and in the ``config.py`` of each channel),
+then what only the whole can show: names of pools, models and providers that do not exist.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+)
+
+from agent_core.llm.build import LLMSpec
+from channels.email.config import EmailConfig
+from channels.heartbeat.config import HeartbeatConfig
+from channels.matrix.config import MatrixConfig
+from gateway.access import Alias, kind_of
+from gateway.errors import ConfigInvalid
+from gateway.settings_checks import check_whole, permission_warnings
+from gateway.settings_problems import explain, problems_of
+from gateway.settings_source import Problem, Source, read_source
+
+__all__ = [
+    "AgentSettings",
+    "ChannelSettings",
+    "GatewaySettings",
+    "HttpSettings",
+    "LLMSettings",
+    "LogSettings",
+    "OwnerSettings",
+    "Settings",
+    "SkillSettings",
+    "TurnLimitSettings",
+    "load_settings",
+    "parse_listen",
+]
+
+_CHANNELS = ("matrix", "email")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def _alias(value: Any) -> Any:
+    if isinstance(value, str):
+        channel = kind_of(value.strip())
+        if channel is None:
+            raise ValueError(
+                f'{value!r} is neither a Matrix id ("@name:server") nor a mail address ("name@domain"); '
+                "for another channel write {channel: …, address: …}"
+            )
+        return Alias(channel, value.strip())
+    if isinstance(value, dict):
+        if set(value) != {"channel", "address"} or not all(isinstance(text, str) for text in value.values()):
+            raise ValueError("must have exactly the keys channel and address, both text")
+        if value["channel"] not in _CHANNELS:
+            raise ValueError(f"there is no channel {value['channel']!r}; known: {', '.join(_CHANNELS)}")
+        if kind_of(value["address"]) != value["channel"]:
+            raise ValueError(f"{value['address']!r} is no address on the channel {value['channel']}")
+        return Alias(value["channel"], value["address"])
+    if isinstance(value, Alias):
+        return value
+    raise ValueError("must be an address, or {channel: …, address: …}")
+
+
+class OwnerSettings(_Strict):
+    """Who the owner is: ``aliases`` are addresses, or ``{channel, address}``."""
+
+    aliases: tuple[Annotated[Alias, BeforeValidator(_alias)], ...] = ()
+
+
+class TurnLimitSettings(_Strict):
+    """What one message may cost; see `agent_core.agent.TurnLimits`."""
+
+    steps: int = Field(default=20, ge=1, le=200)
+    seconds: float = Field(default=600.0, gt=0, le=86_400)
+    tokens: int = Field(default=400_000, ge=1000)
+    tool_seconds: float = Field(default=60.0, gt=0, le=3600)
+
+
+class LLMSettings(LLMSpec):
+    """Providers, models and pools; without any, the demo model answers."""
+
+    limits: TurnLimitSettings = TurnLimitSettings()
+
+
+class AgentSettings(_Strict):
+    """How the assistant works. ``workspace`` is relative to the home folder."""
+
+    workspace: str = Field(default="workspace", min_length=1)
+    restrict_to_workspace: bool = True
+    consolidation_threshold: int = Field(default=100, ge=4, le=100_000)
+    keep_recent_ratio: float = Field(default=0.2, gt=0, lt=1)
+    consolidation_pool: str = ""
+    heartbeat: HeartbeatConfig = HeartbeatConfig()
+
+
+class ChannelSettings(_Strict):
+    """Where people talk; a channel that is not mentioned does not exist."""
+
+    matrix: MatrixConfig | None = None
+    email: EmailConfig | None = None
+
+    def enabled(self) -> dict[str, MatrixConfig | EmailConfig]:
+        """The channels that are switched on, by name."""
+        given: dict[str, MatrixConfig | EmailConfig | None] = {"matrix": self.matrix, "email": self.email}
+        return {name: config for name, config in given.items() if config is not None and config.enabled}
+
+
+def _listen(value: str) -> str:
+    parse_listen(value)
+    return value
+
+
+class HttpSettings(_Strict):
+    """Where health and metrics are served. Anything but this machine must be wished for twice."""
+
+    listen: Annotated[str, AfterValidator(_listen)]
+    allow_remote: bool = False
+
+
+class LogSettings(_Strict):
+    """``file`` is relative to the home folder."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "text"] = "auto"
+    file: str | None = Field(default=None, min_length=1)
+
+
+class GatewaySettings(_Strict):
+    """
+    How the daemon works.
+
+    ``durability: full`` survives a power cut; ``process`` is quicker and survives only a crash of its own.
+    """
+
+    http: HttpSettings | None = None
+    log: LogSettings = LogSettings()
+    max_concurrent_turns: int = Field(default=4, ge=1, le=256)
+    durability: Literal["full", "process"] = "full"
+    drain_seconds: float = Field(default=20.0, ge=0, le=600)
+
+
+class SkillSettings(_Strict):
+    """``always`` are skills whose whole text stands in every prompt."""
+
+    always: tuple[str, ...] = ()
+
+
+class Settings(_Strict):
+    """Everything. Texts of secrets are in `SecretStr`s only."""
+
+    owner: OwnerSettings = OwnerSettings()
+    llm: LLMSettings = LLMSettings()
+    agents: AgentSettings = AgentSettings()
+    channels: ChannelSettings = ChannelSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    skills: SkillSettings = SkillSettings()
+
+    _path: Path | None = PrivateAttr(default=None)
+    _warnings: tuple[str, ...] = PrivateAttr(default=())
+    _secret_texts: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @property
+    def path(self) -> Path | None:
+        """The file that they were read from."""
+        return self._path
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is allowed and yet hardly meant, as sentences for the operator."""
+        return self._warnings
+
+    def secrets(self) -> frozenset[str]:
+        """All texts that must never be shown, for the log's redaction."""
+        return self._secret_texts | frozenset(_secret_values(self))
+
+    def allow_from(self) -> dict[str, tuple[str, ...]]:
+        """Who may talk to the bot, by channel."""
+        return {name: config.allow_from for name, config in self.channels.enabled().items()}
+
+
+def load_settings(
+    path: Path, *, environ: Mapping[str, str] = os.environ, missing_ok: bool = False
+) -> Settings:
+    """
+    Read a configuration.
+
+    Args:
+        path: The file.
+        environ: Where ``${NAME}`` is looked up.
+        missing_ok: A file that does not exist is an empty one.
+
+    Raises:
+        ConfigInvalid: Something is wrong with it. The text lists everything, with key and line.
+    """
+    if missing_ok and not path.exists():
+        return Settings()
+    source = read_source(path, environ)
+    settings, problems = _validate(source)
+    if problems or settings is None:
+        raise ConfigInvalid(explain(source, problems), file=str(path), problems=len(problems))
+    settings._path = path  # noqa: SLF001 - its own
+    settings._secret_texts = frozenset(source.secret_texts)  # noqa: SLF001
+    settings._warnings = (*permission_warnings(source), *_soft_warnings(settings))  # noqa: SLF001
+    return settings
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """
+    ``host:port`` as a pair; the host of IPv6 stands in brackets.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    host, colon, port = text.strip().rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not bare or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ValueError(f'must be "host:port", such as "127.0.0.1:8811"; got {text!r}')
+    if ":" in bare and not host.startswith("["):
+        raise ValueError(f'an IPv6 address stands in brackets, such as "[::1]:8811"; got {text!r}')
+    return bare, int(port)
+
+
+def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
+    problems = list(source.problems)
+    settings = None
+    if source.data or not problems:
+        try:
+            settings = Settings.model_validate(source.data)
+        except ValidationError as error:
+            problems += problems_of(error, source, Settings)
+        problems += check_whole(source)
+    return settings, problems
+
+
+def _soft_warnings(settings: Settings) -> list[str]:
+    found = list(settings.agents.heartbeat.warnings)
+    for name, config in settings.channels.enabled().items():
+        reachable = any(alias.channel == name for alias in settings.owner.aliases)
+        if not config.allow_from and not reachable:
+            found.append(
+                f"channels.{name}: nobody can talk to the bot; name people in allow_from or owner.aliases"
+            )
+    if not settings.owner.aliases and settings.channels.enabled():
+        found.append("owner.aliases is empty, so nobody is the owner; people are still let in by allow_from")
+    return found
+
+
+def _secret_values(value: Any) -> set[str]:
+    if isinstance(value, SecretStr):
+        return {value.get_secret_value()} - {""}
+    if isinstance(value, BaseModel):
+        return {text for name in type(value).model_fields for text in _secret_values(getattr(value, name))}
+    if isinstance(value, dict):
+        return {text for inner in value.values() for text in _secret_values(inner)}
+    return set()

@@ -1,0 +1,129 @@
+"""
+What only the whole configuration can show: references to names that do not exist, and loose permissions.
+
+The references are checked even if other keys are wrong, so that all complaints come at once: what is sound
+enough to be read is read again, part by part.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from agent_core.llm.build import LLMSpec, ModelSpec, ProviderSpec, check_references
+from gateway.access import entry_problem
+from gateway.settings_source import KeyPath, Problem, Source
+
+__all__ = ["check_whole", "permission_warnings"]
+
+_Spec = TypeVar("_Spec", bound=BaseModel)
+_PART = re.compile(r"\[(\d+)\]$")
+
+
+def check_whole(source: Source) -> list[Problem]:
+    """References between the parts, and who is let in by mail."""
+    problems = _mail_entries(source.data)
+    spec = _sound_part(source.data.get("llm"))
+    if spec is not None:
+        found = check_references(spec, _pool_references(source.data))
+        problems += [Problem(_path_of(text, spec), message) for text, message in found]
+    return problems
+
+
+def permission_warnings(source: Source) -> list[str]:
+    """Files with secrets that other users of the machine can read."""
+    suspects = ([source.path] if source.literal_secrets else []) + source.files
+    found = []
+    for path in dict.fromkeys(suspects):
+        try:
+            loose = stat.S_IMODE(path.stat().st_mode) & 0o077
+        except OSError:
+            continue
+        if loose:
+            found.append(
+                f"{path} holds a secret and other users of this machine can read it; run: chmod 600 {path}"
+            )
+    return found
+
+
+def _mail_entries(data: Mapping[str, Any]) -> list[Problem]:
+    channels = data.get("channels")
+    email = channels.get("email") if isinstance(channels, dict) else None
+    entries = email.get("allow_from") if isinstance(email, dict) else None
+    problems = []
+    for number, entry in enumerate(entries if isinstance(entries, list) else ()):
+        said = entry_problem(entry) if isinstance(entry, str) else None
+        if said is None and isinstance(entry, str) and entry.strip().startswith("@"):
+            said = "is a Matrix id; this is the list of the mail channel"
+        if said is not None:
+            problems.append(Problem(("channels", "email", "allow_from", number), f"{entry!r} {said}"))
+    return problems
+
+
+def _pool_references(data: Mapping[str, Any]) -> dict[str, str]:
+    agents = data.get("agents")
+    if not isinstance(agents, dict):
+        return {}
+    found = {"agents.consolidation_pool": agents.get("consolidation_pool")}
+    heartbeat = agents.get("heartbeat")
+    if isinstance(heartbeat, dict):
+        found["agents.heartbeat.pool"] = heartbeat.get("pool")
+    return {path: pool for path, pool in found.items() if isinstance(pool, str)}
+
+
+def _sound_part(llm: Any) -> LLMSpec | None:
+    """``llm:`` without what is wrong in it; models and providers that are wrong still exist by name."""
+    if llm is None:
+        return LLMSpec()
+    if not isinstance(llm, dict):
+        return None
+    pools = llm.get("pools")
+    sound_pools = {
+        str(name): tuple(members)
+        for name, members in (pools.items() if isinstance(pools, dict) else ())
+        if isinstance(members, list) and all(isinstance(member, str) for member in members)
+    }
+    unsound = isinstance(pools, dict) and len(sound_pools) != len(pools)
+    default = llm.get("default_pool", LLMSpec().default_pool)
+    spec = LLMSpec(
+        default_pool=default if isinstance(default, str) else "",
+        providers=_by_name(llm.get("providers"), ProviderSpec, {}),
+        models=_by_name(llm.get("models"), ModelSpec, {"model": "unsound"}),
+        pools=sound_pools,
+    )
+    # With a pool missing only because it is wrong itself, every mention of it would be a false complaint.
+    return None if unsound or not isinstance(default, str) else spec
+
+
+def _by_name(part: Any, kind: type[_Spec], needed: dict[str, Any]) -> dict[str, _Spec]:
+    found = {}
+    for name, value in part.items() if isinstance(part, dict) else ():
+        sound = dict(value) if isinstance(value, dict) else {}
+        try:
+            kind.model_validate(sound)
+        except ValidationError as error:
+            wrong = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
+            sound = needed | {key: inner for key, inner in sound.items() if key not in wrong}
+        found[str(name)] = kind.model_validate(sound)
+    return found
+
+
+def _path_of(text: str, spec: LLMSpec) -> KeyPath:
+    """The key path behind the text of one; names may contain dots, so the known ones are tried first."""
+    for group, names in (("providers", spec.providers), ("models", spec.models), ("pools", spec.pools)):
+        for name in sorted(names, key=len, reverse=True):
+            start = f"llm.{group}.{name}"
+            if text == start or text.startswith((f"{start}.", f"{start}[")):
+                return ("llm", group, name, *_rest(text[len(start) :]))
+    return tuple(text.split("."))
+
+
+def _rest(text: str) -> KeyPath:
+    number = _PART.search(text)
+    if number:
+        return (int(number.group(1)),)
+    return tuple(text.removeprefix(".").split(".")) if text else ()

@@ -1,0 +1,148 @@
+"""From pydantic's complaints to sentences for the operator, each with key and line, none with a secret."""
+
+from __future__ import annotations
+
+import difflib
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from gateway.redaction import Redactor
+from gateway.settings_source import KeyPath, Problem, Source, is_secret_name, show_path
+
+__all__ = ["explain", "problems_of"]
+
+_WANTED = {
+    "string_type": "text; put it in quotes if it looks like a number",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "tuple_type": 'a list, such as ["one", "two"]',
+    "list_type": 'a list, such as ["one", "two"]',
+    "dict_type": '"key: value" lines',
+    "model_type": '"key: value" lines',
+    "model_attributes_type": '"key: value" lines',
+    "path_type": "the path of a file",
+}
+
+
+def problems_of(error: ValidationError, source: Source, model: type[BaseModel]) -> list[Problem]:
+    """What pydantic complains about, as problems of the file."""
+    return [_problem(detail, source, model) for detail in error.errors(include_url=False)]
+
+
+def explain(source: Source, problems: list[Problem]) -> str:
+    """All problems as one readable text, in the order of the file."""
+    redactor = Redactor(source.secret_texts)
+    ordered = sorted(
+        problems, key=lambda problem: (problem.line or source.line_of(problem.path), problem.column)
+    )
+    lines = [redactor.configured(_shown(problem, source)) for problem in ordered]
+    unique = list(dict.fromkeys(lines))
+    count = "1 problem" if len(unique) == 1 else f"{len(unique)} problems"
+    return "\n".join([f"{source.path}: {count}", *(f"  {line}" for line in unique)])
+
+
+def _shown(problem: Problem, source: Source) -> str:
+    line = problem.line or (source.line_of(problem.path) if problem.path else 0)
+    where = [f"line {line}"] if line else []
+    if problem.column and not problem.path:
+        where.append(f"column {problem.column}")
+    if problem.path:
+        where.append(show_path(problem.path))
+    return f"{', '.join(where)}: {problem.message}" if where else problem.message
+
+
+def _problem(detail: ErrorDetails, source: Source, model: type[BaseModel]) -> Problem:
+    path = _known_path(detail["loc"], source)
+    match detail["type"]:
+        case "extra_forbidden":
+            return Problem(path, f"unknown key{_meant(path, model)}")
+        case "missing":
+            return Problem((*path, detail["loc"][-1]) if path != detail["loc"] else path, "is missing")
+        case "value_error":
+            return Problem(path, str(detail["ctx"]["error"]))
+        case "literal_error" | "enum":
+            return Problem(path, f"must be {detail['ctx']['expected']}{_given(detail, path, source)}")
+        case kind if kind in _WANTED:
+            return Problem(path, f"must be {_WANTED[kind]}{_given(detail, path, source)}")
+        case _:
+            said = detail["msg"].removeprefix("Input should be ")
+            text = f"must be {said}" if said != detail["msg"] else detail["msg"]
+            return Problem(path, text[:1].lower() + text[1:] + _given(detail, path, source))
+
+
+def _known_path(loc: tuple[int | str, ...], source: Source) -> KeyPath:
+    """
+    The part of ``loc`` that stands in the file.
+
+    Pydantic adds names of its own, of a union's member for example; those stand nowhere.
+    """
+    path: KeyPath = ()
+    for part in loc:
+        if (*path, part) in source.lines:
+            path = (*path, part)
+    return path
+
+
+def _given(detail: ErrorDetails, path: KeyPath, source: Source) -> str:
+    """What stands there instead, if it may be shown."""
+    value = detail.get("input")
+    if path in source.referenced or any(is_secret_name(part) for part in path):
+        return ""
+    if value is None:
+        return "; it is empty"
+    if isinstance(value, bool):
+        return f", not {str(value).lower()}"
+    if isinstance(value, int | float):
+        return f", not {value}"
+    return f", not {value!r}" if isinstance(value, str) and len(value) <= 60 else ""
+
+
+def _meant(path: KeyPath, model: type[BaseModel]) -> str:
+    owner = _model_at(model, path[:-1])
+    if owner is None:
+        return ""
+    near = difflib.get_close_matches(str(path[-1]), owner.model_fields, n=1, cutoff=0.6)
+    if near:
+        return f'; did you mean "{near[0]}"?'
+    return f"; known here: {', '.join(owner.model_fields)}"
+
+
+def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
+    annotation: Any = model
+    for part in path:
+        found = _model_in(annotation)
+        if found is not None:
+            field = found.model_fields.get(str(part))
+            if field is None:
+                return None
+            annotation = field.annotation
+        else:
+            # A mapping or a list: its elements are of the last type argument.
+            inner = [argument for argument in get_args(_bare(annotation)) if argument is not Ellipsis]
+            if not inner:
+                return None
+            annotation = inner[-1]
+    return _model_in(annotation)
+
+
+def _bare(annotation: Any) -> Any:
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    return annotation
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    annotation = _bare(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType):
+        return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+    return None

@@ -1,0 +1,214 @@
+"""
+Rows of ``gateway.db`` and the objects of the port, both ways. No SQL beyond lists of columns, no I/O.
+
+A text from the network may hold half of a surrogate pair, which is no Unicode and cannot be stored; it is
+replaced by the replacement character rather than refused, because a message that cannot be accepted would
+come again for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
+
+from agent_core.messages import InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
+from agent_core.models import Message
+from gateway.work.port import InboxRow, JournalLine, NewOutbound, OutboxRow, Step, Turn
+from gateway.work.states import InboxState, OutboxState
+
+__all__ = [
+    "INBOX",
+    "OUTBOX",
+    "dump",
+    "error_text",
+    "inbox_row",
+    "instant",
+    "journal_line",
+    "key_text",
+    "load_json",
+    "new_outbox",
+    "outbox_row",
+    "parse_key",
+    "step_of",
+    "stripped",
+    "to_json",
+]
+
+Raw = tuple[Any, ...]
+
+INBOX = (
+    "id, channel, account, native_id, session, kind, payload, state, attempts, deferrals, accepted_at, turn, "
+    "error, next_at"
+)
+OUTBOX = (
+    "id, inbox_id, key, channel, account, session, payload, state, attempts, uncertain_at, provider_id, "
+    "error, created_at"
+)
+_ERROR_CHARS = 2000
+
+
+@lru_cache(maxsize=8192)
+def key_text(session: SessionKey) -> str:
+    """The text of a session key, as it stands in the tables."""
+    return str(session)
+
+
+@lru_cache(maxsize=8192)
+def parse_key(text: str) -> SessionKey:
+    """The session key of a text from the tables."""
+    return SessionKey.parse(text)
+
+
+def instant(seconds: float) -> datetime:
+    """A time from the tables as an aware datetime."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def error_text(text: str) -> str:
+    """An error as it is kept: not longer than it helps."""
+    return _whole(text[:_ERROR_CHARS])
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_whole(str(name)): _mended(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_mended(inner) for inner in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return _whole(value.isoformat() if isinstance(value, datetime) else str(value))
+
+
+def dump(model: BaseModel) -> str:
+    """A model as JSON, whatever it holds."""
+    try:
+        return model.model_dump_json()
+    except PydanticSerializationError:
+        return json.dumps(_mended(model.model_dump(warnings=False)))
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    """A mapping as JSON, in ASCII, so that broken surrogates survive. What JSON cannot say becomes a text."""
+    return json.dumps(value, default=str)
+
+
+def load_json(text: str) -> dict[str, Any]:
+    """What `to_json` wrote."""
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def stripped(message: InboundMessage) -> InboundMessage:
+    """What is kept of a message that is only remembered as seen: who, when, where, but not what."""
+    return message.model_copy(update={"text": "", "context": {}, "attachments": ()})
+
+
+def inbox_row(raw: Raw) -> InboxRow:
+    """A row of ``SELECT {INBOX}``; of a forgotten message its keys are left."""
+    row_id, channel, account, native_id, session, kind, payload, state = raw[:8]
+    attempts, deferrals, accepted_at, turn, error, next_at = raw[8:14]
+    if payload is not None:
+        message = InboundMessage.model_validate_json(payload)
+    else:
+        message = InboundMessage(
+            channel=channel,
+            account=account,
+            native_id=native_id,
+            session=parse_key(session),
+            sender=Sender(address=""),
+            text="",
+            received_at=instant(accepted_at),
+            kind=kind,
+        )
+    return InboxRow(
+        id=row_id,
+        message=message,
+        state=InboxState(state),
+        attempts=attempts,
+        deferrals=deferrals,
+        accepted_at=instant(accepted_at),
+        turn=turn,
+        error=error,
+        next_at=None if next_at is None else instant(next_at),
+    )
+
+
+def outbox_row(raw: Raw) -> OutboxRow:
+    """A row of ``SELECT {OUTBOX}``; of a forgotten message its keys are left."""
+    row_id, inbox_id, key, channel, account, session, payload, state = raw[:8]
+    attempts, uncertain_at, provider_id, error, created_at = raw[8:13]
+    if payload is not None:
+        message = OutboundMessage.model_validate_json(payload)
+    else:
+        message = OutboundMessage(
+            id=key,
+            channel=channel,
+            account=account,
+            session=parse_key(session),
+            text="",
+            created_at=instant(created_at),
+            kind=OutboundKind.NOTICE,
+        )
+    return OutboxRow(
+        id=row_id,
+        inbox_id=inbox_id,
+        message=message,
+        state=OutboxState(state),
+        attempts=attempts,
+        uncertain_since=None if uncertain_at is None else instant(uncertain_at),
+        provider_id=provider_id,
+        error=error,
+    )
+
+
+def new_outbox(
+    outbound: Sequence[NewOutbound], *, secret: str, origin: str, now: float, turn: Turn | None = None
+) -> list[OutboundMessage]:
+    """
+    The messages that become outbox rows, with their keys.
+
+    A key is a hash of the database's secret, the origin (the turn's id) and the number within it: the same
+    whenever it is made again, different for everything else, and nothing that an outsider can guess.
+    """
+    made: list[OutboundMessage] = []
+    for number, new in enumerate(outbound):
+        digest = hashlib.sha256(f"{secret}\0{origin}\0{number}".encode()).hexdigest()[:32]
+        context = new.context
+        if not context and turn is not None and new.session == turn.session:
+            context = turn.rows[-1].message.context
+        made.append(
+            OutboundMessage(
+                id=digest,
+                channel=new.channel,
+                account=new.account,
+                session=new.session,
+                text=new.text,
+                created_at=instant(now),
+                kind=new.kind,
+                context=dict(context),
+            )
+        )
+    return made
+
+
+def journal_line(raw: Raw) -> JournalLine:
+    """A row of ``SELECT id, session, line FROM history_journal``."""
+    row_id, session, line = raw
+    return JournalLine(row_id, parse_key(session), Message.model_validate_json(line))
+
+
+def step_of(raw: Raw) -> Step:
+    """A row of ``SELECT number, kind, digest, request, result FROM turn_steps``."""
+    number, kind, digest, request, result = raw
+    return Step(number, kind, digest, load_json(request), None if result is None else load_json(result))

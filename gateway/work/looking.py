@@ -1,0 +1,123 @@
+"""
+The embedded store, third part: starting, looking, mending, forgetting, and leases.
+
+The SQL is in ``care.py`` and ``leases.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from agent_core.messages import SessionKey
+from agent_core.models import Purpose, Usage
+from gateway.work import care, leases, turns
+from gateway.work.codec import inbox_row, instant, key_text, outbox_row, parse_key
+from gateway.work.part import Part
+from gateway.work.port import InboxRow, OutboxRow, StoreStats, UsageRow
+from gateway.work.states import InboxState, OutboxState
+
+__all__ = ["Looking"]
+
+_PRUNE_ROWS = 2000
+
+
+class Looking(Part):
+    """The care of `gateway.work.port.WorkStore`."""
+
+    async def recover(self) -> None:
+        """Once at start: nobody works on anything at this moment."""
+        await self._writer.call("recover", care.recover)
+
+    async def open_sessions(self) -> list[tuple[SessionKey, float]]:
+        """Sessions with something to do, and in how many seconds their head is due."""
+        now = self._now()
+        found = await self._reader.call("open_sessions", lambda db: care.open_sessions(db, now))
+        return [(parse_key(session), due_s) for session, due_s in found]
+
+    async def inbox(
+        self, *, states: Sequence[InboxState] = (), session: SessionKey | None = None, limit: int = 50
+    ) -> list[InboxRow]:
+        """Rows, newest first. No states: all but IGNORED."""
+        key = None if session is None else key_text(session)
+        raws = await self._reader.call("inbox", lambda db: care.inbox(db, states, key, limit))
+        return [inbox_row(raw) for raw in raws]
+
+    async def inbox_row(self, inbox_id: int) -> tuple[InboxRow, list[OutboxRow]] | None:
+        """One row and what was or will be sent for it."""
+        found = await self._reader.call("inbox_row", lambda db: care.inbox_row(db, inbox_id))
+        return None if found is None else (inbox_row(found[0]), [outbox_row(raw) for raw in found[1]])
+
+    async def outbox(self, *, states: Sequence[OutboxState] = (), limit: int = 50) -> list[OutboxRow]:
+        """Rows, newest first."""
+        raws = await self._reader.call("outbox", lambda db: care.outbox(db, states, limit))
+        return [outbox_row(raw) for raw in raws]
+
+    async def requeue(self, inbox_id: int) -> SessionKey | None:
+        """A person wants it tried again."""
+        found = await self._writer.call("requeue", lambda db: care.requeue(db, inbox_id))
+        return None if found is None else parse_key(found)
+
+    async def drop(self, inbox_id: int) -> bool:
+        """A person gives it up."""
+        now = self._now()
+        return await self._writer.call("drop", lambda db: care.drop(db, inbox_id, now))
+
+    async def reset_session(self, session: SessionKey) -> None:
+        """Drop what waits in a session, before its history is reset."""
+        now, key = self._now(), key_text(session)
+        await self._writer.call("reset_session", lambda db: care.reset_session(db, key, now))
+
+    async def add_usage(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:
+        """Note what was spent outside of a completed turn."""
+        day, key = instant(self._now()).strftime("%Y-%m-%d"), key_text(session)
+        await self._writer.call("add_usage", lambda db: turns.spend(db, day, key, purpose.value, usage))
+
+    async def usage(self, *, days: int = 30) -> list[UsageRow]:
+        """What was spent, newest day first."""
+        since = instant(self._now() - (days - 1) * 86_400).strftime("%Y-%m-%d")
+        query = "SELECT * FROM usage WHERE day >= ? ORDER BY day DESC, session, purpose, model"
+        raws = await self._reader.call("usage", lambda db: db.execute(query, (since,)).fetchall())
+        return [
+            UsageRow(
+                day,
+                session,
+                purpose,
+                model,
+                Usage(
+                    prompt_tokens=given, completion_tokens=made, calls=calls, cost_usd=cost_usd, model=model
+                ),
+            )
+            for day, session, purpose, model, given, made, calls, cost_usd in raws
+        ]
+
+    async def stats(self) -> StoreStats:
+        """Counts and ages."""
+        now = self._now()
+        return await self._reader.call("stats", lambda db: care.stats(db, now))
+
+    async def prune(self, *, older_than_s: float) -> int:
+        """Forget payloads of rows that ended longer ago than this; their keys stay."""
+        before = self._now() - older_than_s
+        last_inbox, last_outbox = await self._reader.call("prune", care.last_ids)
+        forgotten = 0
+        # In small pieces, so that nobody waits for it.
+        for last, ended, forget in (
+            (last_inbox, care.ended_inbox, care.forget_inbox),
+            (last_outbox, care.ended_outbox, care.forget_outbox),
+        ):
+            for first in range(1, last + 1, _PRUNE_ROWS):
+                until = first + _PRUNE_ROWS - 1
+                ids = await self._reader.call("prune", partial(ended, first=first, last=until, before=before))
+                if ids:
+                    forgotten += await self._writer.call("prune", partial(forget, ids=ids, before=before))
+        return forgotten
+
+    async def lease(self, name: str, *, holder: str, ttl_s: float) -> int | None:
+        """Get or renew a lease: its fence, or None if it is taken."""
+        now = self._now()
+        return await self._writer.call("lease", lambda db: leases.lease(db, name, holder, ttl_s, now))
+
+    async def release_lease(self, name: str, *, holder: str) -> None:
+        """Give it back early; nothing happens if it is not held."""
+        await self._writer.call("release_lease", lambda db: leases.release_lease(db, name, holder))

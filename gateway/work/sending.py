@@ -1,0 +1,84 @@
+"""The embedded store, second part: the outbox. The SQL is in ``sends.py``."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from agent_core.messages import SessionKey
+from gateway.work import sends
+from gateway.work.codec import error_text, key_text, new_outbox, outbox_row
+from gateway.work.part import Part, pending
+from gateway.work.port import NewOutbound, OutboxRow
+
+__all__ = ["Sending"]
+
+
+class Sending(Part):
+    """The sending methods of `gateway.work.port.WorkStore`."""
+
+    async def post(self, outbound: Sequence[NewOutbound]) -> list[OutboxRow]:
+        """Put messages that answer nothing into the outbox."""
+        now = self._now()
+        messages = new_outbox(outbound, secret=self._secret, origin=secrets.token_hex(16), now=now)
+        ids = await self._writer.call(
+            "post", lambda db: sends.insert(db, messages, inbox_id=None, turn=None, now=now)
+        )
+        return pending(ids, messages, None)
+
+    async def next_sends(
+        self, channel: str, account: str, *, busy: Sequence[SessionKey] = (), limit: int = 16
+    ) -> list[OutboxRow]:
+        """Of each session that is not in ``busy`` its oldest open row, if that one is due."""
+        now, keys = self._now(), [key_text(session) for session in busy]
+        raws = await self._reader.call(
+            "next_sends", lambda db: sends.heads(db, channel, account, keys, limit=limit, now=now)
+        )
+        return [outbox_row(raw) for raw in raws]
+
+    async def next_send_in(
+        self, channel: str, account: str, *, busy: Sequence[SessionKey] = ()
+    ) -> float | None:
+        """Seconds until the next row that waits becomes due; None if none waits."""
+        now, keys = self._now(), [key_text(session) for session in busy]
+        return await self._reader.call(
+            "next_send_in", lambda db: sends.next_send_in(db, channel, account, keys, now)
+        )
+
+    async def sending(self, row: OutboxRow) -> None:
+        """``pending → sending``, ``attempts + 1``."""
+        await self._writer.call("sending", lambda db: sends.start(db, row.id), durable=False)
+
+    async def uncertain(self, row: OutboxRow) -> None:
+        """``sending → uncertain``, durable before this returns."""
+        now = self._now()
+        await self._writer.call("uncertain", lambda db: sends.to_uncertain(db, row.id, now))
+
+    async def sent(self, row: OutboxRow, provider_id: str) -> None:
+        """The server has it."""
+        now = self._now()
+        await self._writer.call("sent", lambda db: sends.sent(db, row.id, row.inbox_id, provider_id, now))
+
+    async def send_failed(
+        self, row: OutboxRow, error: str, *, delay_s: float | None, certain: bool = True
+    ) -> None:
+        """Not sent: for good, or to be tried again."""
+        now, text = self._now(), error_text(error)
+        next_at = None if delay_s is None else now + delay_s
+        await self._writer.call(
+            "send_failed",
+            lambda db: sends.failed(db, row.id, text, next_at=next_at, certain=certain, now=now),
+        )
+
+    async def park(self, row: OutboxRow, error: str) -> None:
+        """Nobody can find out whether it was sent: UNKNOWN, a person decides."""
+        text = error_text(error)
+        await self._writer.call("park", lambda db: sends.to_unknown(db, row.id, text))
+
+    async def delivered(self, channel: str, account: str, provider_id: str) -> str | None:
+        """The outbox key that was sent as ``provider_id``."""
+        query = "SELECT key FROM outbox WHERE provider_id = ? AND channel = ? AND account = ?"
+        found = await self._reader.call(
+            "delivered", lambda db: db.execute(query, (provider_id, channel, account)).fetchone()
+        )
+        return None if found is None else str(found[0])

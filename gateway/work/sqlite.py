@@ -1,0 +1,110 @@
+"""
+The embedded `WorkStore`: one SQLite file, one thread that writes, one that reads.
+
+This file opens and closes it. The port's calls become transactions in ``taking.py`` (the way in),
+``sending.py`` (the way out) and ``looking.py`` (everything else), each over the SQL of ``turns.py``,
+``sends.py``, ``care.py`` and ``leases.py``; ``worker.py`` and ``writer.py`` are the threads, ``schema.py`` is
+the file. Objects are turned into JSON and back on the event loop, so that the writing thread only writes.
+
+What survives what: with ``synchronous="full"`` everything that has returned survives a power cut, except for
+claims, ``sending`` marks, parked turns and cleared journal lines. Losing one of those is the same as having
+been interrupted before it, and all of them survive a killed process.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from agent_core.ports import Clock
+from gateway.work import schema
+from gateway.work.faults import is_damage
+from gateway.work.looking import Looking
+from gateway.work.port import StoreUnavailable
+from gateway.work.sending import Sending
+from gateway.work.taking import Taking
+from gateway.work.writer import Reader, Synchronous, Writer
+
+__all__ = ["SqliteWorkStore"]
+
+_BUSY_TIMEOUT_S = 5.0
+
+
+class SqliteWorkStore(Taking, Sending, Looking):
+    """
+    Implements `gateway.work.port.WorkStore`. Made by `open`, ended by `aclose` or ``async with``.
+
+    All calls come from the event loop on which it was opened.
+    """
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path | str,
+        *,
+        clock: Clock,
+        synchronous: Synchronous = "full",
+        busy_timeout_s: float = _BUSY_TIMEOUT_S,
+    ) -> Self:
+        """
+        Open the database, or make it, readable for its owner alone.
+
+        Args:
+            path: The file; its folder must exist.
+            clock: Where every time in the database comes from.
+            synchronous: ``full``: what has returned survives a power cut. ``normal``: it survives a kill.
+            busy_timeout_s: How long a lock of another program is waited for.
+
+        Raises:
+            StoreUnavailable: Not now.
+            StoreCorrupt, StoreTooNew: Not without a person; the file was not changed.
+        """
+        file = Path(path)
+        try:
+            schema.create_file(file)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the database cannot be made: {error.strerror}", path=str(file), operation="open"
+            ) from error
+        identity: list[str] = []
+
+        def connect() -> sqlite3.Connection:
+            db = schema.open_writer(file, busy_timeout_s=busy_timeout_s)
+            try:
+                schema.prepare(db, file)
+                schema.identify(db, identity)
+            except BaseException:
+                db.close()
+                raise
+            return db
+
+        writer = Writer(file, connect, synchronous=synchronous)
+        try:
+            await writer.call("open", lambda db: db.execute("SELECT COUNT(*) FROM positions").fetchone())
+        except BaseException as error:
+            await writer.aclose()
+            if isinstance(error.__cause__, sqlite3.Error) and is_damage(error.__cause__):
+                raise schema.corrupt(file, error.__cause__) from error.__cause__
+            raise
+        reader = Reader(file, lambda: schema.open_reader(file, busy_timeout_s=busy_timeout_s))
+        return cls(writer, reader, identity[0], clock)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Finish what is queued and let go of the database."""
+        await self._reader.aclose()
+        await self._writer.aclose()
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long the disk has not come back from the work in hand; for liveness checks and metrics."""
+        return max(self._writer.stalled_s, self._reader.stalled_s)

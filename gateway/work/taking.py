@@ -1,0 +1,218 @@
+"""
+The embedded store, first part: messages come in, turns are claimed, worked on and answered.
+
+The SQL is in ``turns.py``.
+"""
+# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent_core.messages import SessionKey
+from gateway.work import care, sends, turns
+from gateway.work.codec import (
+    dump,
+    error_text,
+    inbox_row,
+    instant,
+    journal_line,
+    key_text,
+    new_outbox,
+    step_of,
+    stripped,
+    to_json,
+)
+from gateway.work.part import Part, pending
+from gateway.work.port import (
+    Completion,
+    InboxRow,
+    JournalLine,
+    NewOutbound,
+    OutboxRow,
+    Pending,
+    Step,
+    Turn,
+)
+from gateway.work.states import InboxState
+
+__all__ = ["Taking"]
+
+
+class Taking(Part):
+    """Accepting, turns, steps and the history journal of `gateway.work.port.WorkStore`."""
+
+    async def accept(
+        self, channel: str, account: str, batch: Sequence[Pending], positions: Mapping[str, str]
+    ) -> list[InboxRow]:
+        """Commit a batch and the channel's new positions in one transaction, durably."""
+        now = self._now()
+        rows: list[turns.NewRow] = []
+        for entry in batch:
+            message = entry.message
+            if (message.channel, message.account) != (channel, account):
+                raise ValueError(
+                    f"a message of {message.channel}/{message.account} in a batch of {channel}/{account}"
+                )
+            ignored = entry.ignore is not None
+            rows.append(
+                turns.NewRow(
+                    native_id=message.native_id,
+                    session=key_text(message.session),
+                    kind=message.kind,
+                    payload=dump(stripped(message) if ignored else message),
+                    state=(InboxState.IGNORED if ignored else InboxState.READY).value,
+                    error=entry.ignore,
+                )
+            )
+        ids = await self._writer.call(
+            "accept", lambda db: turns.accept(db, channel, account, rows, positions=positions, now=now)
+        )
+        return [
+            InboxRow(
+                id=row_id,
+                message=entry.message if entry.ignore is None else stripped(entry.message),
+                state=InboxState.READY if entry.ignore is None else InboxState.IGNORED,
+                attempts=0,
+                deferrals=0,
+                accepted_at=instant(now),
+                turn=None,
+                error=entry.ignore,
+            )
+            for row_id, entry in zip(ids, batch, strict=True)
+            if row_id is not None
+        ]
+
+    async def position(self, channel: str, account: str, name: str) -> str | None:
+        """The committed position, or None."""
+        query = "SELECT value FROM positions WHERE channel = ? AND account = ? AND name = ?"
+        found = await self._reader.call(
+            "position", lambda db: db.execute(query, (channel, account, name)).fetchone()
+        )
+        return None if found is None else str(found[0])
+
+    async def claim(self, session: SessionKey, *, merge: int = 1) -> Turn | None:
+        """Take the head of the session, ``ready → running``."""
+        now, key = self._now(), key_text(session)
+        claimed = await self._writer.call(
+            "claim",
+            lambda db: turns.claim(db, key, merge, now),
+            durable=False,
+            undo=lambda db, done: turns.undo_claim(db, key, done, now),
+        )
+        if claimed is None:
+            return None
+        rows = tuple(inbox_row(_as_running(raw, claimed.turn)) for raw in claimed.rows)
+        first = claimed.first_deferred_at
+        return Turn(
+            id=claimed.turn,
+            session=session,
+            fence=claimed.fence,
+            rows=rows,
+            attempts=rows[0].attempts,
+            deferrals=rows[0].deferrals,
+            first_deferred_s=0.0 if first is None else max(0.0, now - first),
+        )
+
+    async def steps(self, turn: Turn) -> list[Step]:
+        """What earlier starts of this turn have done, by number."""
+        owned = _owned(turn)
+
+        def look(db: sqlite3.Connection) -> list[Any]:
+            turns.check_owned(db, owned)
+            query = (
+                "SELECT number, kind, digest, request, result FROM turn_steps WHERE turn = ? ORDER BY number"
+            )
+            return db.execute(query, (owned.turn,)).fetchall()
+
+        return [step_of(raw) for raw in await self._reader.call("steps", look)]
+
+    async def step_started(self, turn: Turn, step: Step) -> None:
+        """Record a step (``result`` None) durably before it has an effect."""
+        await self._record(turn, step, None)
+
+    async def step_finished(self, turn: Turn, step: Step) -> None:
+        """Record the result durably; replaces a record with the same number."""
+        await self._record(turn, step, None if step.result is None else to_json(step.result))
+
+    async def _record(self, turn: Turn, step: Step, result: str | None) -> None:
+        owned, raw = _owned(turn), (step.number, step.kind, step.digest, to_json(step.request), result)
+        await self._writer.call("step", lambda db: turns.record_step(db, owned, raw))
+
+    async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
+        """The rows become ANSWERED, together with everything that follows from the answer."""
+        now, owned = self._now(), _owned(turn)
+        messages = new_outbox(completion.outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
+        lines = [dump(message) for message in completion.history]
+        day, purpose, usage = instant(now).strftime("%Y-%m-%d"), completion.purpose.value, completion.usage
+        state = InboxState.ANSWERED if messages else InboxState.SETTLED
+
+        def write(db: sqlite3.Connection) -> list[int]:
+            turns.end(db, owned, state, now)
+            turns.journal(db, owned.session, lines)
+            turns.spend(db, day, owned.session, purpose, usage)
+            return sends.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now)
+
+        ids = await self._writer.call("complete", write)
+        return pending(ids, messages, owned.tail)
+
+    async def retry(self, turn: Turn, error: str, *, delay_s: float, deferral: bool) -> None:
+        """``running → ready``, not before ``delay_s``."""
+        now, owned, text = self._now(), _owned(turn), error_text(error)
+        counted = {"attempts": -1, "deferrals": 1} if deferral else {"attempts": 0, "deferrals": 0}
+        await self._writer.call(
+            "retry",
+            lambda db: turns.put_back(db, owned, next_at=now + delay_s, error=text, now=now, **counted),
+        )
+
+    async def bury(self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()) -> list[OutboxRow]:
+        """The turn failed for good: its rows are DEAD and the apology is in the outbox, together."""
+        now, owned, text = self._now(), _owned(turn), error_text(error)
+        messages = new_outbox(outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
+
+        def write(db: sqlite3.Connection) -> list[int]:
+            turns.end(db, owned, InboxState.DEAD, now, error=text)
+            return sends.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now)
+
+        return pending(await self._writer.call("bury", write), messages, owned.tail)
+
+    async def release(self, turn: Turn) -> None:
+        """Park a turn at shutdown: ``running → ready``, and this start does not count."""
+        now, owned = self._now(), _owned(turn)
+        await self._writer.call(
+            "release",
+            lambda db: turns.put_back(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now),
+            durable=False,
+        )
+
+    async def due_in(self, session: SessionKey) -> float | None:
+        """In how many seconds the head of the session is due."""
+        now, key = self._now(), key_text(session)
+        return await self._reader.call("due_in", lambda db: care.due_in(db, key, now))
+
+    async def journal(self, session: SessionKey | None = None) -> list[JournalLine]:
+        """Lines that may not be in their files yet, oldest first."""
+        where, arguments = ("", ()) if session is None else (" WHERE session = ?", (key_text(session),))
+        query = f"SELECT id, session, line FROM history_journal{where} ORDER BY id"
+        raws = await self._reader.call("journal", lambda db: db.execute(query, arguments).fetchall())
+        return [journal_line(raw) for raw in raws]
+
+    async def journal_done(self, ids: Sequence[int]) -> None:
+        """These lines are durable in their files."""
+        gone = [(row_id,) for row_id in ids]
+        await self._writer.call(
+            "journal_done",
+            lambda db: db.executemany("DELETE FROM history_journal WHERE id = ?", gone) and None,
+            durable=False,
+        )
+
+
+def _owned(turn: Turn) -> turns.Owned:
+    return turns.Owned(turn.id, turn.fence, key_text(turn.session), turn.rows[-1].id, len(turn.rows))
+
+
+def _as_running(raw: Sequence[Any], turn: str) -> tuple[Any, ...]:
+    """A claimable row as it is after the claim."""
+    return (*raw[:7], InboxState.RUNNING, raw[8] + 1, *raw[9:11], turn, raw[12], None)

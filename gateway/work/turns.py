@@ -1,0 +1,252 @@
+"""
+The way of a message through the inbox, as SQL: accepted, claimed, done in steps, answered or given up.
+
+Every function runs on the writer's connection inside of a transaction (or a savepoint) of its own. A claim is
+recognised by its turn and fence on rows that are ``running``; whoever does not find them has lost the turn.
+"""
+# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agent_core.models import Usage
+from gateway.work.codec import INBOX, Raw
+from gateway.work.port import LostTurn
+from gateway.work.states import InboxState
+
+__all__ = [
+    "Claim",
+    "NewRow",
+    "Owned",
+    "accept",
+    "check_owned",
+    "claim",
+    "end",
+    "journal",
+    "put_back",
+    "record_step",
+    "spend",
+    "undo_claim",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A message ready to be inserted."""
+
+    native_id: str
+    session: str
+    kind: str
+    payload: str
+    state: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What proves a claim: the turn, its fence, its session and how many rows it has."""
+
+    turn: str
+    fence: int
+    session: str
+    tail: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The raw rows of a turn, claimed."""
+
+    turn: str
+    fence: int
+    rows: Sequence[Raw]
+    first_deferred_at: float | None
+
+
+def accept(
+    db: sqlite3.Connection,
+    channel: str,
+    account: str,
+    rows: Sequence[NewRow],
+    *,
+    positions: Mapping[str, str],
+    now: float,
+) -> list[int | None]:
+    """Insert what is new and move the positions. Returns the new id for each row, None where it was known."""
+    ids: list[int | None] = []
+    for row in rows:
+        cursor = db.execute(
+            "INSERT INTO inbox (channel, account, native_id, session, kind, payload, state, error,"
+            " accepted_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (channel, account, native_id) DO NOTHING",
+            (
+                channel,
+                account,
+                row.native_id,
+                row.session,
+                row.kind,
+                row.payload,
+                row.state,
+                row.error,
+                now,
+                now if row.state == InboxState.IGNORED else None,
+            ),
+        )
+        ids.append(cursor.lastrowid if cursor.rowcount == 1 else None)
+    for name, value in positions.items():
+        db.execute(
+            "INSERT INTO positions VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (channel, account, name) DO UPDATE SET value = excluded.value",
+            (channel, account, name, value),
+        )
+    return ids
+
+
+_CLAIMABLE = f"SELECT {INBOX}, fence, first_deferred_at FROM inbox WHERE state = 'ready' AND session = ?"
+
+
+def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim | None:
+    """Take the head of a session; None if there is nothing to take."""
+    if db.execute(
+        "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1", (session,)
+    ).fetchone():
+        return None
+    waiting = db.execute(f"{_CLAIMABLE} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
+    if not waiting or not _due(waiting[0], now):
+        return None
+    turn = waiting[0][11]
+    if turn is not None:
+        rows = db.execute(f"{_CLAIMABLE} AND turn = ? ORDER BY id", (session, turn)).fetchall()
+    else:
+        rows = _mergeable(waiting, now)
+        turn = f"{rows[0][0]}-{secrets.token_hex(4)}"
+    fence = max(row[14] for row in rows) + 1
+    db.executemany(
+        "UPDATE inbox SET state = 'running', turn = ?, fence = ?, tail = ?, attempts = attempts + 1,"
+        " next_at = NULL WHERE id = ?",
+        [(turn, fence, rows[-1][0], row[0]) for row in rows],
+    )
+    deferred = [row[15] for row in rows if row[15] is not None]
+    return Claim(turn, fence, rows, min(deferred) if deferred else None)
+
+
+def _due(row: Raw, now: float) -> bool:
+    return row[13] is None or row[13] <= now
+
+
+def _mergeable(waiting: Sequence[Raw], now: float) -> list[Raw]:
+    """The rows from the head on that may become one turn: no ticks, none that waits or has a turn."""
+    head, *others = waiting
+    rows = [head]
+    if head[5] == "message":
+        for row in others:
+            if row[5] != "message" or row[11] is not None or not _due(row, now):
+                break
+            rows.append(row)
+    return rows
+
+
+_MINE = "state = 'running' AND session = ? AND turn = ? AND fence = ?"
+
+
+def _check(cursor: sqlite3.Cursor, owned: Owned) -> None:
+    if cursor.rowcount != owned.rows:
+        raise LostTurn(f"turn {owned.turn} is no longer ours")
+
+
+def check_owned(db: sqlite3.Connection, owned: Owned) -> None:
+    """
+    Look whether a claim still holds.
+
+    Raises:
+        LostTurn: It does not.
+    """
+    found = db.execute(f"SELECT 1 FROM inbox WHERE {_MINE} LIMIT 1", (owned.session, owned.turn, owned.fence))
+    if found.fetchone() is None:
+        raise LostTurn(f"turn {owned.turn} is no longer ours")
+
+
+def record_step(db: sqlite3.Connection, owned: Owned, step: tuple[int, str, str, str, str | None]) -> None:
+    """Write or replace a step of a turn."""
+    check_owned(db, owned)
+    db.execute(
+        "INSERT INTO turn_steps VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (turn, number) DO UPDATE SET"
+        " kind = excluded.kind, digest = excluded.digest, request = excluded.request,"
+        " result = excluded.result",
+        (owned.turn, *step),
+    )
+
+
+def end(
+    db: sqlite3.Connection, owned: Owned, state: InboxState, now: float, *, error: str | None = None
+) -> None:
+    """The rows of a turn leave ``running`` for good; its steps are dropped."""
+    cursor = db.execute(
+        f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_MINE}",
+        (state.value, now, owned.tail, error, owned.session, owned.turn, owned.fence),
+    )
+    _check(cursor, owned)
+    db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
+
+
+def put_back(
+    db: sqlite3.Connection,
+    owned: Owned,
+    *,
+    next_at: float | None,
+    error: str | None,
+    attempts: int,
+    deferrals: int,
+    now: float,
+) -> None:
+    """``running → ready`` with changed counters."""
+    cursor = db.execute(
+        "UPDATE inbox SET state = 'ready', next_at = ?, error = COALESCE(?, error), attempts = attempts + ?,"
+        " deferrals = deferrals + ?,"
+        " first_deferred_at = CASE WHEN ? > 0 THEN COALESCE(first_deferred_at, ?) ELSE first_deferred_at END"
+        f" WHERE {_MINE}",
+        (next_at, error, attempts, deferrals, deferrals, now, owned.session, owned.turn, owned.fence),
+    )
+    _check(cursor, owned)
+
+
+def undo_claim(db: sqlite3.Connection, session: str, claimed: Claim | None, now: float) -> None:
+    """Nobody took this claim: it has not happened."""
+    if claimed is not None:
+        owned = Owned(claimed.turn, claimed.fence, session, claimed.rows[-1][0], len(claimed.rows))
+        put_back(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now)
+
+
+def journal(db: sqlite3.Connection, session: str, lines: Sequence[str]) -> None:
+    """Commit history lines; they stay until their file has them."""
+    db.executemany(
+        "INSERT INTO history_journal (session, line) VALUES (?, ?)", [(session, line) for line in lines]
+    )
+
+
+def spend(db: sqlite3.Connection, day: str, session: str, purpose: str, usage: Usage) -> None:
+    """Add to what a day, a session, a purpose and a model have cost."""
+    if not (usage.calls or usage.prompt_tokens or usage.completion_tokens or usage.cost_usd):
+        return
+    db.execute(
+        "INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (day, session, purpose, model) DO UPDATE SET"
+        " prompt_tokens = prompt_tokens + excluded.prompt_tokens,"
+        " completion_tokens = completion_tokens + excluded.completion_tokens, calls = calls + excluded.calls,"
+        " cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN cost_usd"
+        " ELSE COALESCE(cost_usd, 0) + excluded.cost_usd END",
+        (
+            day,
+            session,
+            purpose,
+            usage.model,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.calls,
+            usage.cost_usd,
+        ),
+    )

@@ -1,0 +1,136 @@
+"""
+The two workers of the embedded store: `Writer` with group commit, `Reader` with snapshots.
+
+The writer makes one transaction of a batch, with a savepoint around each call, so that one that fails takes
+nobody along. Results are given out after the commit only. If every call of a batch is content with surviving
+the process (claims, ``sending`` marks), the commit is not synced: a later synced commit of the same log
+covers it, and after a power cut it is merely as if it had not happened.
+
+The reader wraps a batch in one transaction too: all its calls see one state, which is at least as new as
+their beginning.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from gateway.work.faults import name_of, needs_reopening, unavailable
+from gateway.work.worker import Call, Worker
+
+__all__ = ["Reader", "Synchronous", "Writer"]
+
+Synchronous = Literal["full", "normal"]
+_log = structlog.get_logger(__name__)
+
+
+class Writer(Worker):
+    """
+    The one thread that writes.
+
+    Args:
+        path: The database.
+        connect: Makes the connection.
+        synchronous: ``full`` syncs each commit that asks for it; ``normal`` none, so that a power cut may
+            take the last moments back, which a kill of the process does not.
+    """
+
+    def __init__(
+        self, path: Path, connect: Callable[[], sqlite3.Connection], *, synchronous: Synchronous
+    ) -> None:
+        self._full = synchronous == "full"
+        self._level: str | None = None
+        self._failing = False
+        super().__init__("store-writer", path, connect)
+
+    def _disconnect(self) -> None:
+        self._level = None
+        super()._disconnect()
+
+    def _serve(self, db: sqlite3.Connection, calls: Sequence[Call]) -> None:
+        try:
+            self._set_level(db, "FULL" if self._full and any(call.durable for call in calls) else "NORMAL")
+            db.execute("BEGIN IMMEDIATE")
+            if len(calls) == 1:
+                self._run_alone(db, calls[0])
+            else:
+                for call in calls:
+                    self._run_among_others(db, call)
+            db.execute("COMMIT")
+        except BaseException as error:
+            if isinstance(error, sqlite3.Error):
+                self._note_failure(error)
+            if not isinstance(error, sqlite3.Error) or needs_reopening(error):
+                self._disconnect()
+            elif db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        if self._failing and all(call.done for call in calls):
+            self._failing = False
+            _log.info("store.recovered", path=str(self.path))
+
+    def _set_level(self, db: sqlite3.Connection, level: str) -> None:
+        if level != self._level:
+            db.execute(f"PRAGMA synchronous = {level}")
+            self._level = level
+
+    def _run_alone(self, db: sqlite3.Connection, call: Call) -> None:
+        try:
+            call.value = call.run(db)
+            call.done = True
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
+            call.failed(error)
+            db.execute("ROLLBACK")
+            db.execute("BEGIN")
+
+    def _run_among_others(self, db: sqlite3.Connection, call: Call) -> None:
+        """Run one call; raises only if the whole transaction is lost with it."""
+        db.execute("SAVEPOINT one")
+        try:
+            call.value = call.run(db)
+            call.done = True
+        except Exception as error:
+            if isinstance(error, sqlite3.Error):
+                # SQLite may have given up the whole transaction by itself, for example on a full disk.
+                if needs_reopening(error) or not db.in_transaction:
+                    raise
+                self._note_failure(error)
+                call.failed(unavailable(error, self.path, call.name))
+            else:
+                call.failed(error)
+            db.execute("ROLLBACK TO one")
+        db.execute("RELEASE one")
+
+    def _note_failure(self, error: sqlite3.Error) -> None:
+        if not self._failing:
+            self._failing = True
+            _log.error("store.failed", path=str(self.path), sqlite=name_of(error), detail=str(error))
+
+
+class Reader(Worker):
+    """The thread that looks things up; its connection cannot write."""
+
+    def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+        super().__init__("store-reader", path, connect)
+
+    def _serve(self, db: sqlite3.Connection, calls: Sequence[Call]) -> None:
+        try:
+            db.execute("BEGIN")
+            for call in calls:
+                try:
+                    call.value = call.run(db)
+                    call.done = True
+                except sqlite3.Error:
+                    raise
+                except Exception as error:  # noqa: BLE001 - it belongs to the caller
+                    call.failed(error)
+            db.execute("COMMIT")
+        except BaseException:
+            self._disconnect()
+            raise

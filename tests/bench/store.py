@@ -1,0 +1,202 @@
+"""
+How fast the durable queue is: messages per second from acceptance to the committed answer, and latencies.
+
+``python -m tests.bench.store`` prints one JSON object; `measure` returns it. 16 acceptors hand in messages
+one by one, round robin over the sessions; the handler sleeps for a while and completes the turn with one
+answer and two history lines. A second number has the answers sent as well. ``fsync_delay_s`` adds that much
+to every fsync by a small library that is compiled and preloaded into a child process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.models import Message
+from gateway.clock import SystemClock
+from gateway.work.lanes import LaneDispatcher
+from gateway.work.port import Completion, NewOutbound, Pending
+from gateway.work.sqlite import SqliteWorkStore
+
+__all__ = ["measure"]
+
+ACCEPTORS = 16
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+async def measure(
+    *, sessions: int = 200, messages: int = 20, handler_s: float = 0.01, fsync_delay_s: float = 0.0
+) -> dict[str, Any]:
+    """
+    Run the load once and return what was measured.
+
+    ``msg_s`` counts to the commit of the answer, ``msg_s_sent`` to the commit of its having been sent.
+    ``skipped`` is set, and nothing measured, where fsync cannot be slowed down for lack of a C compiler.
+    """
+    if fsync_delay_s and "SQUIDBOT_FSYNC_DELAY_US" not in os.environ:
+        return await _in_slow_child(
+            sessions=sessions, messages=messages, handler_s=handler_s, fsync_delay_s=fsync_delay_s
+        )
+    with tempfile.TemporaryDirectory(prefix="squidbot-bench-") as folder:
+        result = await _run(Path(folder), sessions=sessions, messages=messages, handler_s=handler_s, send=False)
+    with tempfile.TemporaryDirectory(prefix="squidbot-bench-") as folder:
+        sent = await _run(Path(folder), sessions=sessions, messages=messages, handler_s=handler_s, send=True)
+    violations = result["order_violations"] + sent["order_violations"]
+    return {**result, "msg_s_sent": sent["msg_s"], "order_violations": violations, "fsync_delay_s": fsync_delay_s}
+
+
+async def _run(folder: Path, *, sessions: int, messages: int, handler_s: float, send: bool) -> dict[str, Any]:
+    load = _Load(await SqliteWorkStore.open(folder / "gateway.db", clock=SystemClock()), handler_s, send=send)
+    total = sessions * messages
+    keys = [SessionKey("bench", f"!room{number}:hs.test") for number in range(sessions)]
+    todo = iter([(key, number) for number in range(messages) for key in keys])
+    before_s, cpu = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    async with load.store, anyio.create_task_group() as tasks:
+        tasks.start_soon(load.dispatcher.run, load.work)
+        async with anyio.create_task_group() as acceptors:
+            for _ in range(ACCEPTORS):
+                acceptors.start_soon(load.accept_all, todo)
+        accepted_s = time.perf_counter() - before_s
+        while load.done < total:
+            await load.progress.wait()
+            load.progress = anyio.Event()
+        took_s = time.perf_counter() - before_s
+        load.dispatcher.stop()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "messages": total,
+        "msg_s": round(total / took_s),
+        "accepted_s": round(total / accepted_s),
+        "accept_ms": _percentiles(load.accept_s),
+        "dispatch_ms": _percentiles(load.dispatch_s),
+        "cpu_ms_per_message": round(
+            (after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime) / total * 1000, 3
+        ),
+        "order_violations": load.violations(messages),
+        "rss_mib": round(after.ru_maxrss / 1024, 1),
+    }
+
+
+class _Load:
+    """The acceptors, the handler and what they see."""
+
+    def __init__(self, store: SqliteWorkStore, handler_s: float, *, send: bool) -> None:
+        self.store = store
+        self.dispatcher = LaneDispatcher(concurrency=1000)
+        self.progress = anyio.Event()
+        self.done = 0
+        self.accept_s: list[float] = []
+        self.dispatch_s: list[float] = []
+        self._handler_s = handler_s
+        self._send = send
+        self._accepted_at: dict[tuple[SessionKey, int], float] = {}
+        self._seen: dict[SessionKey, list[int]] = defaultdict(list)
+
+    async def accept_all(self, todo: Any) -> None:
+        for key, number in todo:
+            message = InboundMessage(
+                channel="bench",
+                account="@bot:hs.test",
+                native_id=f"{key}#{number}",
+                session=key,
+                sender=Sender(address="@alice:hs.test"),
+                text=f"message {number} of an ordinary length, as people write them",
+                received_at=datetime.now(UTC),
+                context={"event": f"${number}"},
+            )
+            begun = time.perf_counter()
+            await self.store.accept("bench", "@bot:hs.test", [Pending(message)], {"next_batch": f"s{number}"})
+            now = time.perf_counter()
+            self.accept_s.append(now - begun)
+            self._accepted_at[key, number] = now
+            self.dispatcher.wake(key)
+
+    async def work(self, key: SessionKey) -> None:
+        while (turn := await self.store.claim(key)) is not None:
+            number = int(turn.head.message.native_id.rpartition("#")[2])
+            now = time.perf_counter()
+            if not self._seen[key] or self._seen[key][-1] < number - 1:
+                pass
+            waited = now - max(self._accepted_at.get((key, number), now), self._free_at(key))
+            self.dispatch_s.append(waited)
+            await anyio.sleep(self._handler_s)
+            self._seen[key].append(number)
+            rows = await self.store.complete(
+                turn,
+                Completion(
+                    outbound=[NewOutbound("bench", "@bot:hs.test", key, f"answer to {number}")],
+                    history=[
+                        Message(role="user", content=turn.head.message.text, id=f"{turn.id}.0", turn=turn.id),
+                        Message(role="assistant", content="answer", id=f"{turn.id}.1", turn=turn.id),
+                    ],
+                ),
+            )
+            self._freed[key] = time.perf_counter()
+            if self._send:
+                for row in rows:
+                    await self.store.sending(row)
+                    await self.store.uncertain(row)
+                    await self.store.sent(row, f"${row.id}")
+            self.done += 1
+            self.progress.set()
+
+    @property
+    def _freed(self) -> dict[SessionKey, float]:
+        return self.__dict__.setdefault("freed", {})
+
+    def _free_at(self, key: SessionKey) -> float:
+        """When the session's turn before had ended: only then could the next one begin."""
+        return self._freed.get(key, 0.0)
+
+    def violations(self, messages: int) -> int:
+        """Sessions whose messages were not handled exactly once and in order."""
+        return sum(seen != list(range(messages)) for seen in self._seen.values())
+
+
+def _percentiles(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {name: round(ordered[int(len(ordered) * share)] * 1000, 2) for name, share in (("p50", 0.5), ("p99", 0.99))}
+
+
+async def _in_slow_child(*, fsync_delay_s: float, **load: Any) -> dict[str, Any]:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return {"skipped": "no C compiler, so fsync cannot be slowed down", "fsync_delay_s": fsync_delay_s}
+    with tempfile.TemporaryDirectory(prefix="squidbot-bench-") as folder:
+        library = Path(folder) / "slow_fsync.so"
+        source = Path(__file__).with_name("slow_fsync.c")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
+        child = await anyio.run_process(
+            [sys.executable, "-m", "tests.bench.store", json.dumps({**load, "fsync_delay_s": fsync_delay_s})],
+            cwd=_ROOT,
+            env={
+                **os.environ,
+                "LD_PRELOAD": str(library),
+                "SQUIDBOT_FSYNC_DELAY_US": str(round(fsync_delay_s * 1_000_000)),
+            },
+        )
+    result: dict[str, Any] = json.loads(child.stdout)
+    return result
+
+
+def main() -> None:
+    """Print one measurement; the first argument is a JSON object of `measure`'s arguments."""
+    arguments = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    print(json.dumps(anyio.run(lambda: measure(**arguments))))
+
+
+if __name__ == "__main__":
+    main()

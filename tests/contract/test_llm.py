@@ -1,0 +1,177 @@
+"""Every `LLMPort` of ours is held to the same promises: both clients, the demo model, a pool of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from agent_core.errors import ModelError
+from agent_core.llm.demo_model import DemoModel
+from agent_core.llm.litellm_client import LiteLLMClient, close_clients, ensure_loaded
+from agent_core.llm.openai_client import OpenAIClient
+from agent_core.llm.pools import ModelPool
+from agent_core.llm.streaming import AnswerLimits
+from agent_core.models import Message, ToolCall
+from tests.clock import LoopClock, ManualClock
+from tests.contract.llm import LLMContract, Situation, collect
+from tests.fake_openai import TOO_LONG, Call, Cut, FakeOpenAI, Say, Status
+
+# litellm 1.105 asks pydantic objects for attributes that pydantic wants to be asked of their class.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm")
+
+LIMITS = AnswerLimits(first_token_s=20.0, idle_s=20.0, total_s=25.0)
+REPLIES = {
+    Situation.TALK: Say("Good ", "morning", "!"),
+    Situation.CALL: Say("One moment. ", calls=[Call("memory_write", '{"content": "- tea"}')]),
+    Situation.GARBAGE: Say(calls=[Call("memory_write", '{"content": "half')]),
+    Situation.EMPTY: Say(),
+    Situation.AUTH: Status(401, "Incorrect API key provided: sk-test"),
+    Situation.RATE: Status(429, "slow down", headers={"retry-after": "2"}),
+    Situation.LONG: TOO_LONG,
+    Situation.AWAY: Status(500, "oops", type="server_error"),
+    Situation.CUT: Cut(["I was ", "about to"]),
+    Situation.ENDLESS: Say(*["and on "] * 2000, pause_s=0.05),
+}
+SENTENCES = {
+    Situation.TALK: "hello",
+    Situation.CALL: "please remember that tea",
+    Situation.GARBAGE: "!garbage",
+    Situation.EMPTY: "!empty",
+    Situation.AUTH: "!auth",
+    Situation.RATE: "!ratelimit",
+    Situation.LONG: "!toolong",
+    Situation.AWAY: "!timeout",
+    Situation.CUT: "!cut",
+    Situation.ENDLESS: "!endless",
+}
+
+
+class FakeServerRig:
+    """A client with the fake server behind it."""
+
+    def __init__(self, fake: FakeOpenAI, llm: OpenAIClient | LiteLLMClient) -> None:
+        self.fake = fake
+        self.llm = llm
+
+    async def arrange(self, situation: Situation) -> list[Message]:
+        self.fake.plan(REPLIES[situation])
+        return [Message(role="system", content="Be brief."), Message(role="user", content="Good morning?")]
+
+
+class DemoRig:
+    """The demo model, which understands magic words."""
+
+    def __init__(self) -> None:
+        self.llm = DemoModel()
+
+    async def arrange(self, situation: Situation) -> list[Message]:
+        return [
+            Message(role="system", content="Be brief."),
+            Message(role="user", content=SENTENCES[situation]),
+        ]
+
+
+@pytest.fixture(scope="module")
+def warm_litellm() -> None:
+    """Import litellm once; that takes seconds."""
+    asyncio.run(ensure_loaded())
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeOpenAI]:
+    async with FakeOpenAI() as server:
+        yield server
+
+
+class TestOpenAIClient(LLMContract):
+    """The plain client."""
+
+    @pytest.fixture
+    async def rig(self, fake: FakeOpenAI) -> AsyncIterator[FakeServerRig]:
+        client = OpenAIClient(
+            "openai/test", api_base=fake.api_base, clock=LoopClock(), api_key="sk-test", limits=LIMITS
+        )
+        yield FakeServerRig(fake, client)
+        await client.aclose()
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.usefixtures("warm_litellm")
+class TestLiteLLMClient(LLMContract):
+    """litellm. Its streamed tool call is the test that catches releases which fail on every call with tools."""
+
+    @pytest.fixture
+    async def rig(self, fake: FakeOpenAI) -> AsyncIterator[FakeServerRig]:
+        client = LiteLLMClient(
+            "openai/test", api_base=fake.api_base, clock=LoopClock(), api_key="sk-test", limits=LIMITS
+        )
+        yield FakeServerRig(fake, client)
+        await close_clients()
+
+    async def test_the_server_sees_one_request_with_the_tools(self, rig: FakeServerRig):
+        """A streamed call with tools is one request that carries them; a failure is one request as well."""
+        await self.test_a_tool_call_comes_complete(rig, stream=True)
+        (request,) = rig.fake.requests
+        assert request["tools"][0]["function"]["name"] == "memory_write"
+        assert request["stream_options"] == {"include_usage": True}
+
+        rig.fake.requests.clear()
+        with pytest.raises(ModelError):
+            await collect(rig.llm, await rig.arrange(Situation.AWAY))
+        assert len(rig.fake.requests) == 1
+
+
+class TestDemoModel(LLMContract):
+    """The model that is shipped."""
+
+    @pytest.fixture
+    def rig(self) -> DemoRig:
+        return DemoRig()
+
+
+class TestPool(LLMContract):
+    """A pool with one member keeps the promises of the member."""
+
+    @pytest.fixture
+    def rig(self) -> DemoRig:
+        rig = DemoRig()
+        rig.llm = ModelPool("main", [("demo", DemoModel())], ManualClock())  # type: ignore[assignment]
+        return rig
+
+
+class HastyModel(DemoModel):
+    """A naive double: it hands calls out before the text, keeps broken answers quiet, and hides garbage."""
+
+    async def _answer(self, messages, tools, *, stream):
+        reply = self._reply(messages, tools)
+        for call in reply.calls:
+            yield ToolCall(id=call.id, name=call.name, arguments=call.arguments)
+        yield reply.text or "Let me see."
+
+
+class TestTheContractBites:
+    """Negative control: a naive model fails the promises that it breaks."""
+
+    @pytest.fixture
+    def rig(self) -> DemoRig:
+        rig = DemoRig()
+        rig.llm = HastyModel()
+        return rig
+
+    @pytest.mark.parametrize(
+        "promise",
+        [
+            lambda rig: LLMContract().test_text_comes_in_pieces_and_the_usage_last(rig),
+            lambda rig: LLMContract().test_a_tool_call_comes_complete(rig, stream=True),
+            lambda rig: LLMContract().test_garbage_as_arguments_is_kept_as_such(rig, stream=True),
+            lambda rig: LLMContract().test_an_empty_answer_is_an_error(rig, stream=True),
+            lambda rig: LLMContract().test_a_broken_stream_says_what_came_before(rig),
+            lambda rig: LLMContract().test_an_error_does_not_stay(rig),
+        ],
+    )
+    async def test_a_naive_model_fails(self, rig: DemoRig, promise):
+        """Each of these promises notices."""
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            await promise(rig)

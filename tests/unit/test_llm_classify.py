@@ -1,0 +1,140 @@
+"""Failures at a model as errors of ours."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from agent_core.errors import ContextTooLong, ModelAuthFailed, ModelRateLimited, ModelRefused, ModelUnavailable
+from agent_core.llm.causes import failure_of
+from agent_core.llm.classify import Failure, classify, empty_answer, retry_after_s
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+def kind(**known):
+    return type(classify(Failure(**known), model="m", now=NOW))
+
+
+class TestClassify:
+    @pytest.mark.parametrize(
+        ("status", "text", "expected"),
+        [
+            (401, "invalid_request_error", ModelAuthFailed),
+            (402, "no credit", ModelAuthFailed),
+            (403, "country not supported", ModelAuthFailed),
+            (403, "flagged by moderation", ModelRefused),
+            (400, "API key not valid. Please pass a valid API key.", ModelAuthFailed),
+            (404, "model not found", ModelRefused),
+            (400, "This model's maximum context length is 8192 tokens", ContextTooLong),
+            (400, "prompt is too long: 210000 tokens > 200000 maximum", ContextTooLong),
+            (400, "the request exceeds the available context size", ContextTooLong),
+            (413, "request_too_large", ContextTooLong),
+            (400, "bad temperature", ModelRefused),
+            (422, "bad", ModelRefused),
+            (408, "timeout", ModelUnavailable),
+            (429, "slow down", ModelRateLimited),
+            (429, "maximum context length", ModelRateLimited),
+            (500, "maximum context length", ModelUnavailable),
+            (503, "overloaded", ModelUnavailable),
+            (529, "overloaded", ModelUnavailable),
+            (None, "cannot be read", ModelUnavailable),
+        ],
+    )
+    def test_by_status_then_by_text(self, status, text, expected):
+        """The status decides first; the text only where the status leaves it open."""
+        assert kind(status=status, text=text) is expected
+
+    def test_a_dead_connection_beats_a_made_up_status(self):
+        """No answer came, so no status is believed."""
+        assert kind(status=401, text="Connection error.", transport=True) is ModelUnavailable
+
+    def test_the_key_is_not_in_the_text(self):
+        """What the provider repeats of the key stays out of the log, and long texts are cut."""
+        error = classify(Failure(status=401, text="Incorrect: sk-abcdef " + "x" * 999, secret="sk-abcdef"), model="m", now=NOW)
+
+        assert "sk-abcdef" not in str(error)
+        assert len(str(error)) < 400
+
+    def test_a_spent_quota_is_not_asked_about_every_second(self):
+        """A quota that is used up is temporary, but not soon over, and says so."""
+        error = classify(Failure(status=429, text="You exceeded your current quota", code="insufficient_quota"), model="m", now=NOW)
+
+        assert isinstance(error, ModelRateLimited)
+        assert error.retry_after_s == 600
+        assert "quota" in error.public
+
+    @pytest.mark.parametrize("finish", ["content_filter", "length"])
+    def test_an_empty_answer_with_a_reason(self, finish):
+        """A filter that struck, or thinking that took all tokens: asking again does not help."""
+        error = empty_answer("m", finish)
+
+        assert "empty" not in error.fields
+        assert error.public != empty_answer("m", "stop").public
+
+
+class TestRetryAfter:
+    @pytest.mark.parametrize(
+        ("headers", "expected"),
+        [
+            ({"Retry-After": "7"}, 7.0),
+            ({"retry-after": "0.5"}, 0.5),
+            ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+            ({"retry-after": "Fri, 20 Nov 2026 12:00:30 GMT"}, 30.0),
+            ({"retry-after": "Fri, 20 Nov 2026 11:00:00 GMT"}, 0.0),
+            ({"retry-after": "99999999"}, 3600.0),
+            ({"retry-after": "-5"}, None),
+            ({"retry-after": "inf"}, None),
+            ({"retry-after": "soon"}, None),
+            ({"retry-after": ""}, None),
+            ({}, None),
+        ],
+    )
+    def test_what_is_read(self, headers, expected):
+        """Seconds, milliseconds and dates; never negative, never more than an hour, nonsense is nothing."""
+        assert retry_after_s(headers, NOW) == expected
+
+
+class FakeResponse:
+    headers = {"Retry-After": "7"}
+
+
+class FakeStatus(Exception):
+    status_code = 429
+    response = FakeResponse()
+
+
+class TestCauses:
+    def test_status_and_headers_from_below(self):
+        """A wrapper without status gets that of its cause, and the headers as well."""
+        try:
+            try:
+                raise FakeStatus("429")
+            except FakeStatus as inner:
+                raise RuntimeError("wrapped") from inner
+        except RuntimeError as error:
+            failure = failure_of(error)
+
+        assert failure.status == 429
+        assert failure.headers["retry-after"] == "7"
+        assert not failure.transport
+
+    def test_a_refused_connection_below_a_made_up_status(self):
+        """An OSError anywhere in the chain means that no answer came."""
+        try:
+            try:
+                raise ConnectionRefusedError(111, "refused")
+            except OSError:
+                raise FakeStatus("made up")  # noqa: B904 - libraries forget it, and the context is enough
+        except FakeStatus as error:
+            failure = failure_of(error)
+
+        assert failure.transport
+
+    def test_a_chain_that_bites_its_tail(self):
+        """A circle of causes ends."""
+        first, second = ValueError("a"), ValueError("b")
+        first.__cause__, second.__cause__ = second, first
+
+        assert failure_of(first).status is None
