@@ -26,8 +26,8 @@ __all__ = [
     "SessionKeyField",
 ]
 
-_SAFE_IN_KEY = re.compile(r"[A-Za-z0-9!@#$&'*+,.;<>^_`{|}~\-=]")
-_SAFE_IN_FILE = re.compile(r"[A-Za-z0-9_\-]")
+_SAFE_IN_KEY = re.compile(r"[A-Za-z0-9!@#$&'*+,.;<>^_`{|}~\-=]+")
+_SAFE_IN_FILE = re.compile(r"[A-Za-z0-9_\-]+")
 _FILE_NAME_LIMIT = 150
 
 
@@ -108,6 +108,8 @@ class SessionKey:
 
 
 def _escape(text: str, mark: str, safe: re.Pattern[str]) -> str:
+    if safe.fullmatch(text) and mark not in text:
+        return text  # nearly always, and keys are made for every message
     return "".join(
         char if safe.fullmatch(char) and char != mark else "".join(f"{mark}{byte:02x}" for byte in _raw(char))
         for char in text
@@ -119,6 +121,8 @@ def _raw(text: str) -> bytes:
 
 
 def _unescape(text: str, mark: str) -> str:
+    if mark not in text:
+        return text
     out = bytearray()
     position = 0
     while position < len(text):

@@ -156,12 +156,14 @@ class SessionRunner:
             lane.running = True
             self._waiting -= 1
             self._running += 1
-            self._tasks.start_soon(self._run_one, session, lane, lane.jobs.popleft(), name=f"session {session}")
+            self._tasks.start_soon(
+                self._run_one, session, lane, lane.jobs.popleft(), name=f"session {session}"
+            )
 
     async def _run_one(self, session: SessionKey, lane: _Lane, job: Job) -> None:
         try:
             await job()
-        except Exception:
+        except Exception:  # noqa: BLE001 - the actor outlives its jobs; each is logged and counted
             self._failed += 1
             _log.exception("session.failed", session=str(session))
         finally:

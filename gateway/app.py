@@ -8,31 +8,33 @@ one is told before anything else happens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from zoneinfo import ZoneInfo
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.llm.build import Models, build_models
 from agent_core.memory.manager import MemoryManager
-from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Session
 from agent_core.ports import Clock, LLMPort, MemoryPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
-from agent_core.skills import SkillsLoader
+from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.registry import ToolRegistry
 from channels.base import Channel
-from gateway.access import Access, Alias
+from channels.heartbeat import HeartbeatChannel
+from channels.terminal import TerminalChannel
+from gateway.access import Access, Role
 from gateway.clock import SystemClock
 from gateway.delivery import Delivery
 from gateway.history import HistoryWriter
 from gateway.home import Home
-from gateway.lifecycle import Gateway, Parts
+from gateway.lifecycle import CAN_SEND, Gateway, Parts
 from gateway.router import ChannelInbox, Intake
 from gateway.settings import Settings
-from gateway.supervisor import ChannelStatus, Supervisor
+from gateway.supervisor import Supervisor
 from gateway.target import OwnerTarget
 from gateway.turns import TurnHandler, TurnPolicy
 from gateway.work.lanes import LaneDispatcher
@@ -51,6 +53,7 @@ class Overrides:
         clock: Where time comes from.
         channels: Used instead of the configured channels, with their queue modes.
         models: Models by the name of their key under ``llm.models``.
+        allow_from: Who may talk on those channels, besides what the settings say.
         wrap_store, wrap_memory: Put something around the store or the memory.
         tools: Tools for every run, besides the built-in ones.
     """
@@ -58,6 +61,7 @@ class Overrides:
     clock: Clock | None = None
     channels: Mapping[str, tuple[Channel, str]] | None = None
     models: Mapping[str, LLMPort] | None = None
+    allow_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     wrap_store: Callable[[WorkStore], WorkStore] = lambda store: store
     wrap_memory: Callable[[MemoryPort], MemoryPort] = lambda memory: memory
     tools: Sequence[ToolPort] = ()
@@ -88,12 +92,15 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         home.database, clock=clock, synchronous="full" if settings.gateway.durability == "full" else "normal"
     )
     store = overrides.wrap_store(sqlite)
-    memory = overrides.wrap_memory(JsonlMemory(home.path, clock=clock))
-    models = build_models(settings.llm.spec, clock, given=overrides.models)
-    channels = overrides.channels if overrides.channels is not None else _channels(settings, home, clock)
-    access = _access(settings, channels)
+    workspace = home.path(settings.agents.workspace)
+    memory = overrides.wrap_memory(JsonlMemory(home.root, clock=clock, workspace=workspace))
+    models = build_models(settings.llm, clock, given=overrides.models)
+    access = Access(settings.owner.aliases, {**settings.allow_from(), **overrides.allow_from})
+    channels = overrides.channels
+    if channels is None:
+        channels = _channels(settings, home, workspace, clock, access)
 
-    skills = SkillsLoader(home.workspace / "skills")
+    skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
     registry = ToolRegistry()
     registry.register(ReadSkillTool(skills))
     for tool in overrides.tools:
@@ -114,7 +121,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         return [MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown)]
 
     deliveries = {name: Delivery(channel, store, clock) for name, (channel, _) in channels.items()}
-    dispatcher = LaneDispatcher(limit=settings.gateway.max_concurrent_turns, clock=clock)
+    dispatcher = LaneDispatcher(
+        concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions
+    )
     history = HistoryWriter(store, memory)
     handler = TurnHandler(
         store=store,
@@ -129,13 +138,24 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
         pools=_pools(settings, models),
         on_outbox=lambda name: deliveries[name].wake(),
-        zone=_zone(settings),
+        zone=settings.agents.heartbeat.schedule().zone,
         policy=TurnPolicy(),
     )
     intake = Intake()
-    supervisor = Supervisor(clock, on_change=lambda status: _link_changed(deliveries, status))
-    for channel, _ in channels.values():
-        supervisor.watch(channel, _inbox(channel, store, dispatcher, access, intake, supervisor))
+    supervisor = Supervisor(
+        clock, on_change=lambda status: deliveries[status.name].link(up=status.state in CAN_SEND)
+    )
+    for name, (channel, _) in channels.items():
+        inbox = ChannelInbox(
+            name,
+            channel.account,
+            store=store,
+            dispatcher=dispatcher,
+            access=access,
+            intake=intake,
+            report=partial(supervisor.report, name),
+        )
+        supervisor.watch(channel, inbox)
     parts = Parts(
         clock=clock,
         store=store,
@@ -149,4 +169,55 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         at_close=[models.aclose],
     )
     gateway = Gateway(parts, drain_s=settings.gateway.drain_seconds)
-    return Built(gateway, store, memory, models, supervisor, {name: channel for name, (channel, _) in channels.items()})
+    return Built(
+        gateway, store, memory, models, supervisor, {name: channel for name, (channel, _) in channels.items()}
+    )
+
+
+def _channels(
+    settings: Settings, home: Home, workspace: Path, clock: Clock, access: Access
+) -> dict[str, tuple[Channel, str]]:
+    """The configured channels by name, each with its queue mode. Imported here: nobody pays for what is off."""
+    channels: dict[str, tuple[Channel, str]] = {"terminal": (TerminalChannel(now=clock.now), "merge")}
+    matrix, email = settings.channels.matrix, settings.channels.email
+    if matrix is not None and matrix.enabled:
+        from channels.matrix.channel import MatrixChannel  # noqa: PLC0415 - nio is heavy
+
+        def may_invite(user_id: str) -> bool:
+            return access.role("matrix", user_id, verified=True) is not Role.STRANGER
+
+        state = home.state("matrix")
+        channels["matrix"] = (
+            MatrixChannel("matrix", matrix, state_dir=state, clock=clock, may_invite=may_invite),
+            matrix.queue,
+        )
+    if email is not None and email.enabled:
+        from channels.email.channel import EmailChannel  # noqa: PLC0415 - loaded where it is used
+
+        channels["email"] = (
+            EmailChannel("email", email, state_dir=home.state("email"), clock=clock),
+            email.queue,
+        )
+    heartbeat = settings.agents.heartbeat
+    if heartbeat.enabled and channels.keys() & {"matrix", "email"}:
+        channels["heartbeat"] = (
+            HeartbeatChannel(heartbeat.schedule(), checklist=workspace / "HEARTBEAT.md", clock=clock),
+            "each",
+        )
+    return channels
+
+
+def _pools(settings: Settings, models: Models) -> Callable[[Purpose], LLMPort | None]:
+    by_purpose = {Purpose.HEARTBEAT: settings.agents.heartbeat.pool}
+
+    def pool_for(purpose: Purpose) -> LLMPort | None:
+        return models.pool(by_purpose.get(purpose, ""))
+
+    return pool_for
+
+
+def _limits(settings: Settings) -> TurnLimits:
+    limits = settings.llm.limits
+    return TurnLimits(
+        steps=limits.steps, seconds=limits.seconds, tokens=limits.tokens, tool_seconds=limits.tool_seconds
+    )

@@ -18,6 +18,7 @@ __all__ = [
     "Described",
     "Description",
     "GatewayError",
+    "ListenFailed",
     "NotFound",
     "StateUnusable",
     "describe",
@@ -65,6 +66,12 @@ class StateUnusable(GatewayError):
     """The home folder cannot be used."""
 
     exit_code = 74  # EX_IOERR
+
+
+class ListenFailed(GatewayError):
+    """The address for health and metrics cannot be used."""
+
+    exit_code = 74
 
 
 class NotFound(GatewayError):

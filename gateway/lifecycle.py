@@ -26,17 +26,18 @@ from gateway.backoff import BackoffPolicy
 from gateway.delivery import Delivery
 from gateway.history import HistoryWriter
 from gateway.router import Intake
-from gateway.supervisor import ChannelStatus, Supervisor
+from gateway.supervisor import Supervisor
 from gateway.turns import TurnHandler
 from gateway.work.port import Dispatcher, StoreUnavailable, WorkStore
 
-__all__ = ["Gateway", "Parts"]
+__all__ = ["CAN_SEND", "Gateway", "Parts"]
 
 _RECOVER_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _CLOSE_LIMIT_S = 5.0
 _CARE_EVERY_S = 3600.0
 _FORGET_AFTER_S = 90 * 86_400.0
-_CAN_SEND = (LinkState.UP, LinkState.CATCHING_UP)
+CAN_SEND = (LinkState.UP, LinkState.CATCHING_UP)
+"""In these states of its link a channel is given messages to send."""
 _log = structlog.get_logger(__name__)
 
 
@@ -71,13 +72,14 @@ class Gateway:
         self._drain_s = drain_s
         self._stop = anyio.Event()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
     def stop(self) -> None:
         """Drain and end; `run` returns when that is done."""
         self._stop.set()
-
-    def link_changed(self, status: ChannelStatus) -> None:
-        """A channel's link has changed: nothing is sent while it is down."""
-        self.parts.deliveries[status.name].link(up=status.state in _CAN_SEND)
 
     async def run(self) -> None:
         """Run until `stop`, or until cancelled: then without draining, as after a second signal."""

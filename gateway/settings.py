@@ -8,10 +8,11 @@ then what only the whole can show: names of pools, models and providers that do 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +23,7 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     ValidationError,
+    model_validator,
 )
 
 from agent_core.llm.build import LLMSpec
@@ -45,6 +47,7 @@ __all__ = [
     "Settings",
     "SkillSettings",
     "TurnLimitSettings",
+    "is_loopback",
     "load_settings",
     "parse_listen",
 ]
@@ -132,6 +135,15 @@ class HttpSettings(_Strict):
 
     listen: Annotated[str, AfterValidator(_listen)]
     allow_remote: bool = False
+
+    @model_validator(mode="after")
+    def _this_machine_only(self) -> Self:
+        if not self.allow_remote and not is_loopback(parse_listen(self.listen)[0]):
+            raise ValueError(
+                f"{self.listen} can be reached from other machines, without a login; listen on "
+                "127.0.0.1, or add allow_remote: true (in a container, for example)"
+            )
+        return self
 
 
 class LogSettings(_Strict):
@@ -235,6 +247,14 @@ def parse_listen(text: str) -> tuple[str, int]:
     if ":" in bare and not host.startswith("["):
         raise ValueError(f'an IPv6 address stands in brackets, such as "[::1]:8811"; got {text!r}')
     return bare, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:

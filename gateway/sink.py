@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import structlog
@@ -90,6 +91,5 @@ class TurnSink:
         while True:
             await self._news.wait()
             self._news = anyio.Event()
-            text = self._preview or ""
-            await self._hint(lambda text=text: self._channel.preview(self._session, text))
+            await self._hint(partial(self._channel.preview, self._session, self._preview or ""))
             await anyio.sleep(_PREVIEW_EVERY_S)

@@ -159,25 +159,23 @@ class TurnHandler:
 
     async def run_session(self, key: SessionKey) -> None:
         """
-        Answer what is due in a session, turn by turn.
+        Answer what is due in a session: one turn, then the session goes to the end of the line again.
 
         Raises:
             StoreUnavailable, StorageUnavailable: The disk takes nothing; the dispatcher comes again later.
         """
         merge = self._policy.merge if self._queue_modes.get(key.channel, "merge") == "merge" else 1
-        while True:
-            await self._history.flush(key)
-            turn = await self._store.claim(key, merge=merge)
-            if turn is None:
-                due_s = await self._store.due_in(key)
-                if due_s is not None:
-                    self._wake(key, due_s)
-                return
+        await self._history.flush(key)
+        turn = await self._store.claim(key, merge=merge)
+        if turn is not None:
             try:
                 await self._run_turn(turn)
             except LostTurn:
                 metrics.TURNS.labels(key.channel, "lost").inc()
                 _log.warning("turn.lost", channel=key.channel, turn=turn.id)
+        due_s = await self._store.due_in(key)
+        if due_s is not None:
+            self._wake(key, due_s)
 
     async def _run_turn(self, turn: Turn) -> None:
         started = self._clock.monotonic()

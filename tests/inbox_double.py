@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import pytest
 
 from agent_core.messages import InboundMessage
 from channels.base import Channel, LinkState
@@ -186,13 +187,13 @@ async def running(channel: Channel, inbox: MemoryInbox) -> AsyncIterator[Run]:
         finally:
             run.ended.set()
 
-    failure: Exception | None = None
+    failure: BaseException | None = None
     inbox.forget_reports()
     async with anyio.create_task_group() as group:
         group.start_soon(work)
         try:
             yield run
-        except Exception as error:
+        except (Exception, pytest.fail.Exception) as error:
             # Out of the group's reach, so that a failed assertion stays one.
             failure = error
         finally:

@@ -122,22 +122,23 @@ class _Member:
     name: str
     llm: LLMPort
     cools_until: float = -math.inf
-    failed_at: float = -math.inf
+    losses: int = 0
     failures: int = 0
     calls: int = 0
     answers: int = 0
     error: ModelError | None = None
 
-    def note_failure(self, error: ModelError, now: float, *, began: float) -> None:
-        """Failures of calls that ran at the same time count once, so that one outage is one step."""
-        blameless = isinstance(error, ContextTooLong | ModelRefused) and not error.fields.get("operator")
-        if not blameless and self.failed_at <= began:
-            self.failures += 1
+    def note_failure(self, error: ModelError, now: float, *, losses_before: int) -> None:
+        """
+        A call failed. ``losses_before`` is what ``losses`` was when it began: failures of calls that ran at
+        the same time count once, so that one outage is one step.
+        """
+        if not (isinstance(error, ContextTooLong | ModelRefused) and not error.fields.get("operator")):
+            self.failures += self.losses == losses_before
+            self.losses += 1
         cool_s = cool_down_s(error, self.failures)
         if cool_s > 0 or self.cools_until <= now:
             self.error = error
-        if not blameless:
-            self.failed_at = now
         self.cools_until = max(self.cools_until, now + cool_s)
 
     def note_answer(self) -> None:
@@ -218,7 +219,7 @@ class ModelPool:
         for member in _choose(self._members, self._clock.monotonic()):
             handed_out = False
             member.calls += 1
-            began = self._clock.monotonic()
+            losses_before = member.losses
             try:
                 chunks = cast(
                     "AsyncGenerator[ModelChunk, None]", await member.llm.chat(messages, tools, stream=stream)
@@ -228,7 +229,7 @@ class ModelPool:
                         handed_out = True
                         yield chunk
             except ModelError as error:
-                self._failed(member, error, began)
+                self._failed(member, error, losses_before)
                 if handed_out:
                     raise
                 errors[member.name] = error
@@ -237,9 +238,9 @@ class ModelPool:
             return
         raise self._all_failed(errors)
 
-    def _failed(self, member: _Member, error: ModelError, began: float) -> None:
+    def _failed(self, member: _Member, error: ModelError, losses_before: int) -> None:
         now = self._clock.monotonic()
-        member.note_failure(error, now, began=began)
+        member.note_failure(error, now, losses_before=losses_before)
         _log.warning(
             "model.failed",
             pool=self.name,

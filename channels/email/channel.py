@@ -144,6 +144,7 @@ class EmailChannel:
             now=self._clock.now,
             own_copy_seen=lambda message_id: _remember(self._copies_seen, message_id, None),
             just_answered=self._just_answered,
+            before_commit=self._save_limits,
             stubborn=self._stubborn,
         )
         inbox.report(LinkState.CATCHING_UP)
@@ -151,8 +152,7 @@ class EmailChannel:
         told = False
         while True:
             mailbox.look()
-            if await receiver.take_new():
-                await self._save_limits()
+            await receiver.take_new()
             await self._chores.do(mailbox, receiver.position.uidvalidity)
             if not told:
                 told = True
@@ -304,6 +304,8 @@ class EmailChannel:
             _log.warning("limits.unreadable", file=str(self._limits_file), error="damaged")
 
     async def _save_limits(self) -> None:
+        if not self._limiter.changed:
+            return
         text = self._limiter.dump()
         try:
             await anyio.to_thread.run_sync(_replace, self._limits_file, text)

@@ -37,6 +37,8 @@ class AnswerLimiter:
     def __init__(self, limits: AnswerLimits) -> None:
         self._limits = limits
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self.changed = False
+        """Whether there is something that the last `dump` did not hold."""
 
     def admit(self, native_id: str, *, sender: str, thread: str, listed: bool, at: datetime) -> bool:
         """
@@ -60,6 +62,7 @@ class AnswerLimiter:
         allowed = self._room(now, sender, thread, listed=listed)
         self._entries[native_id] = _Entry(now, sender, thread, listed, allowed)
         self._forget(now)
+        self.changed = True
         return allowed
 
     def _room(self, now: float, sender: str, thread: str, *, listed: bool) -> bool:
@@ -84,6 +87,7 @@ class AnswerLimiter:
 
     def dump(self) -> str:
         """The state as text, for a file."""
+        self.changed = False
         return json.dumps(
             [[key, e.at, e.sender, e.thread, e.listed, e.allowed] for key, e in self._entries.items()]
         )

@@ -8,7 +8,7 @@ be read, or not even fetched, is accepted as seen with the reason; it never stop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Self
@@ -95,6 +95,7 @@ class Receiver:
         now: The wall clock, for mails without an arrival time.
         own_copy_seen: Told the Message-ID of each copy of our own mails.
         just_answered: Whether we have written to the sender of a mail within the last minutes.
+        before_commit: Awaited between reading a batch and accepting it.
         stubborn: How often the server has failed to give out a mail; it outlives the connection.
     """
 
@@ -108,6 +109,7 @@ class Receiver:
         now: Callable[[], datetime],
         own_copy_seen: Callable[[str], None],
         just_answered: Callable[[Headers], bool],
+        before_commit: Callable[[], Awaitable[None]],
         stubborn: dict[int, int],
     ) -> None:
         self._mailbox = mailbox
@@ -117,6 +119,7 @@ class Receiver:
         self._now = now
         self._own_copy_seen = own_copy_seen
         self._just_answered = just_answered
+        self._before_commit = before_commit
         self._stubborn = stubborn
         self._threads = anyio.CapacityLimiter(2)
         self.position = Position(0, 0)
@@ -167,6 +170,7 @@ class Receiver:
                 messages.append(taken)
         for copy in copies:
             self._own_copy_seen(copy.message_id)
+        await self._before_commit()
         await self._commit(messages, batch[-1].uid)
         for copy in copies:
             self._chores.add(FileCopy(copy.uid, self.position.uidvalidity))

@@ -242,6 +242,7 @@ class LoopbackServer:
         Raises:
             ChannelUnavailable: The link is broken.
         """
+        await anyio.lowlevel.checkpoint()
         self._check(link)
         if sequence > self.acknowledged:
             self._keep_acknowledged(sequence)
@@ -254,6 +255,7 @@ class LoopbackServer:
             DeliveryUncertain: It was taken, but the answer is lost.
             ChannelError: By the knobs; not taken.
         """
+        await anyio.lowlevel.checkpoint()
         self._check(link)
         if self._failures:
             raise self._failures.popleft()

@@ -174,31 +174,30 @@ def outbox_row(raw: Raw) -> OutboxRow:
 
 def new_outbox(
     outbound: Sequence[NewOutbound], *, secret: str, origin: str, now: float, turn: Turn | None = None
-) -> list[OutboundMessage]:
+) -> list[tuple[OutboundMessage, str]]:
     """
-    The messages that become outbox rows, with their keys.
+    The messages that become outbox rows, with their keys, each with its JSON.
 
     A key is a hash of the database's secret, the origin (the turn's id) and the number within it: the same
     whenever it is made again, different for everything else, and nothing that an outsider can guess.
     """
-    made: list[OutboundMessage] = []
+    made: list[tuple[OutboundMessage, str]] = []
     for number, new in enumerate(outbound):
         digest = hashlib.sha256(f"{secret}\0{origin}\0{number}".encode()).hexdigest()[:32]
         context = new.context
         if not context and turn is not None and new.session == turn.session:
             context = turn.rows[-1].message.context
-        made.append(
-            OutboundMessage(
-                id=digest,
-                channel=new.channel,
-                account=new.account,
-                session=new.session,
-                text=new.text,
-                created_at=instant(now),
-                kind=new.kind,
-                context=dict(context),
-            )
+        message = OutboundMessage(
+            id=digest,
+            channel=new.channel,
+            account=new.account,
+            session=new.session,
+            text=new.text,
+            created_at=instant(now),
+            kind=new.kind,
+            context=dict(context),
         )
+        made.append((message, dump(message)))
     return made
 
 

@@ -16,9 +16,11 @@ session again shares its place with all others.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from bisect import insort
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import anyio
 import structlog
@@ -57,7 +59,6 @@ class LaneDispatcher:
         self._max_sessions = max_sessions
         self._refill = refill
         self._run_session: RunSession | None = None
-        self._again: set[SessionKey] = set()
         self._failures: dict[SessionKey, int] = {}
         self._delays: dict[SessionKey, list[float]] = {}
         self._heap: list[tuple[float, int, SessionKey]] = []
@@ -75,11 +76,12 @@ class LaneDispatcher:
         if self._stopped:
             return
         if after_s > 0:
-            self._wake_later(session, anyio.current_time() + after_s)
-        elif session in self._runner:
-            self._wake_again(session)
-        else:
-            self._start(session)
+            self._wake_at(session, anyio.current_time() + after_s)
+        elif not self._runner.waits(session):
+            try:
+                self._runner.submit(session, partial(self._run_one, session))
+            except RunnerFull:
+                self._drop()
 
     def running(self) -> Sequence[SessionKey]:
         """The sessions that run at this moment."""
@@ -89,10 +91,13 @@ class LaneDispatcher:
         """How many sessions wait for a place."""
         return self._runner.statistics().waiting
 
+    def delayed(self) -> int:
+        """How many sessions wait for a time."""
+        return len(self._delays)
+
     def stop(self) -> None:
         """Start no session any more."""
         self._stopped = True
-        self._again.clear()
         self._delays.clear()
         self._heap.clear()
         self._runner.stop()
@@ -104,3 +109,87 @@ class LaneDispatcher:
             tasks.start_soon(self._keep_time)
             await self._runner.run()
             tasks.cancel_scope.cancel()
+
+    async def _run_one(self, session: SessionKey) -> None:
+        assert self._run_session is not None
+        try:
+            await self._run_session(session)
+        except Exception:  # noqa: BLE001 - the actor outlives its jobs; each is logged and counted
+            failures = self._failures[session] = self._failures.get(session, 0) + 1
+            self.failed += 1
+            delay_s = _FAILED.delay(failures, random=random.random())
+            _log.exception(
+                "session.failed", session=str(session), failures=failures, retry_in_s=round(delay_s, 1)
+            )
+            self.wake(session, after_s=delay_s)
+        else:
+            self._failures.pop(session, None)
+
+    def _drop(self) -> None:
+        if not self._overflowed:
+            _log.warning("dispatch.overflowed", waiting=self.waiting(), delayed=self.delayed())
+        self._overflowed = True
+        self.dropped += 1
+        self._rearm.set()
+
+    def _wake_at(self, session: SessionKey, due_at: float) -> None:
+        dues = self._delays.get(session)
+        if dues is None:
+            if len(self._delays) >= self._max_sessions:
+                self._drop()
+                return
+            dues = self._delays[session] = []
+        if due_at in dues:
+            return
+        insort(dues, due_at)
+        if len(dues) > _DELAYS:
+            # Its work is done with the next later wake-up: late, but not forgotten.
+            del dues[-2]
+        if due_at in dues:
+            self._count += 1
+            heapq.heappush(self._heap, (due_at, self._count, session))
+            if self._heap[0][1] == self._count:
+                self._rearm.set()
+        if len(self._heap) > 1024 and len(self._heap) > 2 * _DELAYS * len(self._delays):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Leave out what was joined with other wake-ups."""
+        self._heap = [entry for entry in self._heap if entry[0] in self._delays.get(entry[2], ())]
+        heapq.heapify(self._heap)
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._rearm = anyio.Event()
+            wait_s = self._wake_due()
+            if self._overflowed and self._refill is not None:
+                await self._try_refill(self._refill)
+                wait_s = min(wait_s, _REFILL_EVERY_S)
+            with anyio.move_on_after(wait_s):
+                await self._rearm.wait()
+
+    def _wake_due(self) -> float:
+        """Wake whose time has come; returns the seconds to the next one."""
+        now = anyio.current_time()
+        while self._heap and self._heap[0][0] <= now:
+            due_at, _, session = heapq.heappop(self._heap)
+            dues = self._delays.get(session, [])
+            if due_at in dues:
+                dues.remove(due_at)
+                if not dues:
+                    del self._delays[session]
+                self.wake(session)
+        return self._heap[0][0] - now if self._heap else math.inf
+
+    async def _try_refill(self, refill: Refill) -> None:
+        if self.waiting() * 2 > self._max_sessions or self.delayed() * 2 > self._max_sessions:
+            return
+        self._overflowed = False
+        try:
+            sessions = await refill()
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again
+            self._overflowed = True
+            _log.warning("dispatch.refill_failed", error=str(error))
+            return
+        for session, due_s in sessions:
+            self.wake(session, after_s=due_s)

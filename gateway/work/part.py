@@ -33,9 +33,11 @@ class Part:
         return self._clock.now().timestamp()
 
 
-def pending(ids: Sequence[int], messages: Sequence[OutboundMessage], inbox_id: int | None) -> list[OutboxRow]:
+def pending(
+    ids: Sequence[int], messages: Sequence[tuple[OutboundMessage, str]], inbox_id: int | None
+) -> list[OutboxRow]:
     """Messages that have just become rows."""
     return [
         OutboxRow(row_id, inbox_id, message, OutboxState.PENDING, 0, None, None, None)
-        for row_id, message in zip(ids, messages, strict=True)
+        for row_id, (message, _) in zip(ids, messages, strict=True)
     ]

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from agent_core.messages import OutboundMessage
-from gateway.work.codec import OUTBOX, Raw, dump, key_text
+from gateway.work.codec import OUTBOX, Raw, key_text
 from gateway.work.states import OUTBOX_MOVES, IllegalMove, OutboxState
 
 __all__ = [
@@ -39,15 +39,15 @@ def _sources(target: OutboxState, *also: OutboxState) -> str:
 
 def insert(
     db: sqlite3.Connection,
-    messages: Sequence[OutboundMessage],
+    messages: Sequence[tuple[OutboundMessage, str]],
     *,
     inbox_id: int | None,
     turn: str | None,
     now: float,
 ) -> list[int]:
-    """Put messages into the outbox; returns their ids."""
+    """Put messages, each with its JSON, into the outbox; returns their ids."""
     ids: list[int] = []
-    for message in messages:
+    for message, payload in messages:
         cursor = db.execute(
             "INSERT INTO outbox (inbox_id, turn, key, channel, account, session, payload, state, created_at)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', ?)",
@@ -58,7 +58,7 @@ def insert(
                 message.channel,
                 message.account,
                 key_text(message.session),
-                dump(message),
+                payload,
                 now,
             ),
         )

@@ -111,12 +111,8 @@ _CLAIMABLE = f"SELECT {INBOX}, fence, first_deferred_at FROM inbox WHERE state =
 
 def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim | None:
     """Take the head of a session; None if there is nothing to take."""
-    if db.execute(
-        "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1", (session,)
-    ).fetchone():
-        return None
     waiting = db.execute(f"{_CLAIMABLE} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
-    if not waiting or not _due(waiting[0], now):
+    if not waiting or not _due(waiting[0], now) or _is_running(db, session):
         return None
     turn = waiting[0][11]
     if turn is not None:
@@ -132,6 +128,11 @@ def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim
     )
     deferred = [row[15] for row in rows if row[15] is not None]
     return Claim(turn, fence, rows, min(deferred) if deferred else None)
+
+
+def _is_running(db: sqlite3.Connection, session: str) -> bool:
+    query = "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1"
+    return db.execute(query, (session,)).fetchone() is not None
 
 
 def _due(row: Raw, now: float) -> bool:

@@ -1,8 +1,9 @@
 """
 The two workers of the embedded store: `Writer` with group commit, `Reader` with snapshots.
 
-The writer makes one transaction of a batch, with a savepoint around each call, so that one that fails takes
-nobody along. Results are given out after the commit only. If every call of a batch is content with surviving
+The writer makes one transaction of a batch. If a call in it fails, everything is rolled back and the calls run
+once more, each within a savepoint, so that the one that fails takes nobody along; to have the savepoints at
+once would cost a third of the throughput for something that hardly ever happens. Results are given out after the commit only. If every call of a batch is content with surviving
 the process (claims, ``sending`` marks), the commit is not synced: a later synced commit of the same log
 covers it, and after a power cut it is merely as if it had not happened.
 
@@ -54,12 +55,8 @@ class Writer(Worker):
     def _serve(self, db: sqlite3.Connection, calls: Sequence[Call]) -> None:
         try:
             self._set_level(db, "FULL" if self._full and any(call.durable for call in calls) else "NORMAL")
-            db.execute("BEGIN IMMEDIATE")
-            if len(calls) == 1:
-                self._run_alone(db, calls[0])
-            else:
-                for call in calls:
-                    self._run_among_others(db, call)
+            if not self._run_all(db, calls):
+                self._run_each(db, calls)
             db.execute("COMMIT")
         except BaseException as error:
             if isinstance(error, sqlite3.Error):
@@ -78,20 +75,30 @@ class Writer(Worker):
             db.execute(f"PRAGMA synchronous = {level}")
             self._level = level
 
-    def _run_alone(self, db: sqlite3.Connection, call: Call) -> None:
+    def _run_all(self, db: sqlite3.Connection, calls: Sequence[Call]) -> bool:
+        """Run all calls as if none could fail; if one does, undo everything and say so."""
+        db.execute("BEGIN IMMEDIATE")
         try:
-            call.value = call.run(db)
-            call.done = True
-        except sqlite3.Error:
-            raise
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller
-            call.failed(error)
-            db.execute("ROLLBACK")
-            db.execute("BEGIN")
+            for call in calls:
+                call.value = call.run(db)
+                call.done = True
+        except Exception as error:
+            if isinstance(error, sqlite3.Error) and needs_reopening(error):
+                raise
+            if db.in_transaction:  # on a full disk SQLite may have ended it by itself
+                db.execute("ROLLBACK")
+            return False
+        return True
+
+    def _run_each(self, db: sqlite3.Connection, calls: Sequence[Call]) -> None:
+        """Run the calls again, each so that its failure is its own; raises if all is lost."""
+        db.execute("BEGIN IMMEDIATE")
+        for call in calls:
+            self._run_among_others(db, call)
 
     def _run_among_others(self, db: sqlite3.Connection, call: Call) -> None:
-        """Run one call; raises only if the whole transaction is lost with it."""
         db.execute("SAVEPOINT one")
+        call.done, call.value = False, None
         try:
             call.value = call.run(db)
             call.done = True

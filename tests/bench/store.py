@@ -51,11 +51,18 @@ async def measure(
             sessions=sessions, messages=messages, handler_s=handler_s, fsync_delay_s=fsync_delay_s
         )
     with tempfile.TemporaryDirectory(prefix="squidbot-bench-") as folder:
-        result = await _run(Path(folder), sessions=sessions, messages=messages, handler_s=handler_s, send=False)
+        result = await _run(
+            Path(folder), sessions=sessions, messages=messages, handler_s=handler_s, send=False
+        )
     with tempfile.TemporaryDirectory(prefix="squidbot-bench-") as folder:
         sent = await _run(Path(folder), sessions=sessions, messages=messages, handler_s=handler_s, send=True)
     violations = result["order_violations"] + sent["order_violations"]
-    return {**result, "msg_s_sent": sent["msg_s"], "order_violations": violations, "fsync_delay_s": fsync_delay_s}
+    return {
+        **result,
+        "msg_s_sent": sent["msg_s"],
+        "order_violations": violations,
+        "fsync_delay_s": fsync_delay_s,
+    }
 
 
 async def _run(folder: Path, *, sessions: int, messages: int, handler_s: float, send: bool) -> dict[str, Any]:
@@ -103,6 +110,7 @@ class _Load:
         self._handler_s = handler_s
         self._send = send
         self._accepted_at: dict[tuple[SessionKey, int], float] = {}
+        self._freed_at: dict[SessionKey, float] = defaultdict(float)
         self._seen: dict[SessionKey, list[int]] = defaultdict(list)
 
     async def accept_all(self, todo: Any) -> None:
@@ -128,10 +136,8 @@ class _Load:
         while (turn := await self.store.claim(key)) is not None:
             number = int(turn.head.message.native_id.rpartition("#")[2])
             now = time.perf_counter()
-            if not self._seen[key] or self._seen[key][-1] < number - 1:
-                pass
-            waited = now - max(self._accepted_at.get((key, number), now), self._free_at(key))
-            self.dispatch_s.append(waited)
+            # A session's next turn can begin when it was accepted and the one before has ended.
+            self.dispatch_s.append(now - max(self._accepted_at.get((key, number), now), self._freed_at[key]))
             await anyio.sleep(self._handler_s)
             self._seen[key].append(number)
             rows = await self.store.complete(
@@ -144,7 +150,7 @@ class _Load:
                     ],
                 ),
             )
-            self._freed[key] = time.perf_counter()
+            self._freed_at[key] = time.perf_counter()
             if self._send:
                 for row in rows:
                     await self.store.sending(row)
@@ -153,14 +159,6 @@ class _Load:
             self.done += 1
             self.progress.set()
 
-    @property
-    def _freed(self) -> dict[SessionKey, float]:
-        return self.__dict__.setdefault("freed", {})
-
-    def _free_at(self, key: SessionKey) -> float:
-        """When the session's turn before had ended: only then could the next one begin."""
-        return self._freed.get(key, 0.0)
-
     def violations(self, messages: int) -> int:
         """Sessions whose messages were not handled exactly once and in order."""
         return sum(seen != list(range(messages)) for seen in self._seen.values())
@@ -168,7 +166,10 @@ class _Load:
 
 def _percentiles(seconds: list[float]) -> dict[str, float]:
     ordered = sorted(seconds)
-    return {name: round(ordered[int(len(ordered) * share)] * 1000, 2) for name, share in (("p50", 0.5), ("p99", 0.99))}
+    return {
+        name: round(ordered[int(len(ordered) * share)] * 1000, 2)
+        for name, share in (("p50", 0.5), ("p99", 0.99))
+    }
 
 
 async def _in_slow_child(*, fsync_delay_s: float, **load: Any) -> dict[str, Any]:

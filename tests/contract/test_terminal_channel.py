@@ -6,6 +6,7 @@ import secrets
 from contextlib import asynccontextmanager
 
 import anyio
+import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable
@@ -107,7 +108,7 @@ class TestTerminal(
             failure = None
             try:
                 yield far
-            except Exception as error:
+            except (Exception, pytest.fail.Exception) as error:
                 failure = error
             group.cancel_scope.cancel()
         if failure is not None:

@@ -1,0 +1,128 @@
+"""
+The daemon's side of the command line: `Operations` over ``HOME/run/control.sock``.
+
+HTTP with JSON, because it is there already: ``POST /op/NAME`` with the arguments as an object. The socket has
+mode 0600 in a folder of mode 0700, so whoever can speak here owns the home folder anyway. Other routes (health,
+the terminal channel) can be mounted beside.
+
+A socket has a path of at most 107 bytes; a longer one is reached through ``/proc/self/fd``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import structlog
+from aiohttp import web
+
+from gateway.errors import GatewayError, StateUnusable, describe
+from gateway.health import json_answer
+from gateway.home import Home
+from gateway.operations import Operations
+
+__all__ = ["serve_control", "short_path"]
+
+_BODY_LIMIT = 1_000_000
+_LIMIT_S = 60.0
+_LONGEST_PATH = 107
+_log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def serve_control(
+    home: Home, operations: Operations, *, routes: Sequence[web.AbstractRouteDef] = ()
+) -> AsyncIterator[None]:
+    """
+    Serve while inside. The caller holds the lock of the home, so a socket that is there is a left-over.
+
+    Args:
+        home: Where the socket is made.
+        operations: What can be asked.
+        routes: Further routes.
+
+    Raises:
+        StateUnusable: The socket cannot be made.
+    """
+    app = web.Application(client_max_size=_BODY_LIMIT)
+    app.add_routes([web.post("/op/{name}", _Calls(operations).answer), *routes])
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=2)
+    await runner.setup()
+    path = home.control_socket
+    try:
+        try:
+            _remove_left_over(path)
+            with short_path(path) as short:
+                await web.UnixSite(runner, short).start()
+            path.chmod(0o600)
+        except OSError as error:
+            raise StateUnusable(
+                f"the control socket {path} cannot be made: {error.strerror or error}", home=str(home.root)
+            ) from error
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await runner.cleanup()
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A way to write the path of a socket that the kernel accepts, valid while inside."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+class _Calls:
+    """Turns requests into operations and their errors into answers."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    async def answer(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        try:
+            arguments = await request.json() if request.can_read_body else {}
+            if not isinstance(arguments, dict):
+                return _refused("RequestInvalid", "the arguments must be an object", 2, status=400)
+            with anyio.fail_after(_LIMIT_S):
+                return json_answer({"result": await self._operations.call(name, arguments)})
+        except GatewayError as error:
+            return _refused(type(error).__name__, str(error), error.exit_code, status=400)
+        except ValueError:
+            return _refused("RequestInvalid", "the arguments are no JSON", 2, status=400)
+        except TimeoutError:
+            return _refused("TimeoutError", "this takes too long; try again later", 75, status=503)
+        except Exception as error:  # noqa: BLE001 - the person gets the sentence, the log gets the rest
+            told = describe(error)
+            _log.error(
+                "control.failed", operation=name, exc_info=None if told.temporary else error, **told.fields
+            )
+            return _refused(
+                type(error).__name__, str(error) or told.public, 75 if told.temporary else 70, status=500
+            )
+
+
+def _refused(kind: str, message: str, exit_code: int, *, status: int) -> web.Response:
+    return json_answer({"error": {"kind": kind, "message": message, "exit_code": exit_code}}, status=status)
+
+
+def _remove_left_over(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(17, "there is something that is no socket; remove it", str(path))
+    path.unlink()

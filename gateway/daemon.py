@@ -1,0 +1,125 @@
+"""
+`squidbot run`: one process on one home folder, from the lock to the exit code.
+
+The first SIGTERM or SIGINT drains, the second ends at once: then what is in hand is taken up again at the
+next start, as after a crash. Everything that can be wrong with the home or the settings is an exception
+before the first connection is made.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import AsyncExitStack
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from gateway.app import Built, build
+from gateway.clock import SystemClock
+from gateway.control import serve_control
+from gateway.errors import StateUnusable
+from gateway.health import Health, serve
+from gateway.home import Home
+from gateway.lock import hold_home
+from gateway.logs import configure_logs
+from gateway.metrics import show_store
+from gateway.operations import Operations
+from gateway.sdnotify import Notifier
+from gateway.settings import Settings, parse_listen
+from gateway.status import one_line, status_report
+from gateway.work.port import StoreUnusable
+
+__all__ = ["run_daemon"]
+
+_FORCED = 1
+_STATUS_EVERY_S = 10.0
+_log = structlog.get_logger(__name__)
+
+
+def run_daemon(settings: Settings, home: Home) -> int:
+    """
+    Run until a signal. Returns the exit code: 0 drained, 1 forced by a second signal.
+
+    Raises:
+        AlreadyRunning, StateUnusable, ListenFailed: It cannot start; each knows its exit code.
+    """
+    log = settings.gateway.log
+    configure_logs(
+        log.level,
+        format=log.format,
+        file=home.path(log.file) if log.file else None,
+        secrets=settings.secrets(),
+    )
+    for warning in settings.warnings:
+        _log.warning("settings.doubtful", warning=warning)
+    with hold_home(home):
+        return anyio.run(_run, settings, home)
+
+
+async def _run(settings: Settings, home: Home) -> int:
+    try:
+        built = await build(settings, home)
+    except StoreUnusable as error:
+        raise StateUnusable(str(error), **error.fields) from error
+    notifier = Notifier()
+    async with AsyncExitStack() as stack:
+        started_at = SystemClock().now()
+        await _serve(stack, built, settings, home)
+        async with anyio.create_task_group() as tasks:
+            forced = _Forced()
+            tasks.start_soon(_listen_to_signals, built, tasks, notifier, forced)
+            tasks.start_soon(_tell, built, notifier)
+            _log.info("gateway.started", home=str(home.root), at=started_at.isoformat())
+            await built.gateway.run()
+            tasks.cancel_scope.cancel()
+    return _FORCED if forced.yes else 0
+
+
+class _Forced:
+    yes = False
+
+
+async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: Home) -> None:
+    started_at = SystemClock().now()
+
+    async def refresh() -> None:
+        show_store(await built.store.stats())
+
+    health = Health(
+        built.supervisor.statuses,
+        lambda: status_report(built, started_at),
+        refresh=refresh,
+        started=built.gateway.started.is_set,
+    )
+    if settings.gateway.http is not None:
+        host, port = parse_listen(settings.gateway.http.listen)
+        chosen = await stack.enter_async_context(serve(health.app(host=host), host=host, port=port))
+        _log.info("health.served", listen=f"{host}:{chosen}")
+    operations = Operations(built.store, built.memory, status=lambda: status_report(built, started_at))
+    await stack.enter_async_context(serve_control(home, operations, health=health, built=built))
+
+
+async def _listen_to_signals(built: Built, tasks: TaskGroup, notifier: Notifier, forced: _Forced) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            if forced.yes or built.gateway.stopping:
+                forced.yes = True
+                _log.warning("gateway.forced", signal=signal.Signals(number).name)
+                tasks.cancel_scope.cancel()
+                return
+            _log.info("gateway.stopping", signal=signal.Signals(number).name)
+            notifier.stopping()
+            built.gateway.stop()
+
+
+async def _tell(built: Built, notifier: Notifier) -> None:
+    """Tell the service manager that we are up, how it goes, and that the loop turns."""
+    await built.gateway.started.wait()
+    notifier.ready(one_line(built))
+    watchdog_s = notifier.watchdog_interval_s
+    while True:
+        notifier.status(one_line(built))
+        if watchdog_s is not None:
+            notifier.watchdog()
+        await anyio.sleep(min(watchdog_s or _STATUS_EVERY_S, _STATUS_EVERY_S))

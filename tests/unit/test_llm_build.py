@@ -1,0 +1,147 @@
+"""From a description to pools, and what is wrong with a description."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from agent_core.llm.build import LLMSpec, ModelSpec, ProviderSpec, build_models, check_references
+from agent_core.llm.demo_model import DemoModel, EchoModel
+from agent_core.llm.litellm_client import LiteLLMClient
+from agent_core.llm.openai_client import OpenAIClient
+from agent_core.models import Message
+from tests.clock import ManualClock
+
+
+def spec(**changes):
+    whole = {
+        "default_pool": "main",
+        "providers": {
+            "local": {"api_base": "http://127.0.0.1:9999/v1", "api_key": "secret-key"},
+            "cloud": {"api_key": "secret-key"},
+        },
+        "models": {
+            "small": {"provider": "local", "model": "openai/some", "max_tokens": 1024, "max_context_tokens": 8000},
+            "large": {"provider": "cloud", "model": "anthropic/some"},
+        },
+        "pools": {"main": ["small", "large"], "cheap": ["small"]},
+    }
+    return LLMSpec.model_validate(whole | changes)
+
+
+def clients(models, pool):
+    return [type(member.llm) for member in models.pools[pool]._members]
+
+
+class TestReferences:
+    def test_a_sound_description(self):
+        """Nothing to complain about."""
+        assert check_references(spec(), {"agents.consolidation_pool": "", "agents.heartbeat.pool": "cheap"}) == []
+
+    def test_everything_wrong_is_named_at_once(self):
+        """Each wrong key is named with its path, and a near miss with what was probably meant."""
+        broken = spec(
+            default_pool="mian",
+            models={
+                "small": {"provider": "locla", "model": "openai/some"},
+                "bare": {"model": "openai/some"},
+                "plain": {"provider": "cloud", "model": "openai/some", "client": "openai"},
+            },
+            pools={"main": ["small", "smal", "small"], "none": []},
+        )
+        problems = dict(check_references(broken, {"agents.heartbeat.pool": "heart"}))
+
+        assert set(problems) == {
+            "llm.models.small.provider",
+            "llm.models.bare.provider",
+            "llm.models.plain.client",
+            "llm.pools.main[1]",
+            "llm.pools.main[2]",
+            "llm.pools.none",
+            "llm.default_pool",
+            "agents.heartbeat.pool",
+        }
+        assert "did you mean 'local'" in problems["llm.models.small.provider"]
+        assert "did you mean 'small'" in problems["llm.pools.main[1]"]
+        assert "known: main, none" in problems["agents.heartbeat.pool"]
+        assert "llm.providers.cloud.api_base" in problems["llm.models.plain.client"]
+
+    def test_nothing_configured_is_fine(self):
+        """An empty description has no wrong reference; somebody else decides what takes its place."""
+        assert check_references(LLMSpec()) == []
+
+    def test_a_broken_description_is_not_built(self):
+        """Building refuses what checking complains about."""
+        with pytest.raises(ValueError, match=r"llm\.pools\.main\[0\]"):
+            build_models(spec(pools={"main": ["nobody"]}), ManualClock())
+
+    @pytest.mark.parametrize(
+        ("model", "data"),
+        [
+            (ProviderSpec, {"api_base": "127.0.0.1:9999"}),
+            (ProviderSpec, {"api_bse": "http://x"}),
+            (ModelSpec, {"model": ""}),
+            (ModelSpec, {"model": "m", "client": "curl"}),
+            (ModelSpec, {"model": "m", "max_tokens": 0}),
+        ],
+    )
+    def test_wrong_values(self, model, data):
+        """An address without scheme, unknown keys and impossible values are refused."""
+        with pytest.raises(ValidationError):
+            model.model_validate(data)
+
+    def test_a_key_is_not_shown(self):
+        """The description can be logged."""
+        assert "secret-key" not in repr(spec())
+
+
+class TestBuild:
+    def test_the_plain_client_where_it_will_do(self):
+        """``auto`` takes the plain client for a server of one's own and litellm for the rest."""
+        models = build_models(spec(), ManualClock())
+
+        assert clients(models, "main") == [OpenAIClient, LiteLLMClient]
+        assert models.uses_litellm
+        assert models.context_tokens == {"main": 8000, "cheap": 8000}
+
+    def test_the_choice_can_be_forced(self):
+        """``client: litellm`` is obeyed."""
+        small = {"provider": "local", "model": "openai/some", "client": "litellm"}
+        models = build_models(spec(models={"small": small}, pools={"main": ["small"]}), ManualClock())
+
+        assert clients(models, "main") == [LiteLLMClient]
+
+    def test_pools_share_their_models(self):
+        """A model in two pools is one client, and one in no pool is not built."""
+        models = build_models(spec(pools={"main": ["small"], "cheap": ["small"]}), ManualClock())
+
+        assert models.pools["main"]._members[0].llm is models.pools["cheap"]._members[0].llm
+        assert not models.uses_litellm
+
+    async def test_nothing_configured_is_the_demo_model(self):
+        """An empty description gives a pool that talks, offline."""
+        models = build_models(LLMSpec(), ManualClock())
+        await models.warm_up()
+        chunks = [c async for c in await models.pool().chat([Message(role="user", content="hello")], [])]
+
+        assert clients(models, "main") == [DemoModel]
+        assert "demo model" in "".join(c for c in chunks if isinstance(c, str))
+        await models.aclose()
+
+    def test_the_echo_model_by_name(self):
+        """``demo/echo`` needs no provider."""
+        models = build_models(spec(models={"e": {"model": "demo/echo"}}, pools={"main": ["e"]}), ManualClock())
+
+        assert clients(models, "main") == [EchoModel]
+
+    def test_a_given_model_takes_the_place(self):
+        """Tests can bring a model under the name of a configured one."""
+        mine = EchoModel()
+        models = build_models(spec(), ManualClock(), given={"small": mine})
+
+        assert models.pool("cheap")._members[0].llm is mine
+
+    def test_an_unknown_pool(self):
+        """Asking for a pool that is not there is an error, never the default in silence."""
+        with pytest.raises(KeyError):
+            build_models(spec(), ManualClock()).pool("chepa")

@@ -1,0 +1,162 @@
+"""The plain client beyond the contract: what servers do that they should not, and what goes out."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_core.errors import ModelAuthFailed, ModelUnavailable, StreamBroken
+from agent_core.llm.openai_client import OpenAIClient, _is_loopback
+from agent_core.llm.prices import Price
+from agent_core.llm.streaming import AnswerLimits
+from agent_core.models import Message, Usage
+from tests.clock import LoopClock
+from tests.contract.llm import TOOLS, collect
+from tests.fake_openai import Cut, ErrorEvent, FakeOpenAI, Raw, Say, Stall, Status
+
+ASK = [Message(role="user", content="hi")]
+
+
+@pytest.fixture
+async def fake():
+    async with FakeOpenAI() as server:
+        yield server
+
+
+def client_for(fake, **more):
+    return OpenAIClient("openai/test", api_base=fake.api_base, clock=LoopClock(), **more)
+
+
+@pytest.fixture
+async def client(fake):
+    client = client_for(fake, api_key="sk-test", max_tokens=50, extra={"temperature": 0.1})
+    yield client
+    await client.aclose()
+
+
+async def test_what_goes_out(fake, client):
+    """Model name without prefix, key, limits, tools, extras; nothing that some servers refuse."""
+    await collect(client, ASK)
+    (request,) = fake.requests
+
+    assert request["model"] == "test"
+    assert fake.headers[0]["Authorization"] == "Bearer sk-test"
+    assert (request["max_tokens"], request["temperature"]) == (50, 0.1)
+    assert [tool["function"]["name"] for tool in request["tools"]] == [tool.name for tool in TOOLS]
+    await collect(client, ASK, [], stream=False)
+    assert "tools" not in fake.requests[1]
+    assert "stream_options" not in fake.requests[1]
+
+
+async def test_no_key_no_header(fake):
+    """Without a key no authorization is sent."""
+    client = client_for(fake)
+    await collect(client, ASK)
+    await client.aclose()
+
+    assert "Authorization" not in fake.headers[0]
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (Raw(b"<html>welcome</html>", "text/html"), ModelUnavailable),
+        (Raw(b"", "application/json"), ModelUnavailable),
+        (Raw(b"[1, 2]", "application/json"), ModelUnavailable),
+        (Raw(b"data: {nonsense\n\n", "text/event-stream"), ModelUnavailable),
+        (Raw(b"data: \xff\xfe\n\n", "text/event-stream"), ModelUnavailable),
+        (Raw(b'{"error": {"message": "no such key", "code": 401}}'), ModelAuthFailed),
+        (Status(302, headers={"location": "http://127.0.0.1:1/"}), ModelUnavailable),
+        (Cut(), ModelUnavailable),
+        (Cut(politely=True), ModelUnavailable),
+        (ErrorEvent(), ModelUnavailable),
+        (Cut(["so far"]), StreamBroken),
+        (Cut(["so far"], politely=True), StreamBroken),
+        (ErrorEvent(["so far"]), StreamBroken),
+    ],
+)
+async def test_bad_servers(fake, client, reply, kind):
+    """Nonsense, redirects, cuts and errors inside a stream are errors of ours, and the next question works."""
+    fake.plan(reply)
+    with pytest.raises(kind):
+        await collect(client, ASK)
+
+    assert (await collect(client, ASK))[0] == "echo: hi"
+
+
+async def test_a_server_that_cannot_stream(fake, client):
+    """One JSON object in place of a stream is taken."""
+    body = b'{"choices": [{"message": {"content": "all at once"}, "finish_reason": "stop"}]}'
+    fake.plan(Raw(body))
+
+    assert await collect(client, ASK) == ["all at once"]
+
+
+async def test_a_polite_cut_is_noticed_only_because_it_is_looked_for(fake, client):
+    """Negative control: the same bytes with an end mark are a good answer."""
+    body = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+    fake.plan(Raw(body, "text/event-stream"), Raw(body + b"data: [DONE]\n\n", "text/event-stream"))
+    with pytest.raises(StreamBroken):
+        await collect(client, ASK)
+
+    assert await collect(client, ASK) == ["a"]
+
+
+async def test_nobody_there(fake):
+    """A refused connection is temporary."""
+    client = client_for(fake)
+    await fake.__aexit__()
+    with pytest.raises(ModelUnavailable):
+        await collect(client, ASK)
+    await client.aclose()
+
+
+async def test_a_stalled_request_is_dropped(fake):
+    """When the limit ends a question, the server sees the client leave."""
+    client = client_for(fake, limits=AnswerLimits(first_token_s=0.2, idle_s=0.2, total_s=5))
+    fake.plan(Stall(), Stall(["a"]))
+    with pytest.raises(ModelUnavailable):
+        await collect(client, ASK)
+    with pytest.raises(StreamBroken):
+        await collect(client, ASK)
+    await collect(client, ASK)
+    await client.aclose()
+
+    assert fake.gone == 2
+
+
+async def test_prices(fake):
+    """With a price the usage has a cost; without, it is unknown and not zero."""
+    fake.plan(Say("a", usage=(1000, 10)), Say("a", usage=(1000, 10)))
+    priced = client_for(fake, price=Price(2.0, 10.0))
+    plain = client_for(fake)
+    costs = [
+        chunk.cost_usd for client in (priced, plain) for chunk in await collect(client, ASK) if isinstance(chunk, Usage)
+    ]
+    await priced.aclose()
+    await plain.aclose()
+
+    assert costs == [pytest.approx(0.0021), None]
+
+
+async def test_it_can_be_closed_and_used_again(fake, client):
+    """Closing lets go of connections; a later question opens new ones."""
+    await collect(client, ASK)
+    await client.aclose()
+    await client.aclose()
+
+    assert (await collect(client, ASK))[0] == "echo: hi"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://localhost:1/v1", True),
+        ("http://127.0.0.2/v1", True),
+        ("http://[::1]:8/v1", True),
+        ("http://10.0.0.1/v1", False),
+        ("https://api.example.org/v1", False),
+    ],
+)
+def test_loopback_needs_no_proxy(url, expected):
+    """A proxy in the environment is not asked for a server on this machine."""
+    assert _is_loopback(url) is expected

@@ -1,0 +1,292 @@
+"""What a model is shown of the past."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+
+from agent_core.budget import TokenEstimate
+from agent_core.errors import SkillInvalid
+from agent_core.memory import OWNER, MemoryManager
+from agent_core.models import MemoryScope, Message, ModelChunk, ScopeKind, Skill, ToolDefinition
+from agent_core.prompt import BASE_PROMPT, CUT_NOTE, turn_facts
+from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
+from agent_core.storage import InMemoryMemory, JsonlMemory
+from agent_core.tools import MemoryWriteTool, ReadSkillTool, ToolRegistry, definition_of
+from tests.clock import EPOCH, ManualClock
+
+S = "terminal/local"
+WRITE = ("memory_write",)
+
+
+class SilentModel:
+    """A model that must not be asked while a prompt is built."""
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        raise AssertionError("a prompt was built by asking a model")
+
+
+class ListedSkills:
+    """Skills from a list; a body of None cannot be read."""
+
+    def __init__(self, *skills: tuple[Skill, str | None]) -> None:
+        self._skills = {skill.name: (skill, body) for skill, body in skills}
+
+    def list_skills(self) -> list[Skill]:
+        return [skill for skill, _ in self._skills.values()]
+
+    def load_skill_body(self, name: str) -> str:
+        body = self._skills[name][1]
+        if body is None:
+            raise SkillInvalid("gone")
+        return body
+
+
+@pytest.fixture
+def storage() -> InMemoryMemory:
+    return InMemoryMemory(clock=ManualClock())
+
+
+async def say(storage: InMemoryMemory, count: int, text: str = "message") -> None:
+    """So many messages, in turns."""
+    start = (await storage.load_history(S)).total
+    for number in range(start, start + count):
+        role = "user" if number % 2 == 0 else "assistant"
+        await storage.append_message(S, Message(role=role, content=f"{text} {number}", id=str(number)))
+
+
+async def test_a_first_prompt_is_base_and_question(storage: InMemoryMemory) -> None:
+    """With nothing to remember there is no heading, no note, no history."""
+    built = await MemoryManager(storage).build_messages(S, "sys", "hello")
+
+    assert [(each.role, each.content) for each in built] == [("system", "sys"), ("user", "hello")]
+
+
+async def test_memory_summary_and_history_are_shown(storage: InMemoryMemory) -> None:
+    """Document and summary are in the system text in this order, then history after the cursor, then the question."""
+    await say(storage, 6)
+    await storage.save_consolidation(S, summary="they met", cursor=4)
+    await storage.save_global_memory(OWNER, "## Profile\n- likes tea")
+
+    system, *rest = await MemoryManager(storage).build_messages(S, "sys", "new")
+    text = system.content
+    assert text.startswith("sys\n\n## Your Memory\n\n<memory>\n## Profile\n- likes tea\n</memory>")
+    assert text.endswith("## Session Summary\n\n<summary>\nthey met\n</summary>")
+    assert [each.content for each in rest] == ["message 4", "message 5", "new"]
+
+
+async def test_each_scope_sees_its_own_document(storage: InMemoryMemory) -> None:
+    """Nobody else's prompt has the owner's memory in it."""
+    bob = MemoryScope(ScopeKind.PERSON, "@bob:hs")
+    room = MemoryScope(ScopeKind.ROOM, "matrix/!r")
+    await storage.save_global_memory(OWNER, "the owner's secret")
+    await storage.save_global_memory(bob, "bob's fact")
+
+    manager = MemoryManager(storage)
+    for scope, seen in ((OWNER, "the owner's secret"), (bob, "bob's fact"), (room, "")):
+        system = (await manager.build_messages(S, "sys", "x", scope=scope))[0].content
+        assert seen in system
+        assert ("secret" in system) == (scope is OWNER)
+
+
+async def test_consolidation_skipped_when_no_llm(storage: InMemoryMemory) -> None:
+    """Without a model to condense with, everything stays in the prompt and nothing is announced."""
+    await say(storage, 6)
+    manager = MemoryManager(storage=storage, consolidation_threshold=3, keep_recent_ratio=0.34, llm=None)
+
+    built = await manager.build_messages(S, "sys", "new", tool_names=WRITE)
+    assert len(built) == 8
+    assert built[0].content == "sys"
+    assert await storage.load_session_summary(S) == ""
+
+
+@pytest.mark.parametrize(
+    ("messages", "cursor", "tools", "model", "warned"),
+    [
+        (7, 0, WRITE, True, False),
+        (8, 0, WRITE, True, True),
+        (11, 0, WRITE, True, True),
+        (11, 4, WRITE, True, False),
+        (12, 4, WRITE, True, True),
+        (8, 0, ("other",), True, False),
+        (8, 0, WRITE, False, False),
+    ],
+)
+async def test_the_warning_comes_two_messages_early(
+    storage: InMemoryMemory, messages: int, cursor: int, tools: tuple[str, ...], model: bool, warned: bool
+) -> None:
+    """It appears when N - cursor >= threshold - 2, if the tool is there and condensing will happen at all."""
+    await say(storage, messages)
+    await storage.save_consolidated_cursor(S, cursor)
+    manager = MemoryManager(storage, consolidation_threshold=10, llm=SilentModel() if model else None)
+
+    system = (await manager.build_messages(S, "sys", "x", tool_names=tools))[0].content
+    assert ("condensed" in system) == warned
+
+
+async def test_the_hard_ceiling_keeps_the_newest_with_a_note(storage: InMemoryMemory) -> None:
+    """However long a conversation is, the prompt fits, ends with the newest, begins with a question and says so."""
+    await say(storage, 2000, text="some words " * 20)
+    manager = MemoryManager(storage, context_tokens=4000, llm=SilentModel())
+
+    built = await manager.build_messages(S, BASE_PROMPT, "new", tool_names=WRITE)
+    assert manager.estimate.request(built) <= 4000
+    assert manager.estimate.request(built) > 3000
+    assert built[0].content.endswith(CUT_NOTE)
+    assert built[1].role == "user"
+    assert built[-2].content.endswith(" 1999")
+    shorter = await manager.build_messages(S, BASE_PROMPT, "new", context_tokens=1500)
+    assert manager.estimate.request(shorter) <= 1500
+    assert shorter[-2].content.endswith(" 1999")
+    assert (await storage.load_history(S)).total == 2000
+
+
+@pytest.mark.parametrize("giant", ["question", "answer", "memory", "summary", "user"])
+async def test_one_giant_text_does_not_displace_the_rest(storage: InMemoryMemory, giant: str) -> None:
+    """A megabyte anywhere is cut in the middle; everything else is still in the prompt, which still fits."""
+    big = "x" * 1_000_000
+    await say(storage, 4)
+    await storage.append_message(
+        S,
+        Message(role="user", content=big if giant == "question" else "where?"),
+        Message(role="assistant", content=big if giant == "answer" else "there"),
+    )
+    await storage.save_session_summary(S, big if giant == "summary" else "they met")
+    await storage.save_global_memory(OWNER, big if giant == "memory" else "likes tea")
+    manager = MemoryManager(storage, context_tokens=4000)
+
+    built = await manager.build_messages(S, "sys", big if giant == "user" else "new")
+    text = "\n".join(each.content for each in built)
+    assert manager.estimate.request(built) <= 4000 + 100  # notes of what was left out are not counted
+    assert "characters left out" in text
+    for part, said in (
+        ("question", "where?"),
+        ("answer", "there"),
+        ("memory", "likes tea"),
+        ("summary", "they met"),
+        ("user", "new"),
+    ):
+        assert giant == part or said in text, part
+
+
+async def test_experience_makes_prompts_shorter(storage: InMemoryMemory) -> None:
+    """If requests turn out to be longer than guessed, less goes in next time."""
+    await say(storage, 200, text="some words " * 20)
+    manager = MemoryManager(storage, context_tokens=4000)
+    before = len(await manager.build_messages(S, "sys", "new"))
+    for _ in range(10):
+        manager.observe(1000, 2000)
+
+    assert len(await manager.build_messages(S, "sys", "new")) < before
+
+
+async def test_skills_come_after_the_summary(storage: InMemoryMemory) -> None:
+    """The index lists all; bodies are there of those that are always shown, by themselves or by configuration."""
+    skills = ListedSkills(
+        (Skill("always", "d", always=True), "BODY ALWAYS </skill_text>"),
+        (Skill("forced", "d"), "BODY FORCED"),
+        (Skill("lacking", "d", always=True, missing=("jq",)), "BODY LACKING"),
+        (Skill("plain", "d"), "BODY PLAIN"),
+        (Skill("broken", "d", always=True), None),
+    )
+    await storage.save_session_summary(S, "they met")
+    manager = MemoryManager(storage, skills=skills, always_skills=["forced", "unknown"])
+
+    text = (await manager.build_messages(S, "sys", "x", tool_names=("read_skill",)))[0].content
+    assert (
+        text.index("they met")
+        < text.index("<skills>")
+        < text.index("BODY ALWAYS")
+        < text.index("BODY FORCED")
+    )
+    assert "BODY LACKING" not in text and "BODY PLAIN" not in text
+    assert all(f'name="{name}"' in text for name in ("always", "forced", "lacking", "plain", "broken"))
+    assert text.count("</skill_text>") == 2
+    assert "read_skill" in text
+
+
+async def test_bodies_of_skills_have_a_limit(storage: InMemoryMemory) -> None:
+    """A skill that is too long for its share is left out; the prompt goes on without it."""
+    skills = ListedSkills((Skill("long", "d", always=True), "word " * 50_000))
+
+    text = (await MemoryManager(storage, skills=skills).build_messages(S, "sys", "x"))[0].content
+    assert "<skills>" in text and "word word" not in text
+
+
+async def test_the_shown_version_is_that_of_the_last_prompt(storage: InMemoryMemory) -> None:
+    """A write after the prompt is compared with what the prompt showed, per session."""
+    manager = MemoryManager(storage)
+    assert manager.shown_version(S) is None
+    await manager.build_messages(S, "sys", "x")
+    assert manager.shown_version(S) == 0
+    await storage.save_global_memory(OWNER, "by another session")
+    assert manager.shown_version(S) == 0
+    await manager.build_messages(S, "sys", "x")
+    assert manager.shown_version(S) == 1
+    assert manager.shown_version("terminal/other") is None
+
+
+async def test_persist_exchange_keeps_a_pair_once(storage: InMemoryMemory) -> None:
+    """Question and answer are appended in order; with a turn a repetition changes nothing."""
+    manager = MemoryManager(storage)
+    for _ in range(2):
+        await manager.persist_exchange(S, "hello", "hi", turn="7", sender="local", at=EPOCH)
+
+    user, assistant = (await storage.load_history(S)).messages
+    assert (user.role, user.content, user.id, user.turn, user.sender, user.timestamp) == (
+        "user",
+        "hello",
+        "7.0",
+        "7",
+        "local",
+        EPOCH,
+    )
+    assert (assistant.role, assistant.content, assistant.id) == ("assistant", "hi", "7.1")
+    await manager.persist_exchange(S, "hello", "hi")
+    await manager.persist_exchange(S, "hello", "hi")
+    assert (await storage.load_history(S)).total == 6
+    await manager.persist_lines(S, (user, Message(role="user", content="more", id="8.0")))
+    assert (await storage.load_history(S)).total == 7
+
+
+async def test_the_prefix_of_a_prompt_does_not_change(storage: InMemoryMemory) -> None:
+    """From one turn to the next everything before the last question stays the same, so that it can be cached."""
+    manager = MemoryManager(storage)
+    await say(storage, 4)
+    first = await manager.build_messages(S, "sys", f"{turn_facts(EPOCH)}\nhello")
+    await manager.persist_exchange(S, "hello", "hi")
+
+    second = await manager.build_messages(S, "sys", "next")
+    assert second[: len(first) - 1] == first[:-1]
+
+
+async def test_the_first_request_is_under_six_kilobytes(tmp_path: Path) -> None:
+    """What "hello" costs in all: system text, skills, tools and question, as a request to a model."""
+    storage = JsonlMemory(tmp_path, clock=ManualClock())
+    skills = SkillsLoader(BUNDLED_SKILLS, tmp_path / "workspace" / "skills")
+    registry = ToolRegistry()
+    registry.register(ReadSkillTool(skills))
+    tools = [*registry.get_definitions(), definition_of(MemoryWriteTool(storage, S))]
+
+    built = await MemoryManager(storage, skills=skills, llm=SilentModel()).build_messages(
+        S,
+        BASE_PROMPT,
+        f"{turn_facts(EPOCH, channel='matrix')}\nhello",
+        tool_names=[tool.name for tool in tools],
+    )
+    request = {
+        "messages": [{"role": each.role, "content": each.content} for each in built],
+        "tools": [{"type": "function", "function": tool.model_dump()} for tool in tools],
+    }
+    assert len(orjson.dumps(request)) < 3_000  # half of what is allowed, for the tools still to come
+
+
+def test_the_estimate_can_be_given() -> None:
+    """The first guess is the caller's, if there is a better one."""
+    estimate = TokenEstimate(chars_per_token=2.0)
+    assert MemoryManager(InMemoryMemory(), estimate=estimate).estimate is estimate
