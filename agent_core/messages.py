@@ -11,6 +11,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
@@ -26,8 +27,8 @@ __all__ = [
     "SessionKeyField",
 ]
 
-_SAFE_IN_KEY = re.compile(r"[A-Za-z0-9!@#$&'*+,.;<>^_`{|}~\-=]+")
-_SAFE_IN_FILE = re.compile(r"[A-Za-z0-9_\-]+")
+_UNSAFE_IN_KEY = re.compile(r"[^A-Za-z0-9!@#$&'*+,.;<>^_`{|}~\-=]")
+_UNSAFE_IN_FILE = re.compile(r"[^A-Za-z0-9_\-]")
 _FILE_NAME_LIMIT = 150
 
 
@@ -54,8 +55,7 @@ class SessionKey:
             raise ValueError("a session key has a channel, a conversation, and no empty thread")
 
     def __str__(self) -> str:
-        parts = [self.channel, self.conversation] + ([self.thread] if self.thread is not None else [])
-        return "/".join(_escape(part, "%", _SAFE_IN_KEY) for part in parts)
+        return _text_of(self)
 
     @classmethod
     def parse(cls, text: str) -> SessionKey:
@@ -65,13 +65,7 @@ class SessionKey:
         Raises:
             ValueError: The text is not a session key.
         """
-        parts = [_unescape(part, "%") for part in text.split("/")]
-        if len(parts) not in (2, 3):
-            raise ValueError(f"not a session key: {text!r}")
-        key = cls(*parts)
-        if str(key) != text:
-            raise ValueError(f"not a session key in its canonical form: {text!r}")
-        return key
+        return _key_of(text)
 
     @property
     def file_name(self) -> str:
@@ -82,7 +76,7 @@ class SessionKey:
         which the reversible form never contains; its full text is in the session's meta file.
         """
         parts = [self.channel, self.conversation] + ([self.thread] if self.thread is not None else [])
-        name = "=.".join(_escape(part, "=", _SAFE_IN_FILE) for part in parts)
+        name = "=.".join(_escape(part, "=", _UNSAFE_IN_FILE) for part in parts)
         if len(name) <= _FILE_NAME_LIMIT:
             return name
         digest = hashlib.sha256(str(self).encode()).hexdigest()[:40]
@@ -107,13 +101,26 @@ class SessionKey:
         return key
 
 
-def _escape(text: str, mark: str, safe: re.Pattern[str]) -> str:
-    if safe.fullmatch(text) and mark not in text:
-        return text  # nearly always, and keys are made for every message
-    return "".join(
-        char if safe.fullmatch(char) and char != mark else "".join(f"{mark}{byte:02x}" for byte in _raw(char))
-        for char in text
-    )
+# A conversation's key is written and read several times for each of its messages.
+@lru_cache(maxsize=4096)
+def _text_of(key: SessionKey) -> str:
+    parts = [key.channel, key.conversation] + ([key.thread] if key.thread is not None else [])
+    return "/".join(_escape(part, "%", _UNSAFE_IN_KEY) for part in parts)
+
+
+@lru_cache(maxsize=4096)
+def _key_of(text: str) -> SessionKey:
+    parts = [_unescape(part, "%") for part in text.split("/")]
+    if len(parts) not in (2, 3):
+        raise ValueError(f"not a session key: {text!r}")
+    key = SessionKey(*parts)
+    if str(key) != text:
+        raise ValueError(f"not a session key in its canonical form: {text!r}")
+    return key
+
+
+def _escape(text: str, mark: str, unsafe: re.Pattern[str]) -> str:
+    return unsafe.sub(lambda found: "".join(f"{mark}{byte:02x}" for byte in _raw(found[0])), text)
 
 
 def _raw(text: str) -> bytes:
@@ -121,17 +128,11 @@ def _raw(text: str) -> bytes:
 
 
 def _unescape(text: str, mark: str) -> str:
-    if mark not in text:
-        return text
-    out = bytearray()
-    position = 0
-    while position < len(text):
-        if text[position] == mark:
-            out += bytes.fromhex(text[position + 1 : position + 3])
-            position += 3
-        else:
-            out += _raw(text[position])
-            position += 1
+    first, *others = text.split(mark)
+    out = bytearray(_raw(first))
+    for part in others:
+        out += bytes.fromhex(part[:2])
+        out += _raw(part[2:])
     return out.decode("utf-8", "surrogatepass")
 
 

@@ -156,9 +156,7 @@ class SessionRunner:
             lane.running = True
             self._waiting -= 1
             self._running += 1
-            self._tasks.start_soon(
-                self._run_one, session, lane, lane.jobs.popleft(), name=f"session {session}"
-            )
+            self._tasks.start_soon(self._run_one, session, lane, lane.jobs.popleft())
 
     async def _run_one(self, session: SessionKey, lane: _Lane, job: Job) -> None:
         try:

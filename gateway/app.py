@@ -118,12 +118,12 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
 
     def extra_tools(session: Session) -> list[ToolPort]:
         shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
-        return [MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown)]
+        return [
+            MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown)
+        ]
 
     deliveries = {name: Delivery(channel, store, clock) for name, (channel, _) in channels.items()}
-    dispatcher = LaneDispatcher(
-        concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions
-    )
+    dispatcher = LaneDispatcher(concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions)
     history = HistoryWriter(store, memory)
     handler = TurnHandler(
         store=store,

@@ -2,41 +2,47 @@
 The daemon's side of the command line: `Operations` over ``HOME/run/control.sock``.
 
 HTTP with JSON, because it is there already: ``POST /op/NAME`` with the arguments as an object. The socket has
-mode 0600 in a folder of mode 0700, so whoever can speak here owns the home folder anyway. Other routes (health,
-the terminal channel) can be mounted beside.
-
-A socket has a path of at most 107 bytes; a longer one is reached through ``/proc/self/fd``.
+mode 0600 in a folder of mode 0700, so whoever can speak here owns the home folder anyway. Other routes
+(health, the terminal channel) can be mounted beside.
 """
 
 from __future__ import annotations
 
-import os
 import stat
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import anyio
 import structlog
 from aiohttp import web
 
+from channels.terminal.channel import TerminalChannel
+from gateway.control_chat import terminal_routes
 from gateway.errors import GatewayError, StateUnusable, describe
-from gateway.health import json_answer
-from gateway.home import Home
+from gateway.health import Health, json_answer
+from gateway.home import Home, short_path
 from gateway.operations import Operations
 
-__all__ = ["serve_control", "short_path"]
+if TYPE_CHECKING:
+    from gateway.app import Built
+
+__all__ = ["serve_control"]
 
 _BODY_LIMIT = 1_000_000
 _LIMIT_S = 60.0
-_LONGEST_PATH = 107
 _log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
 async def serve_control(
-    home: Home, operations: Operations, *, routes: Sequence[web.AbstractRouteDef] = ()
+    home: Home,
+    operations: Operations,
+    *,
+    health: Health | None = None,
+    built: Built | None = None,
+    routes: Sequence[web.AbstractRouteDef] = (),
 ) -> AsyncIterator[None]:
     """
     Serve while inside. The caller holds the lock of the home, so a socket that is there is a left-over.
@@ -44,6 +50,8 @@ async def serve_control(
     Args:
         home: Where the socket is made.
         operations: What can be asked.
+        health: Its routes are served here too.
+        built: Its terminal channel can be spoken with here.
         routes: Further routes.
 
     Raises:
@@ -51,6 +59,11 @@ async def serve_control(
     """
     app = web.Application(client_max_size=_BODY_LIMIT)
     app.add_routes([web.post("/op/{name}", _Calls(operations).answer), *routes])
+    if health is not None:
+        app.add_routes(health.routes())
+    terminal = built.channels.get("terminal") if built is not None else None
+    if isinstance(terminal, TerminalChannel):
+        app.add_routes(terminal_routes(terminal))
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=2)
     await runner.setup()
     path = home.control_socket
@@ -69,19 +82,6 @@ async def serve_control(
         with anyio.CancelScope(shield=True):
             await runner.cleanup()
             path.unlink(missing_ok=True)
-
-
-@contextmanager
-def short_path(path: Path) -> Iterator[str]:
-    """A way to write the path of a socket that the kernel accepts, valid while inside."""
-    if len(os.fsencode(path)) <= _LONGEST_PATH:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
 
 
 class _Calls:

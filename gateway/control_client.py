@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gateway.errors import GatewayError
-from gateway.home import Home
+from gateway.home import Home, short_path
 
 __all__ = ["ControlClient", "ControlFailed", "DaemonGone"]
-
-_LONGEST_PATH = 107
 
 
 class DaemonGone(GatewayError):
@@ -34,7 +31,7 @@ class ControlFailed(GatewayError):
     def __init__(self, detail: str, /, *, kind: str, exit_code: int) -> None:
         super().__init__(detail, kind=kind)
         self.kind = kind
-        self.exit_code = exit_code  # type: ignore[misc]  # what the daemon says outranks the class
+        self.exit_code = exit_code
 
 
 class ControlClient:
@@ -86,11 +83,5 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        if len(os.fsencode(self._path)) <= _LONGEST_PATH:
-            self.sock.connect(str(self._path))
-            return
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self.sock.connect(f"/proc/self/fd/{folder}/{self._path.name}")
-        finally:
-            os.close(folder)
+        with short_path(self._path) as path:
+            self.sock.connect(path)

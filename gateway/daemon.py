@@ -15,19 +15,20 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from channels.terminal import TerminalChannel
 from gateway.app import Built, build
-from gateway.clock import SystemClock
 from gateway.control import serve_control
 from gateway.errors import StateUnusable
 from gateway.health import Health, serve
 from gateway.home import Home
+from gateway.live import live, one_line
 from gateway.lock import hold_home
 from gateway.logs import configure_logs
 from gateway.metrics import show_store
 from gateway.operations import Operations
 from gateway.sdnotify import Notifier
 from gateway.settings import Settings, parse_listen
-from gateway.status import one_line, status_report
+from gateway.terminal_socket import serve_terminal
 from gateway.work.port import StoreUnusable
 
 __all__ = ["run_daemon"]
@@ -64,13 +65,12 @@ async def _run(settings: Settings, home: Home) -> int:
         raise StateUnusable(str(error), **error.fields) from error
     notifier = Notifier()
     async with AsyncExitStack() as stack:
-        started_at = SystemClock().now()
         await _serve(stack, built, settings, home)
         async with anyio.create_task_group() as tasks:
             forced = _Forced()
             tasks.start_soon(_listen_to_signals, built, tasks, notifier, forced)
             tasks.start_soon(_tell, built, notifier)
-            _log.info("gateway.started", home=str(home.root), at=started_at.isoformat())
+            _log.info("gateway.started", home=str(home.root))
             await built.gateway.run()
             tasks.cancel_scope.cancel()
     return _FORCED if forced.yes else 0
@@ -81,23 +81,35 @@ class _Forced:
 
 
 async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: Home) -> None:
-    started_at = SystemClock().now()
+    """The ways in besides the channels: the port for machines, the sockets for the command line."""
+    parts = built.gateway.parts
+    started_at = parts.clock.now()
+
+    def wake_sending() -> None:
+        for delivery in parts.deliveries.values():
+            delivery.wake()
 
     async def refresh() -> None:
         show_store(await built.store.stats())
 
-    health = Health(
-        built.supervisor.statuses,
-        lambda: status_report(built, started_at),
-        refresh=refresh,
-        started=built.gateway.started.is_set,
+    operations = Operations(
+        built.store,
+        built.memory,
+        live=lambda: live(built, started_at),
+        wake=parts.dispatcher.wake,
+        wake_sending=wake_sending,
     )
+    health = Health(
+        built.supervisor.statuses, operations.status, refresh=refresh, started=built.gateway.started.is_set
+    )
+    await stack.enter_async_context(serve_control(home, operations, routes=health.routes()))
+    terminal = built.channels.get("terminal")
+    if isinstance(terminal, TerminalChannel):
+        await stack.enter_async_context(serve_terminal(home, terminal))
     if settings.gateway.http is not None:
         host, port = parse_listen(settings.gateway.http.listen)
         chosen = await stack.enter_async_context(serve(health.app(host=host), host=host, port=port))
         _log.info("health.served", listen=f"{host}:{chosen}")
-    operations = Operations(built.store, built.memory, status=lambda: status_report(built, started_at))
-    await stack.enter_async_context(serve_control(home, operations, health=health, built=built))
 
 
 async def _listen_to_signals(built: Built, tasks: TaskGroup, notifier: Notifier, forced: _Forced) -> None:

@@ -142,7 +142,7 @@ class Delivery:
             await self._failed(row, error, certain=not reached.uncertain or _is_certain(error))
         except (StoreUnavailable, IllegalMove):
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a defect of a channel costs a retry, not the loop
             _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)
             await self._failed(row, error, certain=not reached.uncertain)
         else:
@@ -204,7 +204,9 @@ class Delivery:
         text = str(error) or type(error).__name__
         if give_up:
             metrics.OUTBOUND.labels(self._channel.name, "dead").inc()
-            _log.error("message.undeliverable", channel=self._channel.name, outbox=row.id, why=give_up, error=text)
+            _log.error(
+                "message.undeliverable", channel=self._channel.name, outbox=row.id, why=give_up, error=text
+            )
         else:
             metrics.OUTBOUND.labels(self._channel.name, "retried").inc()
             _log.warning(

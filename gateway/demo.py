@@ -56,7 +56,7 @@ class Demo:
 
     def status(self) -> dict[str, Any]:
         """What the daemon says of itself."""
-        with urllib.request.urlopen(f"http://{self.listen}/status", timeout=10) as answer:  # noqa: S310 - loopback
+        with urllib.request.urlopen(f"http://{self.listen}/status", timeout=10) as answer:
             status: dict[str, Any] = json.loads(answer.read())
         return status
 
@@ -79,7 +79,9 @@ class Demo:
             if not self.daemon.alive:
                 raise StartFailed(f"the daemon ended while starting. {self.daemon.log_tail()}")
             if now - started > _READY_LIMIT_S:
-                raise StartFailed(f"the daemon was not ready after {_READY_LIMIT_S:.0f} s. {self.daemon.log_tail()}")
+                raise StartFailed(
+                    f"the daemon was not ready after {_READY_LIMIT_S:.0f} s. {self.daemon.log_tail()}"
+                )
             if now - told > 5:
                 told = now
                 say(f"the daemon is connecting ({now - started:.0f} s)")

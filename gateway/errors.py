@@ -41,7 +41,7 @@ class GatewayError(Exception):
     """The gateway cannot go on."""
 
     temporary: ClassVar[bool] = False
-    exit_code: ClassVar[int] = 70
+    exit_code: int = 70
     """What the process ends with; the codes are those of sysexits.h."""
 
     def __init__(self, detail: str = "", /, *, public: str | None = None, **fields: Any) -> None:

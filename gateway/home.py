@@ -22,16 +22,18 @@ import os
 import pwd
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import StateUnusable
 
-__all__ = ["Home", "find_home", "home_warnings", "open_home"]
+__all__ = ["Home", "find_home", "home_warnings", "open_home", "short_path"]
 
 _FOLDERS = ("sessions", "memory", "workspace", "state", "media", "run")
 _PROBE_BYTES = 4096
+_LONGEST_SOCKET_PATH = 107
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,11 @@ class Home:
     def control_socket(self) -> Path:
         """Where the running daemon takes questions."""
         return self.run / "control.sock"
+
+    @property
+    def terminal_socket(self) -> Path:
+        """Where the running daemon takes `squidbot chat`."""
+        return self.run / "terminal.sock"
 
     @property
     def media(self) -> Path:
@@ -124,6 +131,19 @@ def home_warnings(root: Path) -> list[str]:
     if mode & 0o022:
         return [f"other users of this machine can change {root}; run: chmod 700 {root}"]
     return []
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A path of a socket short enough for the kernel (107 bytes), valid while inside."""
+    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def _check_owner(root: Path) -> None:

@@ -3,8 +3,8 @@ A gateway from start to stop: the order in which its parts come up, and how it l
 
 Start: what a crash left is put right (`recover`), then turns and deliveries run, then the channels connect.
 Stop: nothing more is taken, the turns in hand are finished or parked, what is due is sent, the channels let
-go, files are made durable, everything is closed. A turn that does not end in time is parked: it is taken up again at the
-next start, after its last finished step.
+go, files are made durable, everything is closed. A turn that does not end in time is parked: it is taken up
+again at the next start, after its last finished step.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Gateway:
             try:
                 with anyio.move_on_after(_CLOSE_LIMIT_S):
                     await close()
-            except Exception:
+            except Exception:  # noqa: BLE001 - one part that cannot close keeps no other from it
                 _log.exception("close.failed")
         with anyio.move_on_after(_CLOSE_LIMIT_S):
             await self.parts.store.aclose()

@@ -60,7 +60,7 @@ def hold_home(home: Home, *, purpose: Purpose = "daemon") -> Iterator[None]:
 
 
 def holder_of(home: Home) -> int | None:
-    """The process id of the daemon on ``home`` (0 if it did not say); None if there is none. Leaves no trace."""
+    """The process id of the daemon on ``home`` (0: unknown), None if there is none. Leaves no trace."""
     try:
         descriptor = os.open(home.lock_file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

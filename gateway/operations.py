@@ -18,7 +18,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.ports import MemoryPort
 from gateway.errors import GatewayError, NotFound
-from gateway.version import version
+from gateway.version import version_of
 from gateway.work.port import InboxRow, OutboxRow, WorkStore
 from gateway.work.states import InboxState, OutboxState
 
@@ -41,7 +41,7 @@ class Operations:
     Args:
         store: The durable queue.
         memory: Histories, summaries and memory documents.
-        live: What only the running daemon knows, such as the state of the channels; None outside of one.
+        status: The report of the running daemon; None outside of one.
         wake: Told of sessions that have something to do again.
         wake_sending: Told that something may be to be sent again.
     """
@@ -51,13 +51,13 @@ class Operations:
         store: WorkStore,
         memory: MemoryPort,
         *,
-        live: Callable[[], Mapping[str, Any]] | None = None,
+        status: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
         wake: Callable[[SessionKey], None] = lambda _session: None,
         wake_sending: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._memory = memory
-        self._live = live
+        self._report = status
         self._wake = wake
         self._wake_sending = wake_sending
 
@@ -82,31 +82,37 @@ class Operations:
 
     async def status(self) -> dict[str, Any]:
         """The daemon, its channels, the queue, and what is stuck. No texts, no people."""
+        report = await (self._report() if self._report is not None else self._without_daemon())
+        return {**report, "running": self._report is not None, "stuck": await self._stuck()}
+
+    async def _without_daemon(self) -> dict[str, Any]:
         stats = await self._store.stats()
+        return {
+            "version": version_of("squidbot-gateway"),
+            "ready": False,
+            "channels": {},
+            "work": {
+                "inbox": dict(stats.inbox),
+                "outbox": dict(stats.outbox),
+                "oldest_unanswered_s": stats.oldest_unanswered_s,
+                "oldest_unsent_s": stats.oldest_unsent_s,
+                "history_lines_to_file": stats.journal_lines,
+            },
+        }
+
+    async def _stuck(self) -> list[dict[str, Any]]:
         dead = await self._store.inbox(states=[InboxState.DEAD], limit=10)
         unsent = await self._store.outbox(states=[OutboxState.DEAD, OutboxState.UNKNOWN], limit=10)
-        return {
-            "version": version(),
-            "running": self._live is not None,
-            **(self._live() if self._live is not None else {}),
-            "inbox": dict(stats.inbox),
-            "outbox": dict(stats.outbox),
-            "oldest_unanswered_s": stats.oldest_unanswered_s,
-            "oldest_unsent_s": stats.oldest_unsent_s,
-            "stuck": [
-                {"inbox": row.id, "channel": row.message.channel, "what": "not answered", "error": row.error}
-                for row in dead
-            ]
-            + [
-                {
-                    "inbox": row.inbox_id,
-                    "channel": row.message.channel,
-                    "what": "not sent" if row.state is OutboxState.DEAD else "perhaps not sent",
-                    "error": row.error,
-                }
-                for row in unsent
-            ],
-        }
+        found: list[dict[str, Any]] = [
+            {"inbox": row.id, "channel": row.message.channel, "what": "not answered", "error": row.error}
+            for row in dead
+        ]
+        for row in unsent:
+            what = "not sent" if row.state is OutboxState.DEAD else "perhaps not sent"
+            found.append(
+                {"inbox": row.inbox_id, "channel": row.message.channel, "what": what, "error": row.error}
+            )
+        return found
 
     # ── messages ──
 

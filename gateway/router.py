@@ -116,7 +116,11 @@ class ChannelInbox:
                 attempt += 1
                 delay_s = _STORE_RETRY.delay(attempt, random=random.random())
                 _log.error(
-                    "inbox.blocked", channel=self._channel, error=str(error), retry_in_s=delay_s, **error.fields
+                    "inbox.blocked",
+                    channel=self._channel,
+                    error=str(error),
+                    retry_in_s=delay_s,
+                    **error.fields,
                 )
                 await anyio.sleep(delay_s)
         for row in rows:

@@ -63,7 +63,7 @@ class TurnSink:
                 hints.start_soon(self._keep_showing)
             try:
                 yield
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised again below, outside of the group
                 # Kept outside of the group: what the turn raises must not arrive wrapped in a group.
                 failed = error
             hints.cancel_scope.cancel()
@@ -79,7 +79,7 @@ class TurnSink:
         try:
             with anyio.move_on_after(_HINT_LIMIT_S):
                 await give()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a hint never costs an answer
             _log.info("hint.failed", channel=self._channel.name, error=type(error).__name__)
 
     async def _keep_typing(self) -> None:

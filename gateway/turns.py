@@ -89,9 +89,7 @@ def question_of(messages: Sequence[InboundMessage]) -> str:
     return user_text([(message.sender.address, message.text) for message in messages], shared=shared)
 
 
-def decide_failure(
-    error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: float
-) -> Failure:
+def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: float) -> Failure:
     """
     Pure: what follows from an error.
 
@@ -182,11 +180,15 @@ class TurnHandler:
         channel = turn.session.channel
         if turn.attempts > self._policy.max_attempts:
             _log.error("turn.poisonous", channel=channel, turn=turn.id, attempts=turn.attempts)
-            await self._bury(turn, Failure(None, _POISON, f"the process ended {turn.attempts - 1} times on it"))
+            await self._bury(
+                turn, Failure(None, _POISON, f"the process ended on it {turn.attempts - 1} times")
+            )
             return
         target = await self._target.get() if turn.head.message.kind == "tick" else None
         if turn.head.message.kind == "tick" and target is None:
-            await self._until_stored(lambda: self._store.complete(turn, Completion(purpose=Purpose.HEARTBEAT)))
+            await self._until_stored(
+                lambda: self._store.complete(turn, Completion(purpose=Purpose.HEARTBEAT))
+            )
             _log.info("heartbeat.skipped", reason="the owner has no direct conversation yet")
             return
         sink = TurnSink(self._channels[channel], turn.session)
@@ -195,7 +197,7 @@ class TurnHandler:
                 result = await self._think(turn, sink)
             except (LostTurn, StoreUnavailable):
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it was, it ends in one apology
                 await self._fail(turn, error)
             except BaseException:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(5):
@@ -215,7 +217,9 @@ class TurnHandler:
                     tokens=result.usage.prompt_tokens + result.usage.completion_tokens,
                     took_s=round(took_s, 3),
                 )
-                await self._target.learn(turn.rows[-1].message, self._access.decide(turn.rows[-1].message).role)
+                await self._target.learn(
+                    turn.rows[-1].message, self._access.decide(turn.rows[-1].message).role
+                )
             await sink.hide()
 
     async def _think(self, turn: Turn, sink: TurnSink) -> TurnResult:

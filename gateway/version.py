@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 
-__all__ = ["version_of"]
+__all__ = ["version", "version_of"]
+
+
+def version() -> str:
+    """Our own version."""
+    return version_of("squidbot-gateway")
 
 
 def version_of(distribution: str) -> str:
     """The installed version of a distribution, ``unknown`` where it is not installed."""
     try:
-        return version(distribution)
-    except PackageNotFoundError:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
         return "unknown"

@@ -2,7 +2,8 @@
 Time for tests: an event loop whose clock jumps over waiting, and a `Clock` that follows it.
 
 On `VirtualLoop` a sleep of a day returns at once and ``loop.time()`` has moved on by a day; real sockets,
-threads and task groups work on it. While a worker thread is at work the loop waits in real time.
+threads and task groups work on it. While a worker thread of anyio is at work the loop waits in real time, but
+no longer than a moment: a thread that is stuck must not stop the limits that are to end it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import selectors
 import time
 from datetime import UTC, datetime, timedelta
 
+import anyio.to_thread
+
 __all__ = ["EPOCH", "ManualClock", "LoopClock", "VirtualLoop"]
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_PATIENCE_WITH_THREADS_S = 0.5
 
 
 class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
@@ -32,6 +36,8 @@ class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-t
             return super().select(None)
         # Give threads and sockets a real moment before time is made to pass.
         ready = super().select(min(timeout, 0.002))
+        if not ready and anyio.to_thread.current_default_thread_limiter().borrowed_tokens:
+            ready = super().select(min(timeout, _PATIENCE_WITH_THREADS_S))
         if not ready:
             self.skipped += timeout
         return ready

@@ -57,7 +57,6 @@ class AgentLoop:
         extra_tools: Sequence[ToolPort] | None = None,
         journal: StepJournal | None = None,
         user_lines: Sequence[Message] = (),
-        facts: str = "",
         stream: bool = True,
     ) -> TurnResult:
         """
@@ -70,14 +69,13 @@ class AgentLoop:
 
         Args:
             session: The conversation; ids of history lines are ``<session.turn>.<n>``.
-            user_message: What the model is asked.
+            user_message: What the model is asked, with the facts of the moment before it (`prompt.turn_facts`).
             channel: Where answer and hints go.
             llm: A model for this run only.
             extra_tools: Tools for this run only; they win over the registry's.
             journal: What an earlier start of this turn has done.
             user_lines: The history lines of the question, one per message that was merged into it; by
                 default one line with ``user_message``. Missing ids and times are filled in.
-            facts: A line about this message that the model sees and the history does not keep.
             stream: Whether the channel shows unfinished answers. Without, asking costs less.
 
         Raises:
@@ -90,7 +88,6 @@ class AgentLoop:
             user_message,
             memory=self._memory,
             system_prompt=self._system_prompt,
-            facts=facts,
             llm=llm or self._llm,
             tools=self._tools(extra_tools or ()),
             channel=channel,
@@ -121,12 +118,16 @@ class AgentLoop:
         *,
         llm: LLMPort | None = None,
         extra_tools: Sequence[ToolPort] | None = None,
+        said: str | None = None,
         sender: str | None = None,
-        facts: str = "",
         stream: bool = True,
     ) -> TurnResult:
-        """`run`, then write the history: for callers without a durable queue, such as a terminal."""
-        line = Message(role="user", content=user_message, sender=sender)
+        """
+        `run`, then write the history: for callers without a durable queue, such as a terminal.
+
+        Kept is ``said``, if given: ``user_message`` without the facts of the moment.
+        """
+        line = Message(role="user", content=user_message if said is None else said, sender=sender)
         result = await self.run(
             session,
             user_message,
@@ -134,13 +135,12 @@ class AgentLoop:
             llm=llm,
             extra_tools=extra_tools,
             user_lines=[line],
-            facts=facts,
             stream=stream,
         )
         asked, answered = result.history
         await self._memory.persist_exchange(
             session.id,
-            user_message,
+            asked.content,
             result.reply,
             turn=answered.turn or "",
             sender=sender,

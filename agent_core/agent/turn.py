@@ -72,7 +72,6 @@ class PromptMemory(Protocol):
         *,
         scope: MemoryScope,
         tool_names: Collection[str] = (),
-        facts: str = "",
         context_tokens: int | None = None,
     ) -> list[Message]:
         """The prompt, within ``context_tokens`` if given."""
@@ -114,7 +113,6 @@ class Turn:
         *,
         memory: PromptMemory,
         system_prompt: str,
-        facts: str,
         llm: LLMPort,
         tools: RunTools,
         channel: ChannelPort,
@@ -126,7 +124,6 @@ class Turn:
         self._question = user_message
         self._memory = memory
         self._system_prompt = system_prompt
-        self._facts = facts
         self._llm = llm
         self._definitions = [definition for definition, _ in tools.values()]
         self._runner = ToolRunner(
@@ -180,7 +177,6 @@ class Turn:
             self._question,
             scope=self._session.scope,
             tool_names=[definition.name for definition in self._definitions],
-            facts=self._facts,
             context_tokens=context_tokens,
         )
 

@@ -135,22 +135,24 @@ async def _warm_up() -> None:
     body = request_body(
         "openai/warm-up", [Message(role="user", content="x")], [tool], stream=True, max_tokens=1
     )
-    with anyio.fail_after(_WARM_UP_LIMIT_S):
-        async with warm_up_responder() as api_base:
-            stream = await litellm.acompletion(
-                **body,
-                api_base=api_base,
-                api_key="none",
-                max_retries=0,
-                num_retries=0,
-                timeout=_WARM_UP_LIMIT_S,
-            )
-            try:
-                async for _ in stream:
-                    pass
-            finally:
-                await stream.aclose()
-            await _close()
+    try:
+        with anyio.fail_after(_WARM_UP_LIMIT_S):
+            async with warm_up_responder() as api_base:
+                stream = await litellm.acompletion(
+                    **body,
+                    api_base=api_base,
+                    api_key="none",
+                    max_retries=0,
+                    num_retries=0,
+                    timeout=_WARM_UP_LIMIT_S,
+                )
+                try:
+                    async for _ in stream:
+                        pass
+                finally:
+                    await stream.aclose()
+    finally:
+        await _close()
 
 
 async def close_clients() -> None:

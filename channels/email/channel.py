@@ -2,14 +2,15 @@
 `EmailChannel`: one mailbox as a `Channel`.
 
 Receiving. The position is (UIDVALIDITY, highest UID taken in); a batch of mails and the position behind it
-are accepted in one transaction, and only then does anything happen in the mailbox. The very first start puts
-the position behind everything that is there, once and for ever. If the server renumbers its mails, all of them
-are read again: what is known is recognised by its identity (``threads.native_id_of``), what is older than
-the first start by its arrival time.
+are accepted in one transaction, and only then does anything happen in the mailbox. The very first start
+puts the position behind everything that is there, once and for ever. If the server renumbers its mails, all
+of them are read again: what is known is recognised by its identity (``threads.native_id_of``), what is
+older than the first start by its arrival time.
 
-Sending. The Message-ID is made from the outbox row. With ``sent_copy: self`` every mail also goes to ourselves,
-so the one submission that the server confirms or not, delivers both: when the confirmation is lost, the copy in
-INBOX or Sent tells whether the answer went out (`probe`), and it is filed under Sent when it arrives.
+Sending. The Message-ID is made from the outbox row. With ``sent_copy: self`` every mail also goes to
+ourselves, so the one submission that the server confirms or not, delivers both: when the confirmation is
+lost, the copy in INBOX or Sent tells whether the answer went out (`probe`), and it is filed under Sent when
+it arrives.
 
 Housekeeping (flags, filing) is done between two looks, after the fact, and its failures are only logged.
 """
@@ -43,10 +44,10 @@ from channels.base import (
 from channels.email.addresses import find_addresses
 from channels.email.chores import Answered, Chore, Chores, UploadCopy
 from channels.email.config import EmailConfig
-from channels.email.inbound import Headers
 from channels.email.intake import Intake
 from channels.email.limits import AnswerLimiter
 from channels.email.mailbox import Mailbox, Timing
+from channels.email.mime import Headers
 from channels.email.outbound import OutgoingMail, compose
 from channels.email.receiver import Receiver
 from channels.email.submit import Submitter, SubmitTiming

@@ -57,7 +57,8 @@ class ImapServer(_Server):
     def _no_starttls(cls, value: str) -> str:
         if value == "starttls":
             raise ValueError(
-                "starttls is not supported for IMAP; use security: tls, which nearly every server offers on port 993"
+                "starttls is not supported for IMAP; use security: tls, "
+                "which nearly every server offers on port 993"
             )
         return value
 

@@ -78,11 +78,11 @@ def parse_auth_results(value: str) -> AuthResults | None:
     if None in tokens or len(tokens) > MAX_TOKENS:
         return None
     groups: list[list[str]] = [[]]
-    for token in tokens:
-        if token == ";":
+    for word in tokens:
+        if word == ";":
             groups.append([])
         else:
-            groups[-1].append(str(token))
+            groups[-1].append(str(word))
     head = groups[0]
     # The server's name and, rarely, the version of the format.
     if not head or len(head) > 2 or "=" in head or (len(head) == 2 and not head[1].isdigit()):

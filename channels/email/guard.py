@@ -21,7 +21,7 @@ from enum import StrEnum
 
 from channels.email.addresses import AddressInvalid, find_addresses, parse_mailboxes, without_tag
 from channels.email.evidence import proven_by
-from channels.email.inbound import Headers
+from channels.email.mime import Headers
 from channels.email.threads import is_own_id
 
 __all__ = ["OwnIdentity", "Refused", "Verdict", "inspect"]
@@ -40,7 +40,8 @@ _SELF_MADE = (
 )
 _DELIVERED_TO = ("delivered-to", "x-original-to", "envelope-to", "x-envelope-to", "x-forwarded-to")
 _OUT_OF_OFFICE = re.compile(
-    r"\s*(?:(?:re|aw|antw):\s*)?(?:automatic reply|auto(?:matic)?[ -]?(?:reply|response)|out of (?:the )?office"
+    r"\s*(?:(?:re|aw|antw):\s*)?(?:automatic reply|auto(?:matic)?[ -]?(?:reply|response)"
+    r"|out of (?:the )?office"
     r"|abwesen(?:heit|d)|automatische antwort|autoantwort|réponse automatique|absence du bureau"
     r"|respuesta automática|fuera de la oficina|risposta automatica|afwezig)",
     re.IGNORECASE,
@@ -139,23 +140,26 @@ def _own_mail(headers: Headers, sender: str, own: OwnIdentity) -> Refused | None
 
 
 def _robot(headers: Headers, sender: str) -> Refused | None:
-    if any(value.strip() == "<>" for value in headers.all("return-path")):
-        return Refused.BOUNCE
-    if headers.media_type() == "multipart/report":
+    is_report = headers.media_type() == "multipart/report"
+    if is_report or any(value.strip() == "<>" for value in headers.all("return-path")):
         return Refused.BOUNCE
     if any(name.startswith("list-") for name, _ in headers.fields):
         return Refused.MAILING_LIST
-    if any(_first_word(value) not in ("", "no") for value in headers.all("auto-submitted")):
+    if _says_automatic(headers):
         return Refused.AUTOMATIC
-    if any(_first_word(value) in _PRECEDENCE for value in headers.all("precedence")):
-        return Refused.AUTOMATIC
-    if any(_first_word(value) not in ("", "none") for value in headers.all("x-auto-response-suppress")):
-        return Refused.AUTOMATIC
-    if any(headers.first(name) is not None for name in _SELF_MADE):
-        return Refused.AUTOMATIC
-    if _ROBOTS.fullmatch(sender.partition("@")[0]):
-        return Refused.ROBOT
-    return None
+    return Refused.ROBOT if _ROBOTS.fullmatch(sender.partition("@")[0]) else None
+
+
+def _says_automatic(headers: Headers) -> bool:
+    def words(name: str) -> set[str]:
+        return {_first_word(value) for value in headers.all(name)}
+
+    return bool(
+        words("auto-submitted") - {"", "no"}
+        or words("precedence") & _PRECEDENCE
+        or words("x-auto-response-suppress") - {"", "none"}
+        or any(headers.first(name) is not None for name in _SELF_MADE)
+    )
 
 
 def _not_for_us(headers: Headers, own: OwnIdentity) -> Refused | None:

@@ -34,12 +34,61 @@ _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u00ad\U0
 
 _RAW = {"script", "style", "title", "textarea", "noscript", "template", "xmp"}
 _END_OF_RAW = {name: re.compile(rf"</{name}\b", re.IGNORECASE) for name in _RAW}
-_BLOCKS = set(
-    "address article aside blockquote body caption center dd div dl dt fieldset figure footer form h1 h2 h3 h4 "
-    "h5 h6 header hr html main nav ol p pre section table tbody tfoot thead tr ul".split()
-)
+_BLOCKS = {
+    "address",
+    "article",
+    "aside",
+    "blockquote",
+    "body",
+    "caption",
+    "center",
+    "dd",
+    "div",
+    "dl",
+    "dt",
+    "fieldset",
+    "figure",
+    "footer",
+    "form",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "header",
+    "hr",
+    "html",
+    "main",
+    "nav",
+    "ol",
+    "p",
+    "pre",
+    "section",
+    "table",
+    "tbody",
+    "tfoot",
+    "thead",
+    "tr",
+    "ul",
+}
 _PARAGRAPHS = {"p", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "table", "ul", "ol", "pre"}
-_VOID = set("area base br col embed hr img input link meta param source track wbr".split())
+_VOID = {
+    "area",
+    "base",
+    "br",
+    "col",
+    "embed",
+    "hr",
+    "img",
+    "input",
+    "link",
+    "meta",
+    "param",
+    "source",
+    "track",
+    "wbr",
+}
 
 
 def html_to_text(source: str) -> str:

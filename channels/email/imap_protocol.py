@@ -18,7 +18,7 @@ trap  stock                                                          here
 9     a refused SASL token (``+`` with an error) is never answered   answered with an empty line
 10    capabilities are junk after login                              `capability` reads them, any time
 11    every ``* `` in a line is removed                              only the one in front
-12    any line that ends in ``{5}`` is a literal; bytes are ASCII    only where literals can be; bytes stay bytes
+12    any line that ends in ``{5}`` is a literal; bytes are ASCII    only where literals can be; bytes stay
 13    ``uid("search")`` raises, results are a flat list              `uid_search`; one tuple per response
 14    a bare LF or a lower-case ``ok`` is never understood           both are
 ====  =============================================================  =====================================
@@ -31,8 +31,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -240,9 +240,6 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
             await self._finish(command)
         return self._reply(command)
 
-    def _pending(self, command: _Command) -> _Slot:
-        return _Slot(self, command)
-
     async def _finish(self, command: _Command) -> None:
         try:
             await command.wait()
@@ -255,25 +252,25 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
             raise Refused(command.name, result, lines[-1])
         return Reply(tuple(lines[:-1]), lines[-1])
 
-    def _illegal(self, name: str) -> bool:
-        known = aioimaplib.Commands.get(name)
-        return known is not None and self.state not in known.valid_states
-
-    def enter(self, command: _Command) -> None:
-        """Make ``command`` the one that runs."""
+    @contextmanager
+    def _pending(self, command: _Command) -> Iterator[None]:
+        """
+        The time in which ``command`` is the one that runs; if it has not ended then, the link is given up.
+        """
         if self.lost is not None:
             raise self._as_lost()
         if self._command is not None:
             raise RuntimeError(f"{command.name} while {self._command.name} runs")
-        if self._illegal(command.name):
+        known = aioimaplib.Commands.get(command.name)
+        if known is not None and self.state not in known.valid_states:
             raise RuntimeError(f"{command.name} in state {self.state}")
         self._command = command
-
-    def leave(self, command: _Command) -> None:
-        """Forget the command; if it has not ended, the connection is of no use any more."""
-        self._command = None
-        if not command.done or command.response.result == "KO":
-            self.abort()
+        try:
+            yield
+        finally:
+            self._command = None
+            if not command.done or command.response.result == "KO":
+                self.abort()
 
     async def capability(self, timeout_s: float = 30.0) -> None:
         """Ask what the server can do, and remember it in ``capabilities``, in capitals."""
@@ -330,7 +327,8 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         IDLE for the length of the block. Wait for ``pushed`` in it, with a limit of your own.
 
         ``pushed`` is never cleared here: clear it before looking at the mailbox, and nothing slips through
-        between the look and the IDLE. Entering and leaving take at most ``deadline_s`` each: a server that does not answer DONE is gone.
+        between the look and the IDLE. Entering and leaving take at most ``deadline_s`` each: a server that
+        does not answer DONE is gone.
         """
         command = _Command("IDLE", self.new_tag())
         with self._pending(command):
@@ -344,17 +342,3 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
             with anyio.fail_after(deadline_s):
                 await self._finish(command)
         self._reply(command)
-
-
-class _Slot:
-    """The time in which a command is the one that runs."""
-
-    def __init__(self, protocol: HardenedProtocol, command: _Command) -> None:
-        self._protocol = protocol
-        self._command = command
-
-    def __enter__(self) -> None:
-        self._protocol.enter(self._command)
-
-    def __exit__(self, *_: object) -> None:
-        self._protocol.leave(self._command)

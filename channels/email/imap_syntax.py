@@ -1,10 +1,10 @@
 """
 What IMAP looks like on the wire (RFC 3501, section 9), read and written. Pure: no sockets, no clock.
 
-`ResponseReader` cuts a stream into responses. It is a loop, not a recursion, and looks at every byte a bounded
-number of times, however many lines arrive at once. A response is a tuple of bytes: text, literal, text,
-literal, text, … Literals are recognised only in responses that may have them, so that a human sentence ending
-in ``{5}`` does not swallow the next line.
+`ResponseReader` cuts a stream into responses. It is a loop, not a recursion, and looks at every byte a
+bounded number of times, however many lines arrive at once. A response is a tuple of bytes: text, literal,
+text, literal, text, … Literals are recognised only in responses that may have them, so that a human
+sentence ending in ``{5}`` does not swallow the next line.
 
 `parse_fetch` takes the items of a FETCH response in any order, as literal, quoted string or NIL. It is meant
 for flat items (UID, FLAGS, RFC822.SIZE, INTERNALDATE, BODY[…]); structures controlled by senders (ENVELOPE,

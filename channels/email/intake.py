@@ -19,8 +19,9 @@ from typing import Any
 from agent_core.messages import Audience, InboundMessage, Sender
 from channels.email.config import EmailConfig
 from channels.email.guard import OwnIdentity, Refused, Verdict, inspect
-from channels.email.inbound import AttachmentNote, Headers, ParsedMail, Unreadable, parse_headers, parse_mail
+from channels.email.inbound import AttachmentNote, ParsedMail, parse_mail
 from channels.email.limits import AnswerLimiter
+from channels.email.mime import Headers, Unreadable, parse_headers
 from channels.email.threads import native_id_of, session_of, thread_tag
 
 __all__ = ["Arrival", "Intake", "OwnCopy", "read_arrival"]
@@ -31,7 +32,10 @@ MAX_REFERENCES_KEPT = 40
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A mail as far as it could be read. ``mail`` is None for one that is only remembered; ``trouble`` says why."""
+    """
+    A mail as far as it could be read. ``mail`` is None for one that is only remembered; ``trouble`` says
+    why.
+    """
 
     uid: int
     received_at: datetime
@@ -54,7 +58,8 @@ def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) ->
     Read a raw mail; total. Call it in a worker thread.
 
     Args:
-        uid, received_at: Which one, and when it came.
+        uid: Which one.
+        received_at: When it came.
         raw: All of it, or only its header.
         whole: Which of the two.
     """

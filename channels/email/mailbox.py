@@ -11,7 +11,6 @@ Mails are read with ``BODY.PEEK[]`` only, so that nothing is marked as read by l
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -23,6 +22,7 @@ import anyio
 
 from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured, ChannelUnavailable
 from channels.email.config import EmailConfig, ImapServer
+from channels.email.imap_link import Timing, connect
 from channels.email.imap_protocol import HardenedProtocol, LinkLost, Refused, Reply
 from channels.email.imap_syntax import (
     Fetched,
@@ -38,22 +38,6 @@ from channels.email.tls import tls_refused
 __all__ = ["MailInfo", "Mailbox", "Selected", "Timing"]
 
 _NOT_NOW = ("UNAVAILABLE", "INUSE", "LIMIT", "SERVERBUG", "CONTACTADMIN")
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long things may take, in seconds."""
-
-    connect_s: float = 20.0
-    command_s: float = 30.0
-    """Without anything arriving."""
-    transfer_s: float = 600.0
-    """For one whole answer, however busy the line."""
-    idle_refresh_s: float = 270.0
-    """An IDLE is renewed this often: proof that the server is alive, and a look for what was not announced."""
-    idle_deadline_s: float = 10.0
-    poll_s: float = 20.0
-    """Between two looks, where the server has no IDLE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +77,8 @@ class Mailbox:
         ``context`` is not used for ``security: none``, and needed otherwise.
 
         Raises:
-            ChannelUnavailable, ChannelAuthFailed, ChannelMisconfigured: It cannot be done; why, in plain words.
+            ChannelUnavailable, ChannelAuthFailed, ChannelMisconfigured: It cannot be done; why, in plain
+            words.
         """
         timing = timing or Timing()
         loop = asyncio.get_running_loop()
@@ -102,7 +87,7 @@ class Mailbox:
         try:
             with mailbox._door("connect"):
                 with anyio.fail_after(timing.connect_s):
-                    await _connect(loop, protocol, config.imap, context)
+                    await connect(loop, protocol, config.imap, context)
                 await protocol.greeted(timing.connect_s)
                 await protocol.capability(timing.command_s)
             await mailbox._log_in(config)
@@ -124,7 +109,8 @@ class Mailbox:
         except ValueError as exc:
             raise ChannelMisconfigured("username or password has control characters in it") from exc
         with self._door("capability"):
-            # What a server can do changes with the login, and what it says in the login's own OK is not complete.
+            # What a server can do changes with the login, and what it says in the login's own OK is not
+            # complete.
             await self._protocol.capability(limit_s)
 
     def _login_refused(self, refused: Refused, username: str) -> ChannelError:
@@ -238,8 +224,8 @@ class Mailbox:
         """
         Move mails. False: the server cannot remove single mails soundly, so they stay.
 
-        Without MOVE it is copy, mark, and UID EXPUNGE of exactly these; a plain EXPUNGE would also remove what
-        somebody else has marked.
+        Without MOVE it is copy, mark, and UID EXPUNGE of exactly these; a plain EXPUNGE would also remove
+        what somebody else has marked.
         """
         name, chosen = quote(folder), uid_set(uids)
         if "MOVE" in self.capabilities:
@@ -332,39 +318,6 @@ class Mailbox:
             if isinstance(cause, Refused):
                 raise ChannelUnavailable(f"the mail server {where} sends us away: {cause.text}") from exc
             raise ChannelUnavailable(f"no connection to the mail server {where} ({doing}): {exc}") from exc
-
-
-async def _connect(
-    loop: asyncio.AbstractEventLoop,
-    protocol: HardenedProtocol,
-    server: ImapServer,
-    context: ssl.SSLContext | None,
-) -> None:
-    if server.security == "tls":
-        if context is None:
-            raise ChannelMisconfigured("a TLS connection without a way to verify it")
-        transport, _ = await loop.create_connection(
-            lambda: protocol, server.host, server.port, ssl=context, server_hostname=server.host
-        )
-    else:
-        transport, _ = await loop.create_connection(lambda: protocol, server.host, server.port)
-    link = transport.get_extra_info("socket")
-    if link is not None:
-        _watch(link)
-
-
-def _watch(link: socket.socket) -> None:
-    """Let the kernel find out about a peer that has gone without a word, in a minute or two."""
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        ("TCP_KEEPIDLE", 60),
-        ("TCP_KEEPINTVL", 20),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 60_000),
-    ):
-        number = getattr(socket, option, None)
-        if number is not None:
-            link.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
 def _number_in(reply: Reply, code: str) -> int | None:

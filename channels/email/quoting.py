@@ -16,7 +16,8 @@ _MAX_LINE = 1_000
 _ATTRIBUTION_LINES = 3
 _SIGNATURE = ("-- ", "--")
 _RULED_OFF = re.compile(
-    r"-{2,12} ?(?:Original Message|Ursprüngliche Nachricht|Message d'origine|Mensaje original|Forwarded message"
+    r"-{2,12} ?(?:Original Message|Ursprüngliche Nachricht|Message d'origine|Mensaje original"
+    r"|Forwarded message"
     r"|Weitergeleitete Nachricht|Original-Nachricht) ?-{2,12}",
     re.IGNORECASE,
 )
@@ -71,7 +72,9 @@ def _headers_follow(lines: list[str], start: int) -> bool:
 
 
 def _without_quotation(lines: list[str]) -> list[str]:
-    """Drop the last run of quoted lines, if only blanks or a signature come after it, and its introduction."""
+    """
+    Drop the last run of quoted lines, if only blanks or a signature come after it, and its introduction.
+    """
     end = len(lines)
     for number in range(len(lines)):
         if lines[number] in _SIGNATURE:

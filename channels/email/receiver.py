@@ -21,9 +21,9 @@ from agent_core.messages import InboundMessage
 from channels.base import ChannelUnavailable, Inbox
 from channels.email.chores import Chores, FileCopy
 from channels.email.imap_protocol import Refused
-from channels.email.inbound import Headers
 from channels.email.intake import Arrival, Intake, OwnCopy, read_arrival
 from channels.email.mailbox import Mailbox, MailInfo, Selected
+from channels.email.mime import Headers
 
 __all__ = ["Position", "Receiver"]
 

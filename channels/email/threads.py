@@ -77,9 +77,9 @@ def native_id_of(message_id: str | None, sender: str, digest: str, *, verified: 
     """
     The identity of a mail: the same for a second copy of it, wherever and whenever that arrives.
 
-    The sender belongs to it, so nobody can use up an id before its owner does; and so does whether the sender
-    was proven, so a forged mail never stands in the way of the real one. ``digest`` identifies mails that have
-    no usable Message-ID.
+    The sender belongs to it, so nobody can use up an id before its owner does; and so does whether the
+    sender was proven, so a forged mail never stands in the way of the real one. ``digest`` identifies mails
+    that have no usable Message-ID.
     """
     kind = "mail" if verified else "unproven"
     if message_id is None:

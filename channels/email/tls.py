@@ -1,8 +1,8 @@
 """
 Certificates: always verified, and explained in plain words when they do not fit.
 
-There is no switch to turn verification off. An authority of one's own goes into ``tls_ca_file`` and is believed
-besides the system's.
+There is no switch to turn verification off. An authority of one's own goes into ``tls_ca_file`` and is
+believed besides the system's.
 """
 
 from __future__ import annotations
@@ -40,12 +40,16 @@ def verifying_context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def tls_refused(exc: ssl.SSLError, host: str, port: int) -> ChannelError:
-    """The error to raise when a TLS connection could not be made. In no case has anything been said in the clear."""
+    """
+    The error to raise when a TLS connection could not be made. In no case has anything been said in the
+    clear.
+    """
     where = f"{host}:{port}"
     if not isinstance(exc, ssl.SSLCertVerificationError):
         if exc.reason in _NOT_TLS:
             return ChannelMisconfigured(
-                f"{where} does not speak TLS on this port; are port and security the ones that belong together?"
+                f"{where} does not speak TLS on this port; "
+                "are port and security the ones that belong together?"
             )
         return ChannelUnavailable(f"no TLS connection to {where}: {exc.reason or exc}")
     if exc.verify_code == _EXPIRED:
@@ -56,7 +60,7 @@ def tls_refused(exc: ssl.SSLError, host: str, port: int) -> ChannelError:
         why = f"it is for another name than {host}; set host to the name that it is for"
     else:
         why = (
-            f"nobody that this machine trusts has signed it ({exc.verify_message}); if it is your own authority, "
-            "name its certificate in tls_ca_file"
+            f"nobody that this machine trusts has signed it ({exc.verify_message}); "
+            "if it is your own authority, name its certificate in tls_ca_file"
         )
     return ChannelMisconfigured(f"the certificate of {where} is refused: {why}. Nothing was sent.")

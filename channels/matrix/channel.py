@@ -115,13 +115,13 @@ class MatrixChannel:
         async def save_invites(text: str) -> None:
             await inbox.accept([], {OPEN_INVITES: text})
 
-        failed: ChannelError | None = None
+        failed: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(hints.run)
             group.start_soon(invites.run, save_invites)
             try:
                 await receiver.run()
-            except ChannelError as error:
+            except Exception as error:  # noqa: BLE001 - raised below, once the group has ended
                 # Kept outside of the group: it must not arrive wrapped in one.
                 failed = error
             group.cancel_scope.cancel()

@@ -25,7 +25,7 @@ from channels.base import ChannelUnavailable
 from channels.matrix.rooms import JsonObject, object_of, text_of
 from channels.matrix.wire import CLIENT, Answer, Homeserver, part, problem
 
-__all__ = ["Page", "own_membership", "pages_since", "since_invited", "was_just_joined"]
+__all__ = ["Page", "members_of", "own_membership", "pages_since", "since_invited", "was_just_joined"]
 
 _MAX_PAGES = 1000
 _MAX_PAGES_TO_INVITE = 10
@@ -59,6 +59,23 @@ async def pages_since(homeserver: Homeserver, room_id: str, since: str) -> Async
         if token is None:
             return
     _log.error("matrix.gap_cut", room=room_id, pages=_MAX_PAGES)
+
+
+async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] | None:
+    """
+    The membership events of everybody who is in a room or invited; None if we may not know.
+
+    Raises:
+        ChannelUnavailable: It cannot be fetched now.
+        LinkBroken: As above.
+    """
+    path = f"{CLIENT}/rooms/{part(room_id)}/members"
+    answer = await homeserver.request("GET", path, query={"not_membership": "leave"})
+    if _is_closed(answer):
+        return None
+    if not answer.good or not isinstance(answer.body.get("chunk"), list):
+        raise _failed(answer)
+    return _objects(answer.body, "chunk")
 
 
 def own_membership(event: JsonObject, user_id: str) -> str:
@@ -149,7 +166,7 @@ async def _fetch(
     query = {"dir": direction, "from": token or "", "limit": "100", "filter": _FILTER}
     path = f"{CLIENT}/rooms/{part(room_id)}/messages"
     answer = await homeserver.request("GET", path, query=query, timeout_s=60.0)
-    if answer.status in (403, 404) and answer.errcode and answer.errcode != "M_UNRECOGNIZED":
+    if _is_closed(answer):
         _log.warning("matrix.gap_closed", room=room_id, errcode=answer.errcode)
         return None, None
     if not answer.good or not isinstance(answer.body.get("chunk"), list):
@@ -157,6 +174,11 @@ async def _fetch(
     end = answer.body.get("end")
     following = end if isinstance(end, str) and end and end != token else None
     return Page(_objects(answer.body, "chunk"), _objects(answer.body, "state")), following
+
+
+def _is_closed(answer: Answer) -> bool:
+    """Whether we may not look into this room (any more)."""
+    return answer.status in (403, 404) and answer.errcode not in ("", "M_UNRECOGNIZED")
 
 
 def _objects(body: Mapping[str, Any], key: str) -> list[JsonObject]:

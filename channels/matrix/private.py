@@ -194,12 +194,15 @@ class NioHomeserver:
 
 def _filter(timeline_limit: int) -> dict[str, Any]:
     nothing = {"not_types": ["*"]}
+    # Redundant ones too: the registry of rooms begins empty at each start, what the server believes to have
+    # told this device earlier notwithstanding.
+    lazily = {"lazy_load_members": True, "include_redundant_members": True}
     return {
         "presence": nothing,
         "account_data": {"types": ["m.direct"]},
         "room": {
-            "timeline": {"limit": timeline_limit, "lazy_load_members": True},
-            "state": {"lazy_load_members": True},
+            "timeline": {"limit": timeline_limit, **lazily},
+            "state": lazily,
             "ephemeral": nothing,
             "account_data": nothing,
         },

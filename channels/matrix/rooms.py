@@ -9,7 +9,9 @@ then kept current by what follows. Two questions must never be answered too opti
   invitation) **and** the server's summary counts two members, invited ones included, **and** the one who
   wrote is still in it. What is unknown counts as a group: a private answer must never be read by a third.
 
-A membership event that comes without a new summary (from a gap that was filled) makes the count unknown.
+A membership event that comes without a new summary makes the count unknown, and so does a restart: with lazy
+loading Synapse sends neither members nor a summary of rooms that it believes to be known (seen with
+``since`` and ``full_state``). `Rooms.lacks_members` says when it is worth asking for the list.
 Everything is sent by strangers, so every field is checked before it is believed.
 """
 
@@ -73,6 +75,17 @@ class Room:
         joined, invited = summary.get("m.joined_member_count"), summary.get("m.invited_member_count")
         if isinstance(joined, int) and isinstance(invited, int):
             self.member_count = joined + invited
+
+    def members(self, events: Iterable[JsonObject]) -> None:
+        """Learn the whole list of members."""
+        self.joined.clear()
+        count = 0
+        for event in events:
+            membership = text_of(object_of(event, "content"), "membership")
+            if event.get("type") == "m.room.member" and membership in ("join", "invite"):
+                count += 1
+                self.state(event)
+        self.member_count = count
 
     def _member(self, user_id: str, content: JsonObject) -> None:
         if content.get("membership") != "join":
@@ -144,6 +157,12 @@ class Rooms:
                 room.member_count = None
             elif event.get("type") == "m.room.encryption":
                 room.state(event)
+
+    def lacks_members(self, room_id: str) -> bool:
+        """Whether somebody called this room direct, and who is in it is not known."""
+        room = self._rooms.get(room_id)
+        called_direct = room_id in self._direct or room_id in self._promised
+        return room is not None and called_direct and room.member_count is None
 
     def is_direct(self, room_id: str, sender: str) -> bool:
         """Whether ``sender`` and the bot are alone in a room that was made for the two of them."""

@@ -98,7 +98,7 @@ class Sending:
         if message.created_at.timestamp() <= used.since:
             event_id = await self._find(message)
             if event_id is not None:
-                _log.info("matrix.message_found", room=room_id, event=event_id)
+                _log.info("matrix.message_found", room=room_id, event_id=event_id)
                 return Receipt(event_id)
         path = f"{CLIENT}/rooms/{part(room_id)}/send/m.room.message/{part(transaction_id(message))}"
         await uncertain()

@@ -17,7 +17,7 @@ A gap that cannot be filled holds everything up, because nothing may be lost, bu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import anyio
@@ -25,7 +25,7 @@ import structlog
 
 from agent_core.messages import InboundMessage
 from channels.base import ChannelError, ChannelUnavailable, Clock, Inbox, LinkState
-from channels.matrix.gaps import pages_since, since_invited, was_just_joined
+from channels.matrix.gaps import members_of, pages_since, since_invited, was_just_joined
 from channels.matrix.hints import Hints
 from channels.matrix.inbound import Me, Skip, read_event
 from channels.matrix.invites import Invites
@@ -216,6 +216,17 @@ class Receiver:
         self._gap_failures.pop(room_id, None)
         _log.info("matrix.gap_filled", room=room_id, messages=count)
 
+    async def _learn_members(self, room_id: str) -> None:
+        """Find out whether a conversation is one of two; while that is unknown it counts as a group."""
+        try:
+            members = await members_of(self._homeserver, room_id)
+        except (ChannelUnavailable, LinkBroken) as error:
+            self._gap_failed(room_id, error)
+            return
+        room = self._rooms.get(room_id)
+        if room is not None and members is not None:
+            room.members(members)
+
     def _gap_failed(self, room_id: str, error: ChannelError | LinkBroken) -> None:
         """Try the whole answer again later; or, after many tries, go on without."""
         self._gap_failures[room_id] += 1
@@ -225,7 +236,12 @@ class Receiver:
         self._gaps_left += 1
         _log.error("matrix.gap_left", room=room_id, tries=GAP_TRIES, error=str(error))
 
-    async def _read(self, room_id: str, events: Iterable[JsonObject]) -> list[InboundMessage]:
+    async def _read(self, room_id: str, events: Sequence[JsonObject]) -> list[InboundMessage]:
+        if self._rooms.lacks_members(room_id) and any(
+            event.get("type") == "m.room.message" and event.get("sender") != self._me.user_id
+            for event in events
+        ):
+            await self._learn_members(room_id)
         now = self._clock.now()
         messages = []
         for event in events:

@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -31,11 +30,9 @@ __all__ = [
     "inbox_row",
     "instant",
     "journal_line",
-    "key_text",
     "load_json",
     "new_outbox",
     "outbox_row",
-    "parse_key",
     "step_of",
     "stripped",
     "to_json",
@@ -52,18 +49,6 @@ OUTBOX = (
     "error, created_at"
 )
 _ERROR_CHARS = 2000
-
-
-@lru_cache(maxsize=8192)
-def key_text(session: SessionKey) -> str:
-    """The text of a session key, as it stands in the tables."""
-    return str(session)
-
-
-@lru_cache(maxsize=8192)
-def parse_key(text: str) -> SessionKey:
-    """The session key of a text from the tables."""
-    return SessionKey.parse(text)
 
 
 def instant(seconds: float) -> datetime:
@@ -125,7 +110,7 @@ def inbox_row(raw: Raw) -> InboxRow:
             channel=channel,
             account=account,
             native_id=native_id,
-            session=parse_key(session),
+            session=SessionKey.parse(session),
             sender=Sender(address=""),
             text="",
             received_at=instant(accepted_at),
@@ -155,7 +140,7 @@ def outbox_row(raw: Raw) -> OutboxRow:
             id=key,
             channel=channel,
             account=account,
-            session=parse_key(session),
+            session=SessionKey.parse(session),
             text="",
             created_at=instant(created_at),
             kind=OutboundKind.NOTICE,
@@ -204,7 +189,7 @@ def new_outbox(
 def journal_line(raw: Raw) -> JournalLine:
     """A row of ``SELECT id, session, line FROM history_journal``."""
     row_id, session, line = raw
-    return JournalLine(row_id, parse_key(session), Message.model_validate_json(line))
+    return JournalLine(row_id, SessionKey.parse(session), Message.model_validate_json(line))
 
 
 def step_of(raw: Raw) -> Step:

@@ -12,7 +12,7 @@ from functools import partial
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.work import care, leases, turns
-from gateway.work.codec import inbox_row, instant, key_text, outbox_row, parse_key
+from gateway.work.codec import inbox_row, instant, outbox_row
 from gateway.work.part import Part
 from gateway.work.port import InboxRow, OutboxRow, StoreStats, UsageRow
 from gateway.work.states import InboxState, OutboxState
@@ -33,13 +33,13 @@ class Looking(Part):
         """Sessions with something to do, and in how many seconds their head is due."""
         now = self._now()
         found = await self._reader.call("open_sessions", lambda db: care.open_sessions(db, now))
-        return [(parse_key(session), due_s) for session, due_s in found]
+        return [(SessionKey.parse(session), due_s) for session, due_s in found]
 
     async def inbox(
         self, *, states: Sequence[InboxState] = (), session: SessionKey | None = None, limit: int = 50
     ) -> list[InboxRow]:
         """Rows, newest first. No states: all but IGNORED."""
-        key = None if session is None else key_text(session)
+        key = None if session is None else str(session)
         raws = await self._reader.call("inbox", lambda db: care.inbox(db, states, key, limit))
         return [inbox_row(raw) for raw in raws]
 
@@ -56,7 +56,7 @@ class Looking(Part):
     async def requeue(self, inbox_id: int) -> SessionKey | None:
         """A person wants it tried again."""
         found = await self._writer.call("requeue", lambda db: care.requeue(db, inbox_id))
-        return None if found is None else parse_key(found)
+        return None if found is None else SessionKey.parse(found)
 
     async def drop(self, inbox_id: int) -> bool:
         """A person gives it up."""
@@ -65,12 +65,12 @@ class Looking(Part):
 
     async def reset_session(self, session: SessionKey) -> None:
         """Drop what waits in a session, before its history is reset."""
-        now, key = self._now(), key_text(session)
+        now, key = self._now()(session)
         await self._writer.call("reset_session", lambda db: care.reset_session(db, key, now))
 
     async def add_usage(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:
         """Note what was spent outside of a completed turn."""
-        day, key = instant(self._now()).strftime("%Y-%m-%d"), key_text(session)
+        day, key = instant(self._now()).strftime("%Y-%m-%d")(session)
         await self._writer.call("add_usage", lambda db: turns.spend(db, day, key, purpose.value, usage))
 
     async def usage(self, *, days: int = 30) -> list[UsageRow]:

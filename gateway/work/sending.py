@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from agent_core.messages import SessionKey
 from gateway.work import sends
-from gateway.work.codec import error_text, key_text, new_outbox, outbox_row
+from gateway.work.codec import error_text, new_outbox, outbox_row
 from gateway.work.part import Part, pending
 from gateway.work.port import NewOutbound, OutboxRow
 
@@ -30,7 +30,7 @@ class Sending(Part):
         self, channel: str, account: str, *, busy: Sequence[SessionKey] = (), limit: int = 16
     ) -> list[OutboxRow]:
         """Of each session that is not in ``busy`` its oldest open row, if that one is due."""
-        now, keys = self._now(), [key_text(session) for session in busy]
+        now, keys = self._now(), [str(session) for session in busy]
         raws = await self._reader.call(
             "next_sends", lambda db: sends.heads(db, channel, account, keys, limit=limit, now=now)
         )
@@ -40,7 +40,7 @@ class Sending(Part):
         self, channel: str, account: str, *, busy: Sequence[SessionKey] = ()
     ) -> float | None:
         """Seconds until the next row that waits becomes due; None if none waits."""
-        now, keys = self._now(), [key_text(session) for session in busy]
+        now, keys = self._now(), [str(session) for session in busy]
         return await self._reader.call(
             "next_send_in", lambda db: sends.next_send_in(db, channel, account, keys, now)
         )

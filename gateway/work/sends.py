@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from agent_core.messages import OutboundMessage
-from gateway.work.codec import OUTBOX, Raw, key_text
+from gateway.work.codec import OUTBOX, Raw
 from gateway.work.states import OUTBOX_MOVES, IllegalMove, OutboxState
 
 __all__ = [
@@ -57,7 +57,7 @@ def insert(
                 message.id,
                 message.channel,
                 message.account,
-                key_text(message.session),
+                str(message.session),
                 payload,
                 now,
             ),

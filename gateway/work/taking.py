@@ -19,7 +19,6 @@ from gateway.work.codec import (
     inbox_row,
     instant,
     journal_line,
-    key_text,
     new_outbox,
     step_of,
     stripped,
@@ -60,7 +59,7 @@ class Taking(Part):
             rows.append(
                 turns.NewRow(
                     native_id=message.native_id,
-                    session=key_text(message.session),
+                    session=str(message.session),
                     kind=message.kind,
                     payload=dump(stripped(message) if ignored else message),
                     state=(InboxState.IGNORED if ignored else InboxState.READY).value,
@@ -95,7 +94,7 @@ class Taking(Part):
 
     async def claim(self, session: SessionKey, *, merge: int = 1) -> Turn | None:
         """Take the head of the session, ``ready → running``."""
-        now, key = self._now(), key_text(session)
+        now, key = self._now()(session)
         claimed = await self._writer.call(
             "claim",
             lambda db: turns.claim(db, key, merge, now),
@@ -189,12 +188,12 @@ class Taking(Part):
 
     async def due_in(self, session: SessionKey) -> float | None:
         """In how many seconds the head of the session is due."""
-        now, key = self._now(), key_text(session)
+        now, key = self._now()(session)
         return await self._reader.call("due_in", lambda db: care.due_in(db, key, now))
 
     async def journal(self, session: SessionKey | None = None) -> list[JournalLine]:
         """Lines that may not be in their files yet, oldest first."""
-        where, arguments = ("", ()) if session is None else (" WHERE session = ?", (key_text(session),))
+        where, arguments = ("", ()) if session is None else (" WHERE session = ?", (str(session),))
         query = f"SELECT id, session, line FROM history_journal{where} ORDER BY id"
         raws = await self._reader.call("journal", lambda db: db.execute(query, arguments).fetchall())
         return [journal_line(raw) for raw in raws]
@@ -210,7 +209,7 @@ class Taking(Part):
 
 
 def _owned(turn: Turn) -> turns.Owned:
-    return turns.Owned(turn.id, turn.fence, key_text(turn.session), turn.rows[-1].id, len(turn.rows))
+    return turns.Owned(turn.id, turn.fence(turn.session), turn.rows[-1].id, len(turn.rows))
 
 
 def _as_running(raw: Sequence[Any], turn: str) -> tuple[Any, ...]:

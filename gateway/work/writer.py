@@ -1,11 +1,12 @@
 """
 The two workers of the embedded store: `Writer` with group commit, `Reader` with snapshots.
 
-The writer makes one transaction of a batch. If a call in it fails, everything is rolled back and the calls run
-once more, each within a savepoint, so that the one that fails takes nobody along; to have the savepoints at
-once would cost a third of the throughput for something that hardly ever happens. Results are given out after the commit only. If every call of a batch is content with surviving
-the process (claims, ``sending`` marks), the commit is not synced: a later synced commit of the same log
-covers it, and after a power cut it is merely as if it had not happened.
+The writer makes one transaction of a batch. If a call in it fails, everything is rolled back and the calls
+run once more, each within a savepoint, so that the one that fails takes nobody along; savepoints from the
+start would cost every call for something that hardly ever happens. Results are given out after the commit
+only. If every call of a batch is content with surviving the process (claims, ``sending`` marks), the commit
+is not synced: a later synced commit of the same log covers it, and after a power cut it is merely as if it
+had not happened.
 
 The reader wraps a batch in one transaction too: all its calls see one state, which is at least as new as
 their beginning.

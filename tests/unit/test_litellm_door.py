@@ -113,4 +113,5 @@ def test_a_failed_warm_up_is_not_fatal():
         ALL_PROXY="http://127.0.0.1:9",
     )
 
+    assert "litellm.warm_up_failed" in out
     assert out.endswith("loaded True\n")

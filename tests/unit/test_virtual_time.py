@@ -3,6 +3,7 @@
 import time
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from tests.clock import LoopClock
@@ -28,3 +29,19 @@ async def test_limits_fire_in_order():
     with anyio.move_on_after(5) as scope:
         await anyio.sleep(1000)
     assert scope.cancelled_caught
+
+
+async def test_a_worker_thread_is_waited_for():
+    """What a thread does within a limit of an hour is not cut off because an hour costs nothing."""
+    with anyio.move_on_after(3600) as scope:
+        await anyio.to_thread.run_sync(time.sleep, 0.05, abandon_on_cancel=True)
+    assert not scope.cancelled_caught
+
+
+async def test_a_stuck_thread_does_not_stop_time():
+    """A limit ends the waiting for a thread that does not come back."""
+    before = time.monotonic()
+    with anyio.move_on_after(3600) as scope:
+        await anyio.to_thread.run_sync(time.sleep, 2, abandon_on_cancel=True)
+    assert scope.cancelled_caught
+    assert time.monotonic() - before < 1.9

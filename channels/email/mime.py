@@ -1,0 +1,284 @@
+"""
+The bare bones of a mail: header fields in their order, and the tree of its parts. Pure.
+
+Mail is hostile input, so there are caps before there is parsing (`Caps`), and nothing here recurses on what
+the sender wrote or takes more than linear time. The structure is walked by a loop over boundaries; only
+single, capped header fields go to the standard library, and only to its old ("compat32") classes: the new
+ones take minutes for one crafted field.
+"""
+
+from __future__ import annotations
+
+import binascii
+import quopri
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from email.errors import HeaderParseError
+from email.header import decode_header
+from email.message import Message
+
+__all__ = [
+    "CONTROL",
+    "Caps",
+    "Headers",
+    "Part",
+    "Unreadable",
+    "decoded",
+    "decoded_header",
+    "normalised",
+    "parse_headers",
+    "parse_structure",
+    "transferred",
+]
+
+_ID = re.compile(r"<[!-;=?-~]{1,250}>")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_FIELD = re.compile(rb"([!-9;-~]{1,100})[ \t]{0,20}:", re.DOTALL)
+# Codecs that are no character sets, or that take quadratic time.
+_NO_CHARSETS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "unicode-escape"}
+
+
+class Unreadable(Exception):
+    """This mail is beyond the caps, or not a mail; ``reason`` is a short constant."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Where reading ends."""
+
+    header_block: int = 256_000
+    header_value: int = 16_000
+    header_fields: int = 2_000
+    parts: int = 200
+    depth: int = 20
+    text_bytes: int = 1_000_000
+    """Of one text part, before decoding; the rest of it is left out."""
+    texts: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """Header fields in their order, names in lower case, values unfolded but not decoded."""
+
+    fields: tuple[tuple[str, str], ...]
+
+    def all(self, name: str) -> list[str]:
+        """Every value of a field, topmost first."""
+        return [value for key, value in self.fields if key == name]
+
+    def first(self, name: str) -> str | None:
+        """The topmost value."""
+        return next((value for key, value in self.fields if key == name), None)
+
+    def message_id(self) -> str | None:
+        """The Message-ID with its angle brackets; None if there is none that can be used."""
+        value = (self.first("message-id") or "").strip()
+        return value if _ID.fullmatch(value) else None
+
+    def references(self) -> tuple[str, ...]:
+        """The chain of ids that this mail continues, oldest first, In-Reply-To last; without repetitions."""
+        found = [match.group(0) for match in _ID.finditer(self.first("references") or "")]
+        answered = _ID.search(self.first("in-reply-to") or "")
+        if answered is not None and answered.group(0) not in found:
+            found.append(answered.group(0))
+        return tuple(dict.fromkeys(found))
+
+    def subject(self) -> str:
+        """The decoded subject on one line."""
+        return " ".join(decoded_header((self.first("subject") or "")[:4_000]).split())[:500]
+
+    def typed(self) -> Message:
+        """The fields that say what the content is, in the standard library's old class."""
+        message: Message = Message()
+        for name in ("content-type", "content-disposition"):
+            value = self.first(name)
+            if value is not None:
+                message[name] = value[:8_000]
+        return message
+
+    def media_type(self) -> str:
+        """The type of the whole mail, such as ``multipart/report``."""
+        return self.typed().get_content_type()
+
+
+@dataclass(slots=True)
+class Part:
+    """One part; ``start`` and ``end`` are the place of its body."""
+
+    headers: Headers
+    media_type: str
+    start: int
+    end: int
+    children: list[Part] = field(default_factory=list)
+
+
+def parse_headers(raw: bytes, caps: Caps | None = None) -> Headers:
+    """
+    The header fields of a mail.
+
+    Raises:
+        Unreadable: There are more of them than anybody writes.
+    """
+    return _headers(normalised(raw[: (caps or Caps()).header_block + 1_000]), caps or Caps())[0]
+
+
+def decoded_header(value: str) -> str:
+    """RFC 2047 words decoded as well as possible; total."""
+    try:
+        pieces = decode_header(value)
+    except (HeaderParseError, binascii.Error, ValueError):
+        return CONTROL.sub("", value)
+    out: list[str] = []
+    last_charset: str | None = None
+    pending = b""
+    for content, charset in pieces:
+        data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+        # A character may be split between two words of the same charset, so they are decoded together.
+        if charset != last_charset and pending:
+            out.append(decoded(pending, last_charset))
+            pending = b""
+        pending += data
+        last_charset = charset
+    out.append(decoded(pending, last_charset))
+    return CONTROL.sub("", "".join(out))
+
+
+def decoded(data: bytes, charset: str | None) -> str:
+    """The declared charset, else UTF-8, else what Windows would have meant; total."""
+    name = (charset or "").strip().lower()
+    if name in {"iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii"}:
+        # Labels that are often wrong; UTF-8 is hardly ever valid by accident.
+        name = ""
+    if name and name not in _NO_CHARSETS and len(name) < 40:
+        try:
+            return data.decode(name)
+        except (LookupError, UnicodeError, ValueError):
+            pass
+    try:
+        return data.decode("utf-8")
+    except UnicodeError:
+        return data.decode("cp1252", "replace")
+
+
+def normalised(raw: bytes) -> bytes:
+    """One kind of line end, and no NUL."""
+    return raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\0", b"")
+
+
+def _headers(data: bytes, caps: Caps, start: int = 0, end: int | None = None) -> tuple[Headers, int]:
+    """Read header fields from ``start``; also where the body begins."""
+    end = len(data) if end is None else end
+    if data.startswith(b"\n", start, end):
+        return Headers(()), start + 1
+    blank = data.find(b"\n\n", start, min(end, start + caps.header_block))
+    if blank < 0:
+        if end - start > caps.header_block:
+            raise Unreadable("header_too_large")
+        blank = end
+    fields: list[tuple[str, str]] = []
+    name, value = "", bytearray()
+    for line in data[start:blank].split(b"\n"):
+        if line[:1] in (b" ", b"\t") and name:
+            value += b" " + line.strip()
+            continue
+        _add_field(fields, name, value, caps)
+        name, value = "", bytearray()
+        match = _FIELD.match(line)
+        if match is not None:
+            name = match.group(1).decode("ascii").lower()
+            value += line[match.end() :].strip()
+    _add_field(fields, name, value, caps)
+    return Headers(tuple(fields)), min(blank + 2, end)
+
+
+def _add_field(fields: list[tuple[str, str]], name: str, value: bytearray, caps: Caps) -> None:
+    if not name:
+        return
+    if len(fields) >= caps.header_fields:
+        raise Unreadable("too_many_header_fields")
+    fields.append((name, decoded(bytes(value[: caps.header_value]), None)))
+
+
+def parse_structure(data: bytes, caps: Caps) -> Part:
+    """
+    The tree of parts of a `normalised` mail; the regions are places in ``data``.
+
+    Raises:
+        Unreadable: It is beyond the caps.
+    """
+    headers, body_at = _headers(data, caps)
+    root = Part(headers, headers.media_type(), body_at, len(data))
+    waiting = [(root, 0)]
+    count = 0
+    while waiting:
+        part, depth = waiting.pop()
+        boundary = _boundary_or_none(part)
+        if boundary is None:
+            continue
+        if depth >= caps.depth:
+            raise Unreadable("nested_too_deep")
+        for start, end in _pieces(data, boundary, part.start, part.end):
+            count += 1
+            if count > caps.parts:
+                raise Unreadable("too_many_parts")
+            inner, inner_body_at = _headers(data, caps, start, end)
+            child = Part(inner, inner.media_type(), inner_body_at, end)
+            part.children.append(child)
+            waiting.append((child, depth + 1))
+    return root
+
+
+def _boundary_or_none(part: Part) -> bytes | None:
+    if not part.media_type.startswith("multipart/"):
+        return None
+    boundary = part.headers.typed().get_boundary()
+    if not boundary or len(boundary) > 200:
+        return None
+    return b"--" + boundary.encode("utf-8", "surrogateescape")
+
+
+def _pieces(data: bytes, delimiter: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The regions between the delimiter lines of one multipart."""
+    piece_at: int | None = None
+    position = start
+    while True:
+        if position == start and data.startswith(delimiter, start, end):
+            found = start
+        else:
+            found = data.find(b"\n" + delimiter, max(position - 1, start), end)
+            found = found + 1 if found >= 0 else -1
+        if found < 0:
+            break
+        after = found + len(delimiter)
+        line_end = data.find(b"\n", after, end)
+        line_end = end if line_end < 0 else line_end
+        rest = data[after : min(line_end, after + 80)].strip()
+        if rest in (b"", b"--"):
+            if piece_at is not None:
+                yield piece_at, max(found - 1, piece_at)
+            if rest == b"--":
+                return
+            piece_at = min(line_end + 1, end)
+        position = max(after, line_end)
+    if piece_at is not None:
+        yield piece_at, end
+
+
+def transferred(encoded: bytes, encoding: str) -> bytes:
+    """The Content-Transfer-Encoding undone as well as possible; total."""
+    if encoding == "quoted-printable":
+        return quopri.decodestring(encoded)
+    if encoding == "base64":
+        clean = re.sub(rb"[^A-Za-z0-9+/]", b"", encoded)
+        return binascii.a2b_base64(clean[: len(clean) - len(clean) % 4] + _last_quantum(clean))
+    return encoded
+
+
+def _last_quantum(clean: bytes) -> bytes:
+    rest = clean[len(clean) - len(clean) % 4 :]
+    return rest + b"=" * (4 - len(rest)) if len(rest) > 1 else b""

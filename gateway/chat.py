@@ -1,0 +1,179 @@
+"""
+`squidbot chat`: a conversation in this terminal, with the memory and the history of the owner.
+
+While a daemon runs on the home folder, the conversation goes through it. Otherwise a gateway with nothing but
+the terminal channel runs here, in this process, on the same files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol, TextIO
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from channels.base import ChannelError
+from channels.terminal import Answer, Preview, TerminalChannel, Typing
+from gateway.app import Overrides, build
+from gateway.errors import AlreadyRunning, StateUnusable
+from gateway.home import Home
+from gateway.lock import hold_home
+from gateway.logs import configure_logs
+from gateway.settings import Settings
+from gateway.terminal_socket import attach_remotely
+from gateway.work.port import StoreUnusable
+
+__all__ = ["run_chat"]
+
+_HELP = "Type and press Enter. /quit or Ctrl-D leaves; what was answered meanwhile is shown the next time."
+_LAST_ANSWER_LIMIT_S = 120.0
+
+
+class Conversation(Protocol):
+    """What a chat talks to: a link in this process, or the daemon's."""
+
+    async def say(self, text: str, *, native_id: str) -> str:
+        """Hand over what was typed."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Answer | Preview | Typing]: ...
+
+
+def run_chat(settings: Settings, home: Home, *, session: str = "main") -> int:
+    """
+    Talk until the person leaves. Returns the exit code.
+
+    Raises:
+        StateUnusable: The home folder or the database cannot be used.
+    """
+    return anyio.run(_chat, settings, home, session)
+
+
+async def _chat(settings: Settings, home: Home, session: str) -> int:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            conversation: Conversation = await stack.enter_async_context(attach_remotely(home, session))
+        except OSError:
+            conversation = await stack.enter_async_context(_alone(settings, home, session))
+        return await _Screen(conversation, sys.stdin, sys.stdout).run()
+
+
+@asynccontextmanager
+async def _alone(settings: Settings, home: Home, session: str) -> AsyncIterator[Conversation]:
+    configure_logs("error", format="text", file=home.root / "chat.log", secrets=settings.secrets())
+    try:
+        lock = hold_home(home)
+        lock.__enter__()
+    except AlreadyRunning as error:
+        raise AlreadyRunning(f"{error}. Its terminal does not answer; is it just starting?") from error
+    try:
+        terminal = TerminalChannel()
+        try:
+            built = await build(settings, home, Overrides(channels={"terminal": (terminal, "merge")}))
+        except StoreUnusable as error:
+            raise StateUnusable(str(error)) from error
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(built.gateway.run)
+            await built.gateway.started.wait()
+            async with terminal.attach(session) as link:
+                yield link
+            built.gateway.stop()
+    finally:
+        lock.__exit__(None, None, None)
+
+
+class _Screen:
+    """Lines in, answers out; on a terminal with a prompt and the answer as it grows."""
+
+    def __init__(self, conversation: Conversation, source: TextIO, sink: TextIO) -> None:
+        self._conversation = conversation
+        self._source = source
+        self._sink = sink
+        self._tty = source.isatty() and sink.isatty()
+        self._shown = ""
+        self._open = 0
+        self._quiet = anyio.Event()
+
+    async def run(self) -> int:
+        if self._tty:
+            self._write(_HELP + "\n")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._show, tasks)
+            clean = await self._listen()
+            if self._open:
+                with anyio.move_on_after(_LAST_ANSWER_LIMIT_S):
+                    await self._quiet.wait()
+            tasks.cancel_scope.cancel()
+        return 0 if clean and not self._open else 1
+
+    async def _listen(self) -> bool:
+        while True:
+            self._prompt()
+            line = await anyio.to_thread.run_sync(self._source.readline, abandon_on_cancel=True)
+            text = line.strip()
+            if not line or text in {"/quit", "/exit"}:
+                return True
+            if text == "/help":
+                self._write(_HELP + "\n")
+            elif text and not await self._say(text):
+                return False
+
+    async def _say(self, text: str) -> bool:
+        native_id = secrets.token_hex(16)
+        self._open += 1
+        for left in (2, 1, 0):
+            try:
+                await self._conversation.say(text, native_id=native_id)
+                return True
+            except (ChannelError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+                if not left:
+                    self._open -= 1
+                    self._write(f"(not accepted: {error}; nothing was lost but this line)\n")
+            await anyio.sleep(1)
+        return False
+
+    async def _show(self, tasks: anyio.abc.TaskGroup) -> None:
+        async for event in self._conversation:
+            match event:
+                case Preview(text=text) if self._tty:
+                    self._grow(text)
+                case Answer(text=text):
+                    self._finish(text)
+                    self._open = max(0, self._open - 1)
+                    if not self._open:
+                        self._quiet.set()
+                        self._quiet = anyio.Event()
+                    self._prompt()
+                case _:
+                    pass
+        self._write("\n(the daemon has stopped; an open answer is kept for the next time)\n")
+        tasks.cancel_scope.cancel()
+
+    def _grow(self, text: str) -> None:
+        """Show what is new of an answer that grows at its end."""
+        if text.startswith(self._shown):
+            if not self._shown:
+                self._write("\r")
+            self._write(text[len(self._shown) :])
+            self._shown = text
+
+    def _finish(self, text: str) -> None:
+        if self._shown and text.startswith(self._shown):
+            self._write(text[len(self._shown) :] + "\n")
+        else:
+            self._write(("\n" if self._shown else "\r" if self._tty else "") + text + "\n")
+        self._shown = ""
+
+    def _prompt(self) -> None:
+        if self._tty:
+            self._write("> ")
+
+    def _write(self, text: str) -> None:
+        self._sink.write(text)
+        self._sink.flush()
