@@ -21,12 +21,13 @@ import anyio.to_thread
 from channels.base import ChannelError
 from channels.terminal import Answer, Preview, TerminalChannel, Typing
 from gateway.app import Overrides, build
+from gateway.control_chat import RemoteTerminal
+from gateway.control_client import DaemonGone
 from gateway.errors import AlreadyRunning, StateUnusable
 from gateway.home import Home
 from gateway.lock import hold_home
 from gateway.logs import configure_logs
 from gateway.settings import Settings
-from gateway.terminal_socket import attach_remotely
 from gateway.work.port import StoreUnusable
 
 __all__ = ["run_chat"]
@@ -38,7 +39,7 @@ _LAST_ANSWER_LIMIT_S = 120.0
 class Conversation(Protocol):
     """What a chat talks to: a link in this process, or the daemon's."""
 
-    async def say(self, text: str, *, native_id: str) -> str:
+    async def say(self, text: str, *, native_id: str | None = None) -> str:
         """Hand over what was typed."""
         ...
 
@@ -58,8 +59,8 @@ def run_chat(settings: Settings, home: Home, *, session: str = "main") -> int:
 async def _chat(settings: Settings, home: Home, session: str) -> int:
     async with contextlib.AsyncExitStack() as stack:
         try:
-            conversation: Conversation = await stack.enter_async_context(attach_remotely(home, session))
-        except OSError:
+            conversation: Conversation = await stack.enter_async_context(RemoteTerminal(home, session))
+        except DaemonGone:
             conversation = await stack.enter_async_context(_alone(settings, home, session))
         return await _Screen(conversation, sys.stdin, sys.stdout).run()
 
@@ -131,7 +132,7 @@ class _Screen:
             try:
                 await self._conversation.say(text, native_id=native_id)
                 return True
-            except (ChannelError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            except ChannelError as error:
                 if not left:
                     self._open -= 1
                     self._write(f"(not accepted: {error}; nothing was lost but this line)\n")

@@ -15,20 +15,18 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from channels.terminal import TerminalChannel
 from gateway.app import Built, build
 from gateway.control import serve_control
 from gateway.errors import StateUnusable
 from gateway.health import Health, serve
 from gateway.home import Home
-from gateway.live import live, one_line
 from gateway.lock import hold_home
 from gateway.logs import configure_logs
 from gateway.metrics import show_store
 from gateway.operations import Operations
 from gateway.sdnotify import Notifier
 from gateway.settings import Settings, parse_listen
-from gateway.terminal_socket import serve_terminal
+from gateway.status import one_line, status_report
 from gateway.work.port import StoreUnusable
 
 __all__ = ["run_daemon"]
@@ -95,17 +93,14 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
     operations = Operations(
         built.store,
         built.memory,
-        live=lambda: live(built, started_at),
+        status=lambda: status_report(built, started_at),
         wake=parts.dispatcher.wake,
         wake_sending=wake_sending,
     )
     health = Health(
         built.supervisor.statuses, operations.status, refresh=refresh, started=built.gateway.started.is_set
     )
-    await stack.enter_async_context(serve_control(home, operations, routes=health.routes()))
-    terminal = built.channels.get("terminal")
-    if isinstance(terminal, TerminalChannel):
-        await stack.enter_async_context(serve_terminal(home, terminal))
+    await stack.enter_async_context(serve_control(home, operations, health=health, built=built))
     if settings.gateway.http is not None:
         host, port = parse_listen(settings.gateway.http.listen)
         chosen = await stack.enter_async_context(serve(health.app(host=host), host=host, port=port))

@@ -36,7 +36,9 @@ _AT_ONCE = 8
 _LIMIT_S = 120.0
 _IDLE_LOOK_S = 30.0
 _GIVE_UP_AFTER_S = 48 * 3600.0
+_TRIES_AT_LEAST = 5
 _UNKNOWN_ERRORS_ALLOWED = 8
+_TELL_LIMIT_S = 5.0
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _SEND_RETRY = BackoffPolicy(first_s=1.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
@@ -50,7 +52,8 @@ class Delivery:
         channel: Where to.
         store: The durable queue.
         clock: For ages.
-        give_up_after_s: How long a message is tried while the server is away or refuses for the moment.
+        give_up_after_s: How long a message is tried while the server is away or refuses for the moment; a
+            few tries are made even if it is older, for example because this machine was off.
     """
 
     def __init__(
@@ -146,12 +149,19 @@ class Delivery:
             _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)
             await self._failed(row, error, certain=not reached.uncertain)
         else:
-            await self._keep_trying_to_tell(row, receipt.provider_id)
+            await self._tell_sent(row, receipt.provider_id)
             metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
             _log.info("message.sent", channel=self._channel.name, inbox=row.inbox_id, outbox=row.id)
 
+    async def _tell_sent(self, row: OutboxRow, provider_id: str) -> None:
+        """The server has it. A stop does not keep this from the store, as long as that takes it."""
+        with anyio.move_on_after(_TELL_LIMIT_S, shield=True) as limit:
+            await self._keep_trying_to_tell(row, provider_id)
+        if limit.cancelled_caught:
+            await self._keep_trying_to_tell(row, provider_id)
+
     async def _keep_trying_to_tell(self, row: OutboxRow, provider_id: str) -> None:
-        """The server has it. Until the store knows that too, nothing else may happen to this row."""
+        """Until the store knows that the server has it, nothing else may happen to this row."""
         attempt = 0
         while True:
             try:
@@ -169,32 +179,49 @@ class Delivery:
             case Redelivery.PROBE:
                 return await self._probe(row)
             case Redelivery.PARK:
-                await self._store.park(row, "the server may have it, and nobody can find out")
-                metrics.OUTBOUND.labels(self._channel.name, "unknown").inc()
-                _log.error("message.parked", channel=self._channel.name, outbox=row.id)
+                await self._park(row, "the server may have it, and nobody can find out")
                 return False
+
+    async def _park(self, row: OutboxRow, why: str) -> None:
+        await self._store.park(row, why)
+        metrics.OUTBOUND.labels(self._channel.name, "unknown").inc()
+        _log.error("message.parked", channel=self._channel.name, outbox=row.id, why=why)
 
     async def _probe(self, row: OutboxRow) -> bool:
         try:
             with anyio.fail_after(_LIMIT_S):
                 receipt = await self._channel.probe(row.message)
-        except (ChannelError, TimeoutError) as error:
-            delay_s = self._delay(row, error)
-            _log.info("outbox.probe_postponed", channel=self._channel.name, outbox=row.id, error=str(error))
-            await self._store.send_failed(row, str(error), delay_s=delay_s, certain=False)
+        except (StoreUnavailable, IllegalMove):
+            raise
+        except Exception as error:  # noqa: BLE001 - of one message, and one channel's trouble is not the others'
+            if not isinstance(error, (ChannelError, TimeoutError)):
+                _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)
+            await self._probe_failed(row, error)
             return False
         if receipt is None:
             return True
         _log.info("outbox.probe_found", channel=self._channel.name, outbox=row.id)
-        await self._keep_trying_to_tell(row, receipt.provider_id)
+        await self._tell_sent(row, receipt.provider_id)
         metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
         return False
+
+    async def _probe_failed(self, row: OutboxRow, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        since = row.uncertain_since or row.message.created_at
+        age_s = (self._clock.now() - since).total_seconds()
+        if age_s > self._give_up_after_s:
+            await self._park(row, f"the server may have it, and it cannot be asked: {text}")
+            return
+        # Probing is not counted in attempts, so the age has to make the tries rarer.
+        delay_s = max(self._delay(row, error), min(age_s / 8, 60.0))
+        _log.info("outbox.probe_postponed", channel=self._channel.name, outbox=row.id, error=text)
+        await self._store.send_failed(row, text, delay_s=delay_s, certain=False)
 
     async def _failed(self, row: OutboxRow, error: Exception, *, certain: bool) -> None:
         age_s = (self._clock.now() - row.message.created_at).total_seconds()
         if isinstance(error, DeliveryFailed):
             give_up = "refused"
-        elif age_s > self._give_up_after_s:
+        elif age_s > self._give_up_after_s and row.attempts + 1 >= _TRIES_AT_LEAST:
             give_up = "too_old"
         elif not isinstance(error, (ChannelError, TimeoutError)) and row.attempts >= _UNKNOWN_ERRORS_ALLOWED:
             give_up = "defect"

@@ -130,5 +130,5 @@ def _show_status(demo: Demo) -> None:
     for name, channel in status.get("channels", {}).items():
         print(f"     {name:<10} {channel.get('state')}  {channel.get('detail', '')}")
     for box in ("inbox", "outbox"):
-        counts = status.get(box, {})
+        counts = status.get("work", {}).get(box, {})
         print(f"     {box:<10} " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))

@@ -9,14 +9,14 @@ deterministic ids and the file's reader knows the recent ones, so appending agai
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import structlog
 
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
-from agent_core.models import Message
 from agent_core.ports import MemoryPort
 from gateway.work.port import JournalLine, StoreUnavailable, WorkStore
 
@@ -39,26 +39,40 @@ class HistoryWriter:
     def __init__(self, store: WorkStore, memory: MemoryPort) -> None:
         self._store = store
         self._memory = memory
-        self._unappended: set[SessionKey] = set()
-        self._unsynced: dict[SessionKey, list[int]] = {}
+        # How often a session was marked: what is committed while a flush runs must not be forgotten with it.
+        self._unappended: dict[SessionKey, int] = {}
+        self._unsynced: dict[SessionKey, dict[int, None]] = {}
+        self._marks = 0
         self._work = anyio.Event()
 
     async def recover(self) -> int:
         """
         Once at start, before any turn: append what a crash left in the journal. Returns how many lines.
 
+        A session whose file cannot be written now keeps only itself waiting: see `flush`.
+
         Raises:
-            StorageUnavailable, StoreUnavailable: Not now; nothing is lost, call again.
+            StoreUnavailable: Not now; nothing is lost, call again.
         """
         lines = await self._store.journal()
-        await self._append(lines)
+        by_session: dict[SessionKey, list[JournalLine]] = {}
+        for line in lines:
+            by_session.setdefault(line.session, []).append(line)
+        for session, group in by_session.items():
+            try:
+                await self._append(session, group)
+            except StorageUnavailable as error:
+                self.committed(session)
+                _log.error("history.unwritable", session=str(session), **_told(error))
         if lines:
-            _log.info("history.recovered", lines=len(lines))
+            _log.info("history.recovered", lines=len(lines), sessions=len(by_session))
         return len(lines)
 
     def committed(self, session: SessionKey) -> None:
         """A turn of this session was completed: there are lines in the journal."""
-        self._unappended.add(session)
+        self._marks += 1
+        self._unappended[session] = self._marks
+        self._work.set()
 
     async def flush(self, session: SessionKey) -> None:
         """
@@ -67,23 +81,23 @@ class HistoryWriter:
         Raises:
             StorageUnavailable, StoreUnavailable: Not now; nothing is lost, call again.
         """
-        if session in self._unappended:
-            await self._append(await self._store.journal(session))
-            self._unappended.discard(session)
+        mark = self._unappended.get(session)
+        if mark is None:
+            return
+        await self._append(session, await self._store.journal(session))
+        if self._unappended.get(session) == mark:
+            del self._unappended[session]
 
-    async def _append(self, lines: Iterable[JournalLine]) -> None:
-        by_session: dict[SessionKey, list[JournalLine]] = {}
-        for line in lines:
-            by_session.setdefault(line.session, []).append(line)
-        for session, group in by_session.items():
-            messages: list[Message] = [line.message for line in group]
-            await self._memory.append_message(str(session), *messages)
-            known = self._unsynced.setdefault(session, [])
-            known.extend(line.id for line in group if line.id not in known)
-            self._work.set()
+    async def _append(self, session: SessionKey, lines: Sequence[JournalLine]) -> None:
+        appended = self._unsynced.setdefault(session, {})
+        new = [line for line in lines if line.id not in appended]
+        await self._memory.append_message(str(session), *(line.message for line in new))
+        # Looked up again: while that was written, a sync may have ended and cleared its own.
+        self._unsynced.setdefault(session, {}).update(dict.fromkeys(line.id for line in new))
+        self._work.set()
 
     async def run(self) -> None:
-        """Make durable what was appended, in the background, until cancelled."""
+        """Append what was committed and make it durable, in the background, until cancelled."""
         while True:
             await self._work.wait()
             await anyio.sleep(_SYNC_EVERY_S)
@@ -91,7 +105,7 @@ class HistoryWriter:
             try:
                 await self.sync()
             except (StorageUnavailable, StoreUnavailable) as error:
-                _log.warning("history.sync_failed", error=str(error), **error.fields)
+                _log.warning("history.sync_failed", **_told(error))
                 self._work.set()
                 await anyio.sleep(_BACK_OFF_S)
 
@@ -99,16 +113,32 @@ class HistoryWriter:
         """
         Append what is left, make all of it durable and clear the journal.
 
+        A session that cannot be written does not keep the others from it.
+
         Raises:
-            StorageUnavailable, StoreUnavailable: Not now; the journal still has the lines.
+            StorageUnavailable, StoreUnavailable: Not all, not now; the journal still has the lines.
         """
-        for session in list(self._unappended):
-            await self.flush(session)
-        for session in list(self._unsynced):
-            ids = self._unsynced.pop(session)
+        failed: StorageUnavailable | None = None
+        for session in list(self._unappended.keys() | self._unsynced.keys()):
             try:
-                await self._memory.sync_history(str(session))
-                await self._store.journal_done(ids)
-            except BaseException:
-                self._unsynced.setdefault(session, [])[:0] = ids
-                raise
+                await self.flush(session)
+                await self._sync_one(session)
+            except StorageUnavailable as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    async def _sync_one(self, session: SessionKey) -> None:
+        ids = list(self._unsynced.get(session, ()))
+        if ids:
+            await self._memory.sync_history(str(session))
+            await self._store.journal_done(ids)
+        left = self._unsynced.get(session, {})
+        for line_id in ids:
+            left.pop(line_id, None)
+        if not left:
+            self._unsynced.pop(session, None)
+
+
+def _told(error: StorageUnavailable | StoreUnavailable) -> dict[str, Any]:
+    return {**error.fields, "error": str(error)}

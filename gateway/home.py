@@ -68,11 +68,6 @@ class Home:
         return self.run / "control.sock"
 
     @property
-    def terminal_socket(self) -> Path:
-        """Where the running daemon takes `squidbot chat`."""
-        return self.run / "terminal.sock"
-
-    @property
     def media(self) -> Path:
         """Attachments."""
         return self.root / "media"

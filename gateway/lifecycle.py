@@ -12,13 +12,13 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.errors import StorageUnavailable
+from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from channels.base import Channel, LinkState
 from gateway import metrics
@@ -85,14 +85,16 @@ class Gateway:
         """Run until `stop`, or until cancelled: then without draining, as after a second signal."""
         parts = self.parts
         try:
-            await self._recover()
+            waiting = await self._recover()
+            if waiting is None:
+                return
             async with anyio.create_task_group() as tasks:
                 turns_ended = anyio.Event()
                 tasks.start_soon(parts.history.run)
                 tasks.start_soon(self._dispatch, turns_ended)
                 deliveries = anyio.Event()
                 tasks.start_soon(self._deliver, deliveries)
-                for session, due_s in await self._persist(parts.store.open_sessions):
+                for session, due_s in waiting:
                     parts.dispatcher.wake(session, after_s=due_s)
                 tasks.start_soon(parts.supervisor.run)
                 tasks.start_soon(self._care)
@@ -103,21 +105,27 @@ class Gateway:
             with anyio.CancelScope(shield=True):
                 await self._close()
 
-    async def _recover(self) -> None:
-        await self._persist(self.parts.store.recover)
-        await self._persist(self.parts.history.recover)
+    async def _recover(self) -> list[tuple[SessionKey, float]] | None:
+        """
+        Put right what a crash left, waiting for the disk as long as it takes.
 
-    async def _persist(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Do something that needs the disk, waiting for it as long as it takes."""
+        Returns the sessions that have work and in how many seconds, or None if `stop` came first.
+        """
         attempt = 0
-        while True:
+        while not self.stopping:
             try:
-                return await work()
-            except (StoreUnavailable, StorageUnavailable) as error:
+                await self.parts.store.recover()
+                await self.parts.history.recover()
+                return await self.parts.store.open_sessions()
+            except StoreUnavailable as error:
                 attempt += 1
                 delay_s = _RECOVER_RETRY.delay(attempt, random=random.random())
-                _log.error("start.blocked", error=str(error), retry_in_s=round(delay_s, 1), **error.fields)
-                await anyio.sleep(delay_s)
+                _log.error(
+                    "start.blocked", **{**error.fields, "error": str(error), "retry_in_s": round(delay_s, 1)}
+                )
+                with anyio.move_on_after(delay_s):
+                    await self._stop.wait()
+        return None
 
     async def _dispatch(self, ended: anyio.Event) -> None:
         await self.parts.dispatcher.run(self.parts.handler.run_session)

@@ -21,7 +21,7 @@ from gateway.home import Home
 __all__ = ["hold_home", "holder_of"]
 
 Purpose = Literal["daemon", "command"]
-_COMMAND_LIMIT_S = 15.0
+_COMMAND_LIMIT_S = 60.0
 _LOOK_EVERY_S = 0.05
 
 

@@ -30,6 +30,7 @@ import orjson
 import structlog
 from loguru import logger as _destinations
 
+from gateway.plain import plain_line
 from gateway.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -197,14 +198,14 @@ def _text_format(*, colour: bool) -> Any:
     def render(record: Record) -> str:
         event = dict(record["extra"]["event"])
         time = str(event.pop("timestamp", ""))[11:19]
-        level, name = str(event.pop("level", "")), _plain(str(event.pop("event", "")))
+        level, name = str(event.pop("level", "")), plain_line(str(event.pop("event", "")))
         trace = "".join(
             f"\n    {line}" for key in ("exception", "stack") for line in _lines(event.pop(key, None))
         )
         head = f"{level:<8}"
         if colour:
             head = f"\x1b[{_COLOURS.get(level, '0')}m{head}\x1b[0m"
-        tail = "".join(f" {_plain(key)}={_shown(value)}" for key, value in event.items())
+        tail = "".join(f" {plain_line(key)}={_shown(value)}" for key, value in event.items())
         record["extra"]["line"] = f"{time} {head} {name}{tail}{trace}"
         return _LINE
 
@@ -212,19 +213,14 @@ def _text_format(*, colour: bool) -> Any:
 
 
 def _lines(text: object) -> list[str]:
-    return [_plain(line) for line in str(text).splitlines()] if text else []
+    return [plain_line(line) for line in str(text).splitlines()] if text else []
 
 
 def _shown(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     if isinstance(value, str) and (not text or any(char.isspace() or char in "\"'=" for char in text)):
         text = json.dumps(text, ensure_ascii=False)
-    return _plain(text)
-
-
-def _plain(text: str) -> str:
-    """Control characters (and with them every trick on the terminal) become visible."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return plain_line(text)
 
 
 def _wants_colour(stream: TextIO) -> bool:

@@ -103,16 +103,12 @@ class Operations:
     async def _stuck(self) -> list[dict[str, Any]]:
         dead = await self._store.inbox(states=[InboxState.DEAD], limit=10)
         unsent = await self._store.outbox(states=[OutboxState.DEAD, OutboxState.UNKNOWN], limit=10)
-        found: list[dict[str, Any]] = [
-            {"inbox": row.id, "channel": row.message.channel, "what": "not answered", "error": row.error}
-            for row in dead
-        ]
+        # The errors may name people; `inbox_show` has them.
+        found = [("not answered", row.id, row.message.channel) for row in dead]
         for row in unsent:
             what = "not sent" if row.state is OutboxState.DEAD else "perhaps not sent"
-            found.append(
-                {"inbox": row.inbox_id, "channel": row.message.channel, "what": what, "error": row.error}
-            )
-        return found
+            found.append((what, row.inbox_id or 0, row.message.channel))
+        return [{"what": what, "inbox": inbox or None, "channel": channel} for what, inbox, channel in found]
 
     # ── messages ──
 

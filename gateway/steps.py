@@ -1,8 +1,8 @@
 """
 The step journal of one turn over the durable queue: what a restarted turn has already done.
 
-Step by step the agent asks "did I do this before?" and tells "now I have". The digest of the request must
-match: if the prompt has changed since (another memory, another tool), the recorded answer is not used.
+Step by step the agent asks "did I do this before?" and tells "now I have". The digest must match: it stands for
+everything that happened in the turn before the step, see `agent_core.agent`.
 """
 
 from __future__ import annotations

@@ -2,16 +2,15 @@
 A turn from claim to commit: what is waiting in a session becomes one question, the agent answers it, and the
 answer, the history and the state of the rows become true together.
 
-What can go wrong has one of four ends, decided by `decide_failure`: try again because it was not the
-message's fault (a deferral, within a budget of time), try again because the process may have died of it (an
-attempt), bury it with an apology, or throw the work away because somebody else owns the turn now.
+What follows from a failure is decided in ``failure.py``. Whatever happens, a claim ends: with an answer, an
+apology or a retry, or it is given back. One that nobody works on would stop its session until the next start.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import tzinfo
 from typing import Protocol, TypeVar
 
@@ -19,7 +18,7 @@ import anyio
 import structlog
 
 from agent_core.agent import AgentLoop
-from agent_core.errors import AgentError, ModelRateLimited
+from agent_core.errors import AgentError, StorageUnavailable
 from agent_core.memory.scopes import scope_for
 from agent_core.messages import Audience, InboundMessage, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Session, TurnResult
@@ -31,44 +30,19 @@ from channels.markup import split_markdown
 from gateway import metrics
 from gateway.access import Access, Role
 from gateway.backoff import BackoffPolicy
-from gateway.errors import describe
+from gateway.failure import Failure, TurnPolicy, decide_failure, poisonous
 from gateway.history import HistoryWriter
 from gateway.sink import TurnSink
 from gateway.steps import StoreStepJournal
 from gateway.target import OwnerTarget, Target
 from gateway.work.port import Completion, LostTurn, NewOutbound, StoreUnavailable, Turn, WorkStore
 
-__all__ = ["Failure", "TurnHandler", "TurnPolicy", "decide_failure", "question_of"]
+__all__ = ["TurnHandler", "TurnPolicy", "question_of"]
 
-_MODEL_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
+_PARK_LIMIT_S = 5.0
 _STORE_RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 _log = structlog.get_logger(__name__)
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True)
-class TurnPolicy:
-    """
-    How much is done for one turn.
-
-    Args:
-        max_attempts: After so many starts that ended with the process a turn is buried.
-        outage_budget_s: So long a turn waits for a model that is away before it is buried.
-        merge: How many waiting messages of a merging channel become one turn at the most.
-    """
-
-    max_attempts: int = 3
-    outage_budget_s: float = 3600.0
-    merge: int = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What to do about a failed turn: ``delay_s`` None means bury it."""
-
-    delay_s: float | None
-    public: str
-    error: str
 
 
 class ExtraTools(Protocol):
@@ -87,22 +61,6 @@ def question_of(messages: Sequence[InboundMessage]) -> str:
     """
     shared = any(message.audience is Audience.GROUP for message in messages)
     return user_text([(message.sender.address, message.text) for message in messages], shared=shared)
-
-
-def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: float) -> Failure:
-    """
-    Pure: what follows from an error.
-
-    A temporary error of the model or the disk is waited for within the budget; everything else, known or
-    not, is final, and its text for strangers goes into the apology.
-    """
-    told = describe(error)
-    if told.temporary and turn.first_deferred_s < policy.outage_budget_s:
-        delay_s = _MODEL_RETRY.delay(turn.deferrals + 1, random=jitter)
-        if isinstance(error, ModelRateLimited) and error.retry_after_s is not None:
-            delay_s = max(delay_s, min(error.retry_after_s, policy.outage_budget_s))
-        return Failure(delay_s, told.public, str(error))
-    return Failure(None, told.public, str(error) or type(error).__name__)
 
 
 class TurnHandler:
@@ -154,35 +112,61 @@ class TurnHandler:
         self._on_outbox = on_outbox
         self._zone = zone
         self._policy = policy
+        self._blocked = 0
 
     async def run_session(self, key: SessionKey) -> None:
         """
         Answer what is due in a session: one turn, then the session goes to the end of the line again.
 
-        Raises:
-            StoreUnavailable, StorageUnavailable: The disk takes nothing; the dispatcher comes again later.
+        While the disk takes nothing the session is woken again and again, more and more rarely.
         """
-        merge = self._policy.merge if self._queue_modes.get(key.channel, "merge") == "merge" else 1
-        await self._history.flush(key)
-        turn = await self._store.claim(key, merge=merge)
-        if turn is not None:
-            try:
-                await self._run_turn(turn)
-            except LostTurn:
-                metrics.TURNS.labels(key.channel, "lost").inc()
-                _log.warning("turn.lost", channel=key.channel, turn=turn.id)
-        due_s = await self._store.due_in(key)
+        try:
+            await self._history.flush(key)
+            merging = self._queue_modes.get(key.channel, "merge") == "merge"
+            turn = await self._store.claim(key, merge=self._policy.merge if merging else 1)
+            if turn is not None:
+                await self._hold(turn)
+            due_s = await self._store.due_in(key)
+        except (StoreUnavailable, StorageUnavailable) as error:
+            self._blocked += 1
+            due_s = _STORE_RETRY.delay(self._blocked, random=random.random())
+            _log.error(
+                "session.blocked",
+                **{
+                    **error.fields,
+                    "channel": key.channel,
+                    "error": str(error),
+                    "retry_in_s": round(due_s, 1),
+                },
+            )
+        else:
+            self._blocked = 0
         if due_s is not None:
             self._wake(key, due_s)
+
+    async def _hold(self, turn: Turn) -> None:
+        """Run a claimed turn; whatever happens, the claim ends here."""
+        try:
+            try:
+                await self._run_turn(turn)
+            except StoreUnavailable:
+                await self._until_stored(lambda: self._store.release(turn))
+                raise
+        except LostTurn:
+            metrics.TURNS.labels(turn.session.channel, "lost").inc()
+            _log.warning("turn.lost", channel=turn.session.channel, turn=turn.id)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_PARK_LIMIT_S):
+                with suppress(LostTurn, StoreUnavailable):  # it was ended already, or will be recovered
+                    await self._store.release(turn)
+            raise
 
     async def _run_turn(self, turn: Turn) -> None:
         started = self._clock.monotonic()
         channel = turn.session.channel
-        if turn.attempts > self._policy.max_attempts:
-            _log.error("turn.poisonous", channel=channel, turn=turn.id, attempts=turn.attempts)
-            await self._bury(
-                turn, Failure(None, _POISON, f"the process ended on it {turn.attempts - 1} times")
-            )
+        poison = poisonous(turn, self._policy)
+        if poison is not None:
+            await self._bury(turn, poison)
             return
         target = await self._target.get() if turn.head.message.kind == "tick" else None
         if turn.head.message.kind == "tick" and target is None:
@@ -195,16 +179,12 @@ class TurnHandler:
         with structlog.contextvars.bound_contextvars(turn=turn.id, session=str(turn.session)):
             try:
                 result = await self._think(turn, sink)
+                await self._complete(turn, result, target)
             except (LostTurn, StoreUnavailable):
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it was, it ends in one apology
+            except Exception as error:  # noqa: BLE001 - every end of a turn is an answer or an apology
                 await self._fail(turn, error)
-            except BaseException:
-                with anyio.CancelScope(shield=True), anyio.move_on_after(5):
-                    await self._store.release(turn)
-                raise
             else:
-                await self._complete(turn, result, target)
                 took_s = self._clock.monotonic() - started
                 metrics.TURNS.labels(channel, "answered").inc()
                 metrics.TURN_SECONDS.labels(channel).observe(took_s)
@@ -217,10 +197,14 @@ class TurnHandler:
                     tokens=result.usage.prompt_tokens + result.usage.completion_tokens,
                     took_s=round(took_s, 3),
                 )
-                await self._target.learn(
-                    turn.rows[-1].message, self._access.decide(turn.rows[-1].message).role
-                )
+                await self._learn_target(turn.rows[-1].message)
             await sink.hide()
+
+    async def _learn_target(self, message: InboundMessage) -> None:
+        try:
+            await self._target.learn(message, self._access.decide(message).role)
+        except StoreUnavailable as error:
+            _log.warning("target.not_learned", channel=message.channel, error=str(error))
 
     async def _think(self, turn: Turn, sink: TurnSink) -> TurnResult:
         messages = [row.message for row in turn.rows]
@@ -234,6 +218,7 @@ class TurnHandler:
                 extra_tools=list(self._extra_tools(session)),
                 journal=await StoreStepJournal.load(self._store, turn),
                 user_lines=self._user_lines(turn),
+                stream=self._channels[turn.session.channel].capabilities.previews,
             )
 
     def _session(self, turn: Turn, messages: Sequence[InboundMessage]) -> Session:
@@ -331,7 +316,13 @@ class TurnHandler:
         await self._until_stored(lambda: self._store.bury(turn, failure.error, outbound))
         self._on_outbox(turn.session.channel)
         metrics.TURNS.labels(turn.session.channel, "buried").inc()
-        _log.error("turn.buried", channel=turn.session.channel, turn=turn.id, error=failure.error)
+        _log.error(
+            "turn.buried",
+            channel=turn.session.channel,
+            turn=turn.id,
+            attempts=turn.attempts,
+            error=failure.error,
+        )
 
     async def _until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
         """The work is done and must not be lost to a full disk: keep it in hand until it is stored."""
@@ -342,8 +333,7 @@ class TurnHandler:
             except StoreUnavailable as error:
                 attempt += 1
                 delay_s = _STORE_RETRY.delay(attempt, random=random.random())
-                _log.error("turn.blocked", error=str(error), retry_in_s=round(delay_s, 1), **error.fields)
+                _log.error(
+                    "turn.blocked", **{**error.fields, "error": str(error), "retry_in_s": round(delay_s, 1)}
+                )
                 await anyio.sleep(delay_s)
-
-
-_POISON = "Each time I tried, I came to a sudden end; so I stopped trying."

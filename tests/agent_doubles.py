@@ -46,7 +46,9 @@ class ModelScript:
     request. Keeps every request.
     """
 
-    def __init__(self, *answers: Sequence[Step] | Step | Callable[[Sequence[Message]], Sequence[Step]]) -> None:
+    def __init__(
+        self, *answers: Sequence[Step] | Step | Callable[[Sequence[Message]], Sequence[Step]]
+    ) -> None:
         self.answers = deque(answers)
         self.requests: list[list[Message]] = []
         self.tools: list[list[str]] = []
@@ -127,7 +129,9 @@ class Sink:
 class FakeTool:
     """A tool that gives a text, or does what ``effect`` does. Counts its runs."""
 
-    def __init__(self, name: str = "look", effect: Callable[..., Any] | str = "found", **properties: str) -> None:
+    def __init__(
+        self, name: str = "look", effect: Callable[..., Any] | str = "found", **properties: str
+    ) -> None:
         self.name = name
         self.description = f"{name}s."
         self.parameters: Mapping[str, Any] = {
@@ -202,7 +206,9 @@ class Journey:
         )
 
     async def run(self, text: str = "question", **more: Any) -> Any:
-        return await self.loop.run(more.pop("session", session()), text, more.pop("channel", self.sink), **more)
+        return await self.loop.run(
+            more.pop("session", session()), text, more.pop("channel", self.sink), **more
+        )
 
     def results(self, request: int = -1) -> list[str]:
         """The tool results that the model saw in its n-th request."""

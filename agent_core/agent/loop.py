@@ -69,7 +69,7 @@ class AgentLoop:
 
         Args:
             session: The conversation; ids of history lines are ``<session.turn>.<n>``.
-            user_message: What the model is asked, with the facts of the moment before it (`prompt.turn_facts`).
+            user_message: What the model is asked, after the facts of the moment (`prompt.turn_facts`).
             channel: Where answer and hints go.
             llm: A model for this run only.
             extra_tools: Tools for this run only; they win over the registry's.

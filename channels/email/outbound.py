@@ -68,9 +68,10 @@ def compose(message: OutboundMessage, *, address: str, self_copy: bool) -> Outgo
     Build the mail for one row of the outbox.
 
     Args:
-        message: The row. address: Our own address. self_copy: Whether a copy goes to ourselves, as
-        ``local+sent@domain`` or, where the server does not know
-            such addresses, as ``local@domain``.
+        message: The row.
+        address: Our own address.
+        self_copy: Whether a copy goes to ourselves, as ``local+sent@domain`` or, where the server does not
+            know such addresses, as ``local@domain``.
 
     Raises:
         DeliveryFailed: Nobody can be written to.

@@ -72,9 +72,7 @@ def _headers_follow(lines: list[str], start: int) -> bool:
 
 
 def _without_quotation(lines: list[str]) -> list[str]:
-    """
-    Drop the last run of quoted lines, if only blanks or a signature come after it, and its introduction.
-    """
+    """Drop the last quotation with its introduction, if only blanks or a signature come after it."""
     end = len(lines)
     for number in range(len(lines)):
         if lines[number] in _SIGNATURE:

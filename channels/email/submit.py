@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import aiosmtplib
+import anyio
 
 from channels.base import (
     ChannelAuthFailed,
@@ -44,6 +45,7 @@ __all__ = ["SubmitTiming", "Submitter"]
 
 _AUTH_CODES = frozenset({530, 534, 535, 538})
 _TOO_BIG = 552
+_GOODBYE_S = 0.5
 _LINK_TROUBLE = (
     aiosmtplib.SMTPServerDisconnected,
     aiosmtplib.SMTPConnectError,
@@ -125,10 +127,7 @@ class Submitter:
                 await client.login(self._config.username, self._config.password.get_secret_value())
             yield client
         finally:
-            # Politely, and without waiting for the politeness to be returned.
-            if client.is_connected and client.protocol is not None:
-                client.protocol.write(b"QUIT\r\n")
-            client.close()
+            await _hang_up(client)
 
     async def check(self, context: ssl.SSLContext | None) -> None:
         """
@@ -203,6 +202,23 @@ class Submitter:
             return ChannelUnavailable(f"no connection to the mail server {self._where} ({step.value}): {exc}")
         # Bare exceptions: the server lacks STARTTLS or AUTH, or every way to log in that we know.
         return ChannelMisconfigured(f"the mail server {self._where} cannot be used like this: {exc}")
+
+
+async def _hang_up(client: aiosmtplib.SMTP) -> None:
+    """Say goodbye without waiting for the answer, and see the connection closed, or close it."""
+    protocol, transport = client.protocol, client.transport
+    if protocol is not None and protocol.is_connected:
+        protocol.write(b"QUIT\r\n")
+    client.close()
+    if protocol is None or transport is None:
+        return
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(_GOODBYE_S):
+            while protocol.transport is not None:  # the library forgets it when it is gone
+                await anyio.sleep(0.002)
+        if protocol.transport is not None:
+            transport.abort()
+            await anyio.sleep(0)
 
 
 def _refused(step: _Step, code: int, text: str) -> ChannelError:

@@ -220,6 +220,7 @@ class LoopbackServer:
             ChannelUnavailable: The link is broken.
         """
         await anyio.lowlevel.checkpoint()
+        self._refresh()
         start = max(after, self.acknowledged)
         if link.fresh:
             start, link.fresh = max(0, start - self.replays), False

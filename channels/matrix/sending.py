@@ -173,7 +173,7 @@ class Sending:
 
 def _sent_at_ms(event: Mapping[str, Any]) -> float:
     sent = event.get("origin_server_ts")
-    return float(sent) if isinstance(sent, int) else 0.0
+    return float(sent) if isinstance(sent, int) else float("inf")
 
 
 def _send_problem(answer: Answer) -> ChannelError:  # noqa: PLR0911 - one per kind of answer

@@ -1,2 +1,38 @@
+"""
+The command line: `main` is the command ``squidbot``.
+
+Each command loads only what it needs when it is called, so that asking for help costs nothing; cyclopts and
+rich are imported here and nowhere else. What goes wrong is said in one sentence on stderr, with an exit code
+from sysexits.h; a traceback means a defect.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["main"]
+
+
 def main() -> None:
-    """Start the command line."""
+    """Run the command line and exit."""
+    from gateway.cli.commands import app  # noqa: PLC0415 - importing gateway.cli costs nothing
+    from gateway.errors import describe  # noqa: PLC0415
+
+    os.umask(0o077)
+    try:
+        code = app()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        # Whoever read our output has left, which is no error; nothing may be flushed into the pipe any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    except Exception as error:
+        told = describe(error)
+        if told.fields["error"] != type(error).__name__ or not hasattr(error, "public"):
+            raise
+        sys.stderr.write(f"squidbot: {error}\n")
+        code = getattr(error, "exit_code", 75 if told.temporary else 74)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -12,7 +12,9 @@ from agent_core.llm.demo_model import DemoModel
 from agent_core.llm.litellm_client import LiteLLMClient, close_clients, ensure_loaded
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
+from agent_core.llm.prices import Price
 from agent_core.llm.streaming import AnswerLimits
+from agent_core.llm.wire import Tokens
 from agent_core.models import Message, ToolCall
 from tests.clock import LoopClock, ManualClock
 from tests.contract.llm import LLMContract, Situation, collect
@@ -73,7 +75,7 @@ class DemoRig:
         ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def warm_litellm() -> None:
     """Import litellm once; that takes seconds."""
     asyncio.run(ensure_loaded())
@@ -175,3 +177,30 @@ class TestTheContractBites:
         """Each of these promises notices."""
         with pytest.raises((AssertionError, pytest.fail.Exception)):
             await promise(rig)
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.usefixtures("warm_litellm")
+class TestCost:
+    """What an answer cost, as far as anybody knows."""
+
+    @pytest.mark.parametrize(
+        ("model", "api_base", "price", "known"),
+        [
+            ("anthropic/claude-sonnet-4-5", "", None, True),
+            ("openai/gpt-4o-mini", "", None, True),
+            ("openai/gpt-4o-mini", "http://127.0.0.1:1/v1", None, False),
+            ("openai/nobody-knows-this", "", None, False),
+            ("openai/nobody-knows-this", "", Price(1.0, 2.0), True),
+        ],
+    )
+    def test_known_or_unknown_but_never_an_error(self, model, api_base, price, known):
+        """A price of the operator's first, then litellm's table, else None: never zero, never an exception."""
+        import litellm
+
+        client = LiteLLMClient(model, clock=LoopClock(), api_base=api_base, price=price)
+        usage = litellm.Usage(prompt_tokens=1000, completion_tokens=100, total_tokens=1100)
+        cost = client._cost_or_none(Tokens(1000, 100), usage)
+
+        assert (cost is not None) is known
+        assert cost is None or 0 < cost < 1

@@ -62,7 +62,12 @@ class TestTheTurn:
 
         asked, answered = result.history
         assert (asked.role, asked.content, asked.id, asked.turn) == ("user", "question", "t7.0", "t7")
-        assert (answered.role, answered.content, answered.id, answered.turn) == ("assistant", "answer", "t7.1", "t7")
+        assert (answered.role, answered.content, answered.id, answered.turn) == (
+            "assistant",
+            "answer",
+            "t7.1",
+            "t7",
+        )
         assert (answered.timestamp - asked.timestamp).total_seconds() == pytest.approx(5, abs=0.5)
         assert journey.memory.kept == []
 
@@ -150,7 +155,9 @@ class TestTools:
             log.append(f"end {n}")
             return ToolResult(content=str(n))
 
-        journey = Journey([call("w", "a", n=1), call("w", "b", n=2)], "ok", tools=[FakeTool("w", slow, n="integer")])
+        journey = Journey(
+            [call("w", "a", n=1), call("w", "b", n=2)], "ok", tools=[FakeTool("w", slow, n="integer")]
+        )
         await journey.run()
 
         assert log == ["begin 1", "end 1", "begin 2", "end 2"]
@@ -198,7 +205,9 @@ class TestTools:
 
     async def test_a_tool_that_hangs_is_cut(self):
         """After its time the model is told, and the turn goes on."""
-        journey = Journey(call("look"), "ok", tools=[FakeTool("look", lambda: anyio.sleep(1e6))], tool_seconds=30)
+        journey = Journey(
+            call("look"), "ok", tools=[FakeTool("look", lambda: anyio.sleep(1e6))], tool_seconds=30
+        )
         began = anyio.current_time()
         await journey.run()
 
@@ -278,7 +287,10 @@ class TestLimits:
     async def test_the_last_step_must_answer(self):
         """When the steps are used up the model is asked once more, without tools, and told why."""
         journey = Journey(
-            *[call("look", n=n) for n in range(3)], "This is what I have.", tools=[FakeTool("look", n="integer")], steps=4
+            *[call("look", n=n) for n in range(3)],
+            "This is what I have.",
+            tools=[FakeTool("look", n="integer")],
+            steps=4,
         )
         result = await journey.run()
 
@@ -288,7 +300,9 @@ class TestLimits:
 
     async def test_a_model_that_calls_all_the_same(self):
         """Without an answer in the last step the turn ends with `TurnLimitReached`."""
-        journey = Journey(*[call("look", n=n) for n in range(9)], tools=[FakeTool("look", n="integer")], steps=4)
+        journey = Journey(
+            *[call("look", n=n) for n in range(9)], tools=[FakeTool("look", n="integer")], steps=4
+        )
         with pytest.raises(TurnLimitReached):
             await journey.run()
 
@@ -411,7 +425,9 @@ class TestCancellation:
     async def test_it_is_never_swallowed(self, where):
         """A cancelled turn ends at once, whether a model or a tool was at work; nothing is sent."""
         tool = FakeTool("look", lambda: anyio.sleep(1e6))
-        journey = Journey([1e6, "x"] if where == "model" else call("look"), "after", tools=[tool], tool_seconds=1e9)
+        journey = Journey(
+            [1e6, "x"] if where == "model" else call("look"), "after", tools=[tool], tool_seconds=1e9
+        )
         with anyio.move_on_after(10) as scope:
             await journey.run()
 

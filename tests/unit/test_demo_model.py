@@ -43,7 +43,10 @@ async def test_remember_keeps_what_is_there():
     """A new fact becomes a line below the document as it is, headings and all."""
     document = "## Profile\n- name: Alice\n\n## Projects\n- a boat"
 
-    assert await written("Please remember that my cat is called Tom", document) == f"{document}\n- my cat is called Tom"
+    assert (
+        await written("Please remember that my cat is called Tom", document)
+        == f"{document}\n- my cat is called Tom"
+    )
     assert await written("remember that I like tea") == "- I like tea"
 
 
@@ -61,7 +64,10 @@ async def test_what_is_known_is_not_written_twice():
 
 async def test_forget():
     """The lines with the word go, the others stay."""
-    assert await written("forget about the cat", "- my cat is Tom\n- the cat sleeps\n- tea") == "- my cat is Tom\n- tea"
+    assert (
+        await written("forget about the cat", "- my cat is Tom\n- the cat sleeps\n- tea")
+        == "- my cat is Tom\n- tea"
+    )
     assert await written("forget cat", "- my cat is Tom\n- tea") == "- tea"
     text, calls = await say("forget dogs", "- tea")
     assert "nothing to forget" in text
@@ -71,7 +77,9 @@ async def test_forget():
 async def test_after_the_tool():
     """It confirms what was written and tells what went wrong, never the other way round."""
     call = Message(role="assistant", content="", tool_calls=(ToolCall(id="1", name="memory_write"),))
-    good, _ = await say("remember that tea", more=[call, Message(role="tool", content="Saved.", tool_call_id="1")])
+    good, _ = await say(
+        "remember that tea", more=[call, Message(role="tool", content="Saved.", tool_call_id="1")]
+    )
     bad, _ = await say(
         "remember that tea", more=[call, Message(role="tool", content="Error: disk full", tool_call_id="1")]
     )
@@ -88,7 +96,9 @@ async def test_a_conflict_is_merged():
         "Error: Not saved: another conversation has changed the memory since you read it. This is the document "
         "now; merge your change into it and call memory_write again.\n\n- coffee"
     )
-    _, (again,) = await say("remember that tea", more=[call, Message(role="tool", content=conflict, tool_call_id="1")])
+    _, (again,) = await say(
+        "remember that tea", more=[call, Message(role="tool", content=conflict, tool_call_id="1")]
+    )
 
     assert again.arguments == {"content": "- coffee\n- tea"}
 
@@ -107,7 +117,9 @@ async def test_recall():
 def test_the_document_is_found_in_the_prompt():
     """Headings, fences and summaries around and inside the document do not confuse it."""
     tricky = "## Session Summary\n</memory>\n- tea"
-    message = Message(role="system", content=system_text("x", memory=tricky, summary="s", skills=["## Skills"]))
+    message = Message(
+        role="system", content=system_text("x", memory=tricky, summary="s", skills=["## Skills"])
+    )
 
     assert memory_in([message]) == tricky
     assert memory_in([Message(role="system", content="no memory")]) == ""
@@ -121,7 +133,9 @@ async def test_without_the_tool():
     assert not calls
 
 
-@pytest.mark.parametrize("text", ["hello", "help", "thanks!", "who are you?", "what time is it?", "bye", "tell me a story", ""])
+@pytest.mark.parametrize(
+    "text", ["hello", "help", "thanks!", "who are you?", "what time is it?", "bye", "tell me a story", ""]
+)
 async def test_it_always_says_something(text):
     """Every message gets a sentence, the same each time."""
     first, _ = await say(text)

@@ -21,7 +21,12 @@ def spec(**changes):
             "cloud": {"api_key": "secret-key"},
         },
         "models": {
-            "small": {"provider": "local", "model": "openai/some", "max_tokens": 1024, "max_context_tokens": 8000},
+            "small": {
+                "provider": "local",
+                "model": "openai/some",
+                "max_tokens": 1024,
+                "max_context_tokens": 8000,
+            },
             "large": {"provider": "cloud", "model": "anthropic/some"},
         },
         "pools": {"main": ["small", "large"], "cheap": ["small"]},
@@ -36,7 +41,10 @@ def clients(models, pool):
 class TestReferences:
     def test_a_sound_description(self):
         """Nothing to complain about."""
-        assert check_references(spec(), {"agents.consolidation_pool": "", "agents.heartbeat.pool": "cheap"}) == []
+        assert (
+            check_references(spec(), {"agents.consolidation_pool": "", "agents.heartbeat.pool": "cheap"})
+            == []
+        )
 
     def test_everything_wrong_is_named_at_once(self):
         """Each wrong key is named with its path, and a near miss with what was probably meant."""
@@ -130,7 +138,9 @@ class TestBuild:
 
     def test_the_echo_model_by_name(self):
         """``demo/echo`` needs no provider."""
-        models = build_models(spec(models={"e": {"model": "demo/echo"}}, pools={"main": ["e"]}), ManualClock())
+        models = build_models(
+            spec(models={"e": {"model": "demo/echo"}}, pools={"main": ["e"]}), ManualClock()
+        )
 
         assert clients(models, "main") == [EchoModel]
 

@@ -6,7 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent_core.errors import ContextTooLong, ModelAuthFailed, ModelRateLimited, ModelRefused, ModelUnavailable
+from agent_core.errors import (
+    ContextTooLong,
+    ModelAuthFailed,
+    ModelRateLimited,
+    ModelRefused,
+    ModelUnavailable,
+)
 from agent_core.llm.causes import failure_of
 from agent_core.llm.classify import Failure, classify, empty_answer, retry_after_s
 
@@ -52,14 +58,22 @@ class TestClassify:
 
     def test_the_key_is_not_in_the_text(self):
         """What the provider repeats of the key stays out of the log, and long texts are cut."""
-        error = classify(Failure(status=401, text="Incorrect: sk-abcdef " + "x" * 999, secret="sk-abcdef"), model="m", now=NOW)
+        error = classify(
+            Failure(status=401, text="Incorrect: sk-abcdef " + "x" * 999, secret="sk-abcdef"),
+            model="m",
+            now=NOW,
+        )
 
         assert "sk-abcdef" not in str(error)
         assert len(str(error)) < 400
 
     def test_a_spent_quota_is_not_asked_about_every_second(self):
         """A quota that is used up is temporary, but not soon over, and says so."""
-        error = classify(Failure(status=429, text="You exceeded your current quota", code="insufficient_quota"), model="m", now=NOW)
+        error = classify(
+            Failure(status=429, text="You exceeded your current quota", code="insufficient_quota"),
+            model="m",
+            now=NOW,
+        )
 
         assert isinstance(error, ModelRateLimited)
         assert error.retry_after_s == 600
@@ -97,7 +111,8 @@ class TestRetryAfter:
 
 
 class FakeResponse:
-    headers = {"Retry-After": "7"}
+    def __init__(self):
+        self.headers = {"Retry-After": "7"}
 
 
 class FakeStatus(Exception):

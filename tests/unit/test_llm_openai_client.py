@@ -130,7 +130,10 @@ async def test_prices(fake):
     priced = client_for(fake, price=Price(2.0, 10.0))
     plain = client_for(fake)
     costs = [
-        chunk.cost_usd for client in (priced, plain) for chunk in await collect(client, ASK) if isinstance(chunk, Usage)
+        chunk.cost_usd
+        for client in (priced, plain)
+        for chunk in await collect(client, ASK)
+        if isinstance(chunk, Usage)
     ]
     await priced.aclose()
     await plain.aclose()

@@ -304,5 +304,10 @@ class TestTheError:
 
         assert await ask(pool) == ["x", usage]
         first, second = pool.state()
-        assert (first.name, first.cooling_s, first.failures, first.error) == ("a", 2.0, 1, "ModelUnavailable: boom")
+        assert (first.name, first.cooling_s, first.failures, first.error) == (
+            "a",
+            2.0,
+            1,
+            "ModelUnavailable: boom",
+        )
         assert (second.cooling_s, second.answers, second.error) == (0.0, 1, "")

@@ -49,7 +49,12 @@ async def test_a_slow_answer_is_not_cut():
     """Pauses below the limits are waited for, however many."""
     script = Script(80, "a", 50, "b", 50, "c", Piece(tokens=Tokens(1, 2)))
 
-    assert await script.run() == ["a", "b", "c", Usage(prompt_tokens=1, completion_tokens=2, calls=1, model="m")]
+    assert await script.run() == [
+        "a",
+        "b",
+        "c",
+        Usage(prompt_tokens=1, completion_tokens=2, calls=1, model="m"),
+    ]
 
 
 async def test_thinking_is_activity():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -38,7 +39,11 @@ class TestRequest:
             "m",
             [
                 Message(role="user", content="hi"),
-                Message(role="assistant", content="", tool_calls=(ToolCall(id="1", name="look", arguments={"q": "ä"}),)),
+                Message(
+                    role="assistant",
+                    content="",
+                    tool_calls=(ToolCall(id="1", name="look", arguments={"q": "ä"}),),
+                ),
                 Message(role="tool", content="found", tool_call_id="1"),
             ],
             [TOOL],
@@ -64,7 +69,9 @@ class TestRequest:
     def test_malformed_arguments_do_not_go_back(self):
         """A server that parses earlier arguments never sees the garbage of its own model."""
         call = ToolCall(id="1", name="look", malformed='{"q": ')
-        body = request_body("m", [Message(role="assistant", content="", tool_calls=(call,))], [], stream=False)
+        body = request_body(
+            "m", [Message(role="assistant", content="", tool_calls=(call,))], [], stream=False
+        )
 
         assert body["messages"][0]["tool_calls"][0]["function"]["arguments"] == "{}"
 
@@ -87,7 +94,10 @@ class TestPieces:
             {
                 "choices": [
                     {
-                        "delta": {"content": "a", "tool_calls": [{"index": 0, "id": "x", "function": {"name": "f"}}]},
+                        "delta": {
+                            "content": "a",
+                            "tool_calls": [{"index": 0, "id": "x", "function": {"name": "f"}}],
+                        },
                         "finish_reason": "stop",
                     }
                 ]
@@ -105,24 +115,32 @@ class TestPieces:
 
     def test_text_in_parts(self):
         """Content may be a list of parts."""
-        piece = parse_piece({"choices": [{"message": {"content": [{"type": "text", "text": "a"}, {"text": "b"}, 3]}}]})
+        piece = parse_piece(
+            {"choices": [{"message": {"content": [{"type": "text", "text": "a"}, {"text": "b"}, 3]}}]}
+        )
 
         assert piece.text == "ab"
 
-    @pytest.mark.parametrize("data", [{}, {"choices": "x"}, {"choices": ["x"]}, {"choices": [{"delta": "x"}]}])
+    @pytest.mark.parametrize(
+        "data", [{}, {"choices": "x"}, {"choices": ["x"]}, {"choices": [{"delta": "x"}]}]
+    )
     def test_nonsense_is_refused(self, data):
         """What is no answer raises ValueError, nothing else."""
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"."):
             parse_piece(data)
 
     @given(
         st.recursive(
             st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-            lambda inner: st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(["choices", "delta", "message", "content", "tool_calls", "function", "usage", "index"]),
-                inner,
-                max_size=4,
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(
+                        ["choices", "delta", "message", "content", "tool_calls", "function", "usage", "index"]
+                    ),
+                    inner,
+                    max_size=4,
+                )
             ),
             max_leaves=15,
         )
@@ -152,7 +170,9 @@ class TestToolCalls:
     def test_every_call_has_index_zero(self):
         """A server that numbers every call 0 is understood by the ids."""
         calls = calls_of(
-            ToolFragment(0, "a", "f", '{"x": 1}'), ToolFragment(0, "b", "f", '{"x"'), ToolFragment(0, "", "", ": 2}")
+            ToolFragment(0, "a", "f", '{"x": 1}'),
+            ToolFragment(0, "b", "f", '{"x"'),
+            ToolFragment(0, "", "", ": 2}"),
         )
 
         assert [c.arguments for c in calls] == [{"x": 1}, {"x": 2}]
@@ -176,7 +196,9 @@ class TestToolCalls:
 
         assert len({c.id for c in calls}) == 2
 
-    @pytest.mark.parametrize("text", ['{"a": ', "[1]", '"x"', "nonsense", '{"a": NaN}', '{"a": "\\ud83d"}', "[" * 5000])
+    @pytest.mark.parametrize(
+        "text", ['{"a": ', "[1]", '"x"', "nonsense", '{"a": NaN}', '{"a": "\\ud83d"}', "[" * 5000]
+    )
     def test_what_is_no_object_is_malformed(self, text):
         """It is kept as the model wrote it, and the arguments are empty."""
         (call,) = calls_of(ToolFragment(0, "a", "f", text))
@@ -193,7 +215,11 @@ class TestToolCalls:
 
     def test_arguments_as_an_object(self):
         """A server that sends the arguments as an object is understood."""
-        data = {"choices": [{"message": {"tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}]}}]}
+        data = {
+            "choices": [
+                {"message": {"tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}]}}
+            ]
+        }
         assembler = Assembler()
         assembler.feed(parse_piece(data))
 
@@ -223,7 +249,10 @@ class TestText:
         raw = text.encode("utf-16-le", "surrogatepass")
         units = [raw[i : i + 2].decode("utf-16-le", "surrogatepass") for i in range(0, len(raw), 2)]
         joiner = TextJoiner()
-        out = "".join(joiner.feed("".join(units[i : i + size])) for i in range(0, len(units), size)) + joiner.rest()
+        out = (
+            "".join(joiner.feed("".join(units[i : i + size])) for i in range(0, len(units), size))
+            + joiner.rest()
+        )
 
         assert out == raw.decode("utf-16-le", "replace")
 
@@ -236,7 +265,7 @@ class TestEvents:
         """Where the network cuts the stream does not matter, not even inside a character."""
         decoder = SseDecoder()
         places = [0, *sorted(cuts), len(self.STREAM)]
-        events = [event for a, b in zip(places, places[1:], strict=False) for event in decoder.feed(self.STREAM[a:b])]
+        events = [event for a, b in pairwise(places) for event in decoder.feed(self.STREAM[a:b])]
 
         assert events == ['{"a": "ü"}', "one\ntwo", "[DONE]"]
 

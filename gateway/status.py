@@ -1,4 +1,4 @@
-"""What only a running gateway knows of itself: its channels, what runs, its models, its size."""
+"""One look at a running gateway: its channels, its queue, what runs, its models, its size."""
 
 from __future__ import annotations
 
@@ -8,22 +8,38 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gateway.version import version
+
 if TYPE_CHECKING:
     from gateway.app import Built
 
-__all__ = ["live", "one_line"]
+__all__ = ["one_line", "status_report"]
 
 
-def live(built: Built, started_at: datetime) -> dict[str, Any]:
-    """States, counts and ages as JSON can hold them; no texts, no people."""
+async def status_report(built: Built, started_at: datetime) -> dict[str, Any]:
+    """
+    States, counts and ages as JSON can hold them; no texts, no people.
+
+    Raises:
+        StoreUnavailable: The queue cannot be read.
+    """
     parts = built.gateway.parts
+    stats = await built.store.stats()
     return {
+        "version": version(),
         "pid": os.getpid(),
         "started_at": started_at.isoformat(),
         "uptime_s": round((parts.clock.now() - started_at).total_seconds(), 1),
         "ready": parts.supervisor.all_up,
         "channels": {status.name: status.as_dict() for status in parts.supervisor.statuses()},
-        "turns_running": len(parts.dispatcher.running()),
+        "work": {
+            "inbox": dict(stats.inbox),
+            "outbox": dict(stats.outbox),
+            "oldest_unanswered_s": stats.oldest_unanswered_s,
+            "oldest_unsent_s": stats.oldest_unsent_s,
+            "turns_running": len(parts.dispatcher.running()),
+            "history_lines_to_file": stats.journal_lines,
+        },
         "models": {
             name: [asdict(member) for member in pool.state()] for name, pool in built.models.pools.items()
         },

@@ -1,0 +1,95 @@
+"""
+Asks the running daemon, or, when none runs, the home folder itself.
+
+Directly on the home folder the lock is held for the moment, because the database has exactly one process that
+opens it for writing. A home that does not exist yet is not made by looking at it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from gateway.control_client import ControlClient, DaemonGone
+from gateway.errors import AlreadyRunning, ConfigInvalid, NotFound
+from gateway.home import Home
+from gateway.lock import hold_home, holder_of
+
+__all__ = ["Asker"]
+
+_STARTING_LIMIT_S = 10.0
+
+
+class Asker:
+    """
+    Calls operations.
+
+    Args:
+        home: Whose.
+        config: The configuration file, for where the workspace is.
+    """
+
+    def __init__(self, home: Home, config: Path) -> None:
+        self._home = home
+        self._config = config
+
+    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """
+        Call an operation, one way or the other.
+
+        Raises:
+            GatewayError: It was refused, or cannot be done; the text says why.
+        """
+        given = {key: value for key, value in arguments.items() if value is not None}
+        give_up_at = time.monotonic() + _STARTING_LIMIT_S
+        while True:
+            try:
+                if holder_of(self._home) is not None:
+                    return ControlClient(self._home).call(name, given)
+                return self._directly(name, given)
+            except (DaemonGone, AlreadyRunning):
+                # It is just starting or stopping.
+                if time.monotonic() > give_up_at:
+                    raise
+                time.sleep(0.1)
+
+    def _directly(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if not self._home.database.exists():
+            raise NotFound(f"there is nothing in {self._home.root} yet; `squidbot run` makes it")
+        workspace = self._workspace(needed=name.startswith("memory"))
+        import anyio  # noqa: PLC0415 - a question to the daemon needs no event loop
+
+        from gateway.home import open_home  # noqa: PLC0415
+
+        home = open_home(self._home.root)
+        with hold_home(home, purpose="command"):
+            return anyio.run(_call, home, workspace, name, arguments)
+
+    def _workspace(self, *, needed: bool) -> Path:
+        from gateway.settings import Settings, load_settings  # noqa: PLC0415
+
+        try:
+            settings = load_settings(self._config, missing_ok=True)
+        except ConfigInvalid:
+            if needed:
+                raise
+            settings = Settings()
+        return self._home.path(settings.agents.workspace)
+
+
+async def _call(home: Home, workspace: Path, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
+    from gateway.clock import SystemClock  # noqa: PLC0415
+    from gateway.operations import Operations  # noqa: PLC0415
+    from gateway.work.sqlite import SqliteWorkStore  # noqa: PLC0415
+
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        store = await SqliteWorkStore.open(home.database, clock=clock)
+        stack.push_async_callback(store.aclose)
+        return await Operations(store, JsonlMemory(home.root, clock=clock, workspace=workspace)).call(
+            name, arguments
+        )

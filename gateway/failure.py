@@ -1,0 +1,90 @@
+"""
+What follows when a turn fails. Pure.
+
+Three ends are possible. What was not the message's fault is tried again, within a budget of time. What the
+process may have died of is counted where turns are claimed, and given up after a few starts. Everything else
+is given up at once, with an apology. A failed turn never stands in the way of the next one for longer than
+the budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent_core.errors import ModelRateLimited
+from gateway.backoff import BackoffPolicy
+from gateway.errors import describe
+from gateway.work.port import Turn
+
+__all__ = ["Failure", "TurnPolicy", "decide_failure", "poisonous"]
+
+_MODEL_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPolicy:
+    """
+    How much is done for one turn.
+
+    Args:
+        max_attempts: After so many starts that ended with the process a turn is buried.
+        outage_budget_s: So long a turn waits for a model that is away before it is buried.
+        merge: How many waiting messages of a merging channel become one turn at the most.
+    """
+
+    max_attempts: int = 3
+    outage_budget_s: float = 3600.0
+    merge: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What to do about a failed turn: ``delay_s`` None means bury it."""
+
+    delay_s: float | None
+    public: str
+    error: str
+
+
+def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: float) -> Failure:
+    """
+    What follows from an error.
+
+    A temporary error of the model or the disk is waited for within the budget; everything else, known or
+    not, is final, and its text for strangers goes into the apology.
+
+    Args:
+        error: What came out of the turn.
+        turn: The turn in hand.
+        policy: How much patience there is.
+        jitter: A number in [0, 1).
+    """
+    told = describe(error)
+    text = str(error) or type(error).__name__
+    if not told.temporary:
+        return Failure(None, told.public, text)
+    if turn.first_deferred_s >= policy.outage_budget_s:
+        return Failure(None, _given_up(told.public, policy.outage_budget_s), text)
+    delay_s = _MODEL_RETRY.delay(turn.deferrals + 1, random=jitter)
+    if isinstance(error, ModelRateLimited) and error.retry_after_s is not None:
+        delay_s = max(delay_s, min(error.retry_after_s, policy.outage_budget_s))
+    return Failure(delay_s, told.public, text)
+
+
+def poisonous(turn: Turn, policy: TurnPolicy) -> Failure | None:
+    """The end of a turn whose starts have ended with the process too often; None if it may be tried."""
+    if turn.attempts <= policy.max_attempts:
+        return None
+    return Failure(
+        None,
+        "Each time I tried, I came to a sudden end; so I stopped trying.",
+        f"the process ended {turn.attempts - 1} times on it",
+    )
+
+
+def _given_up(public: str, budget_s: float) -> str:
+    # What stands behind a semicolon in the texts of temporary errors promises another try.
+    reason = public.partition(";")[0].rstrip(". ")
+    minutes = round(budget_s / 60)
+    span = "an hour" if minutes == 60 else f"{minutes} minutes" if minutes >= 2 else "a while"
+    return f"{reason}. I kept trying for {span}; please ask me again later."

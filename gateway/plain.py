@@ -1,0 +1,20 @@
+"""
+Text for a terminal. What people write may hold control sequences that recolour, retitle or type into it; here
+they become visible instead.
+"""
+
+from __future__ import annotations
+
+__all__ = ["plain_line", "plain_text"]
+
+
+def plain_line(text: str) -> str:
+    """``text`` on one line, with everything unprintable as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def plain_text(text: str) -> str:
+    """``text`` with its line breaks and tabs, and everything else unprintable as an escape."""
+    return "\n".join(plain_line(line.replace("\t", "    ")) for line in text.splitlines())

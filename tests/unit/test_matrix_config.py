@@ -1,0 +1,63 @@
+"""The settings of a Matrix account: each mistake is named with its remedy."""
+
+import pytest
+from pydantic import ValidationError
+
+from channels.matrix.config import MatrixConfig
+
+GOOD = {"homeserver": "http://127.0.0.1:8008", "user_id": "@bot:hs.test", "password": "pw"}
+
+
+def test_the_contract_example_is_taken():
+    """The keys of the documented example, and defaults that let nobody in."""
+    config = MatrixConfig(
+        **GOOD, enabled=True, allow_from=["@alice:hs.test"], group_policy="mention", queue="merge"
+    )
+
+    assert config.allows("@alice:hs.test")
+    assert not config.allows("@mallory:hs.test")
+    assert not MatrixConfig(**GOOD).allows("@alice:hs.test")
+
+
+def test_who_is_allowed():
+    """A whole server or everybody can be named; look-alikes are not let in."""
+    server = MatrixConfig(**GOOD, allow_from=["@*:hs.test"])
+
+    assert server.allows("@anyone:hs.test")
+    assert not server.allows("@anyone:evil-hs.test")
+    assert not server.allows("@x:hs.test.evil")
+    assert MatrixConfig(**GOOD, allow_from=["*"]).allows("@a:b")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"homeserver": "matrix.example.org"}, "https://"),
+        ({"homeserver": "https://user:pw@matrix.example.org"}, "credentials"),
+        ({"user_id": "bot"}, "@bot:example.org"),
+        ({"user_id": "@bot"}, "@bot:example.org"),
+        ({"password": None}, "password is missing"),
+        ({"password": ""}, "password is missing"),
+        ({"password": None, "access_token": "t"}, "device_id"),
+        ({"allow_from": ["alice"]}, "not a Matrix id"),
+        ({"allow_from": ["@a*:hs.test"]}, "not a Matrix id"),
+        ({"group_policy": "allowlist", "group_allow_from": ["#room:hs.test"]}, "room id"),
+        ({"group_allow_from": ["!room:hs.test"]}, "allowlist"),
+        ({"group_policy": "never"}, "mention"),
+        ({"pasword": "x"}, "pasword"),
+    ],
+)
+def test_mistakes_are_explained(changes, words):
+    """The message says what is wrong and what it should be."""
+    with pytest.raises(ValidationError) as caught:
+        MatrixConfig(**{**GOOD, **changes})
+
+    assert words in str(caught.value)
+
+
+def test_secrets_are_not_shown():
+    """Neither password nor token appears when settings are printed."""
+    config = MatrixConfig(**{**GOOD, "password": "s3cret", "access_token": "t0ken", "device_id": "D"})
+
+    assert "s3cret" not in repr(config)
+    assert "t0ken" not in repr(config)

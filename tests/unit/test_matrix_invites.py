@@ -1,0 +1,203 @@
+"""Invitations and hints against a scripted homeserver, on virtual time."""
+
+import json
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from channels.matrix.hints import Hints
+from channels.matrix.invites import MAX_OPEN, Invites
+from channels.matrix.rooms import Rooms
+from channels.matrix.wire import Answer, LinkBroken
+from tests.clock import LoopClock
+from tests.matrix_double import ScriptedHomeserver, failure
+
+BOT, ALICE, MALLORY = "@bot:hs.test", "@alice:hs.test", "@mallory:hs.test"
+
+
+@pytest.fixture
+def anyio_backend(virtual_backend):
+    return virtual_backend
+
+
+class Setup:
+    def __init__(self):
+        self.server = ScriptedHomeserver()
+        self.rooms = Rooms(BOT)
+        self.saved = []
+        self.invites = self.fresh()
+
+    def fresh(self):
+        return Invites(
+            self.server, self.rooms, LoopClock(), user_id=BOT, may_invite=lambda inviter: inviter == ALICE
+        )
+
+    async def save(self, text):
+        self.saved.append(json.loads(text))
+
+    @asynccontextmanager
+    async def working(self):
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.invites.run, self.save)
+            yield
+            group.cancel_scope.cancel()
+
+
+@pytest.fixture
+def it():
+    return Setup()
+
+
+def invitation(*room_ids, inviter=ALICE, **content):
+    state = [
+        {"type": "m.room.member", "state_key": inviter, "sender": inviter, "content": {"membership": "join"}},
+        {
+            "type": "m.room.member", "state_key": BOT, "sender": inviter,
+            "content": {"membership": "invite", **content},
+        },
+    ]  # fmt: skip
+    return {"rooms": {"invite": {room_id: {"invite_state": {"events": state}} for room_id in room_ids}}}
+
+
+async def test_a_friend_is_followed_with_an_object_as_body(it):
+    """The join is posted with ``{}``, and the invitation is over."""
+    it.server.on("POST", "/join$", Answer(200, {}))
+    assert it.invites.learn(invitation("!a"))
+    async with it.working():
+        await anyio.sleep(1)
+
+    assert [call.body for call in it.server.asked("POST", "/join$")] == [{}]
+    assert it.saved[-1] == []
+
+
+async def test_a_stranger_is_refused(it):
+    """The invitation of somebody who may not is declined; no join is tried."""
+    it.server.on("POST", "/leave$", Answer(200, {}))
+    it.invites.learn(invitation("!a", inviter=MALLORY, is_direct=True))
+    async with it.working():
+        await anyio.sleep(1)
+
+    assert len(it.server.asked("POST", "/leave$")) == 1
+    assert it.server.asked("POST", "/join$") == []
+
+
+async def test_a_direct_room_is_marked_in_the_account(it):
+    """What else the account calls direct stays."""
+    it.server.on("POST", "/join$", Answer(200, {}))
+    it.server.on("GET", "m.direct$", Answer(200, {ALICE: ["!old"], MALLORY: "odd"}))
+    it.server.on("PUT", "m.direct$", Answer(200, {}))
+    it.invites.learn(invitation("!a", is_direct=True))
+    async with it.working():
+        await anyio.sleep(1)
+
+    [call] = it.server.asked("PUT", "m.direct$")
+    assert call.body == {ALICE: ["!old", "!a"], MALLORY: "odd"}
+
+
+async def test_a_failing_join_is_tried_again_with_growing_pauses(it):
+    """Whatever goes wrong, the invitation stays open; hours are not thousands of requests."""
+    replies = [
+        failure(502),
+        LinkBroken("cut", maybe_taken=True),
+        failure(429, "M_LIMIT_EXCEEDED"),
+        failure(404),
+    ]
+    it.server.on("POST", "/join$", *replies, *[failure(500, "M_UNKNOWN")] * 40, Answer(200, {}))
+    it.invites.learn(invitation("!a"))
+    async with it.working():
+        await anyio.sleep(3600)
+        assert 10 < len(it.server.asked("POST", "/join$")) < 40
+        assert len(it.invites) == 1
+        await anyio.sleep(4 * 3600)
+
+    assert len(it.invites) == 0
+
+
+async def test_an_answer_ends_it(it):
+    """An invitation that was withdrawn or forbidden is not tried again."""
+    it.server.on("POST", "/join$", failure(403, "M_FORBIDDEN"))
+    it.invites.learn(invitation("!a"))
+    async with it.working():
+        await anyio.sleep(3600)
+
+    assert len(it.server.asked("POST", "/join$")) == 1
+
+
+async def test_open_invitations_survive_and_trust_does_not(it):
+    """After a restart the invitation is still open; who is no longer allowed is then refused."""
+    it.invites.learn(invitation("!a", is_direct=True))
+    it.invites.learn(invitation("!b", inviter=MALLORY))
+    kept = it.invites.dump().replace('"welcome": false', '"welcome": true')
+    it.invites = it.fresh()
+    it.invites.load(kept)
+    it.server.on("POST", "/join$", Answer(200, {}))
+    it.server.on("POST", "/leave$", Answer(200, {}))
+    async with it.working():
+        await anyio.sleep(60)
+
+    assert [call.path for call in it.server.asked("POST", "/join$")] == ["/_matrix/client/v3/rooms/%21a/join"]
+    assert [call.path for call in it.server.asked("POST", "/leave$")] == [
+        "/_matrix/client/v3/rooms/%21b/leave"
+    ]
+
+
+async def test_strangers_do_not_keep_a_friend_waiting(it):
+    """A flood of strangers' invitations is bounded and does not stand in a friend's way."""
+
+    it.server.on("POST", "/leave$", failure(500, "M_UNKNOWN"))
+    it.server.on("POST", "/join$", Answer(200, {}))
+    it.invites.learn(invitation(*[f"!x{n}" for n in range(MAX_OPEN + 100)], inviter=MALLORY))
+    assert len(it.invites) == MAX_OPEN
+    it.invites.learn(invitation("!a"))
+    async with it.working():
+        with anyio.fail_after(5):
+            while not it.server.asked("POST", "/join$"):
+                await anyio.sleep(0.01)
+
+    before = next(n for n, call in enumerate(it.server.calls) if call.path.endswith("/join"))
+    assert before < 30
+
+
+async def test_garbage_is_no_invitation(it):
+    """Stripped states of any shape, and positions of any shape, do no harm."""
+    for state in (None, {}, {"events": 5}, {"events": [5, {}, {"type": "m.room.member", "state_key": BOT}]}):
+        assert not it.invites.learn({"rooms": {"invite": {"!a": {"invite_state": state}}}})
+    for text in ("", "{", "5", '[{"x": 1}]', "null", '["a"]'):
+        it.invites.load(text)
+
+    assert len(it.invites) == 0
+
+
+async def test_hints_are_merged_and_never_wait():
+    """Many wishes for a slow server become few requests, the newest wish is the last one sent."""
+    server = ScriptedHomeserver()
+    server.on("PUT", "/typing/", Answer(200, {}))
+    server.on("POST", "/receipt/", LinkBroken("cut", maybe_taken=True), Answer(200, {}))
+    hints = Hints(server, BOT)
+    async with anyio.create_task_group() as group:
+        group.start_soon(hints.run)
+        await anyio.sleep(1)
+        for number in range(100):
+            hints.typing("!a", on=number % 2 == 0)
+            hints.read("!a", f"${number}")
+        await anyio.sleep(1)
+        hints.read("!a", "$last")
+        await anyio.sleep(1)
+        group.cancel_scope.cancel()
+
+    typing = server.asked("PUT", "/typing/")
+    assert len(typing) < 5
+    assert typing[-1].body == {"typing": False}
+    assert server.asked("POST", "/receipt/")[-1].path.endswith("%24last")
+
+
+async def test_hints_of_too_many_rooms_are_dropped():
+    """While nothing can be sent, wishes do not pile up without end."""
+    hints = Hints(ScriptedHomeserver(), BOT)
+    for number in range(5000):
+        hints.typing(f"!{number}", on=True)
+        hints.read(f"!{number}", "$1")
+
+    assert len(hints._typing) <= 1000
+    assert len(hints._read) <= 1000

@@ -1,0 +1,233 @@
+"""Each deviation from nio, beside the plain nio that needs it. A server on loopback says what is to be read."""
+
+import json
+import logging
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from nio import AsyncClient, AsyncClientConfig, SyncResponse
+
+from channels.matrix.private import GuardedClient, NioHomeserver
+from channels.matrix.wire import Credentials, LinkBroken, SyncRequest
+from tests.integration.proxy import _free_socket
+
+BOT = "@bot:hs.test"
+INVITED = {
+    "type": "m.room.member", "state_key": BOT, "sender": "@a:b", "content": {"membership": "invite", "is_direct": True},
+}  # fmt: skip
+GOOD = {"type": "m.room.message", "event_id": "$1", "sender": "@a:b", "origin_server_ts": 1,
+        "content": {"msgtype": "m.text", "body": "hi"}}  # fmt: skip
+POISON = {
+    "next_batch": "n",
+    "rooms": {
+        "leave": {"!x:b": {"timeline": {"events": [], "limited": "odd"}}},
+        "join": {"!a:b": {"timeline": {"events": [GOOD]}}},
+    },
+}
+ASK = SyncRequest("s0", full_state=False, wait_s=0.0, timeline_limit=50)
+
+
+class Server:
+    """Answers every request with what is set."""
+
+    def __init__(self):
+        self.status = 200
+        self.body = "{}"
+        self.content_type = "application/json"
+        self.headers = {}
+        self.cut = False
+        self.requests = []
+
+    async def handle(self, request):
+        self.requests.append((request.method, request.raw_path, request.headers, await request.text()))
+        if self.cut:
+            answer = web.StreamResponse(headers={"Content-Length": "1000"})
+            await answer.prepare(request)
+            await answer.write(b"{")
+            request.transport.close()
+            return answer
+        return web.Response(
+            status=self.status, text=self.body, content_type=self.content_type, headers=self.headers
+        )
+
+
+@asynccontextmanager
+async def serving():
+    server = Server()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    listener = _free_socket()
+    await web.SockSite(runner, listener).start()
+    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    homeserver = NioHomeserver(server.url, BOT)
+    homeserver.credentials = Credentials(BOT, "DEV", "tok")
+    try:
+        yield server, homeserver
+    finally:
+        await homeserver.aclose()
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def plain_nio(url):
+    client = AsyncClient(url, BOT, config=AsyncClientConfig(max_timeouts=0, max_limit_exceeded=0))
+    client.restore_login(BOT, "DEV", "tok")
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def test_one_malformed_part_takes_nothing_along():
+    """Plain nio raises out of sync and everything is lost; here the whole answer is still there."""
+    async with serving() as (server, homeserver), plain_nio(server.url) as naive:
+        server.body = json.dumps(POISON)
+        with pytest.raises(Exception, match="odd"):
+            await naive.sync()
+        answer = await homeserver.sync(ASK)
+
+    assert answer.body == POISON
+    assert homeserver.client.guarded == 1
+
+
+async def test_what_nio_cannot_digest_is_left_out():
+    """An exception while nio digests an event reaches nobody; plain nio lets it out."""
+
+    class Poisoned:
+        """An event whose reading fails."""
+
+        source = property(lambda self: 1 / 0)
+
+    response = SyncResponse.from_dict(
+        {"next_batch": "n", "rooms": {"join": {"!a:b": {"timeline": {"events": []}}}}}
+    )
+    response.rooms.join["!a:b"].timeline.events.append(Poisoned())
+    client, naive = GuardedClient("http://x", BOT), AsyncClient("http://x", BOT)
+    with pytest.raises((ZeroDivisionError, AttributeError)):
+        await naive.receive_response(response)
+    await client.receive_response(response)
+
+    assert client.guarded == 1
+
+
+async def test_malformed_to_device_events_are_survived():
+    """Whatever the decryption of a to-device event raises stays inside (B19)."""
+
+    class Broken(GuardedClient):
+        """A decryption that fails like one of the real library."""
+
+    class Event:
+        def __getattribute__(self, name):
+            raise ValueError("bad base64")
+
+    client = Broken("http://x", BOT)
+    client.olm = object()
+
+    assert client._handle_decrypt_to_device(Event()) is None
+    assert client.guarded == 1
+    naive = AsyncClient("http://x", BOT)
+    naive.olm = object()
+    with pytest.raises(ValueError, match="base64"):
+        naive._handle_decrypt_to_device(Event())
+
+
+async def test_invitations_keep_their_content():
+    """nio takes the content out of the events that it reads (B16); what we read is a copy of the original."""
+    body = {"next_batch": "n", "rooms": {"invite": {"!a:b": {"invite_state": {"events": [INVITED]}}}}}
+    taken = json.loads(json.dumps(body))
+    SyncResponse.from_dict(taken)
+    assert "content" not in taken["rooms"]["invite"]["!a:b"]["invite_state"]["events"][0]
+    async with serving() as (server, homeserver):
+        server.body = json.dumps(body)
+        answer = await homeserver.sync(ASK)
+
+    assert answer.body == body
+
+
+async def test_a_request_is_made_once():
+    """429 and 5xx come back at once, with the pause that header or body ask for, whichever is longer."""
+    async with serving() as (server, homeserver):
+        server.status, server.headers = 429, {"Retry-After": "7"}
+        server.body = '{"errcode": "M_LIMIT_EXCEEDED", "retry_after_ms": 2000}'
+        for answer in (await homeserver.sync(ASK), await homeserver.request("GET", "/x")):
+            assert (answer.status, answer.errcode, answer.retry_after_s) == (429, "M_LIMIT_EXCEEDED", 7.0)
+        server.status, server.body, server.headers = 502, "<html>", {}
+        for answer in (await homeserver.sync(ASK), await homeserver.request("PUT", "/x", {"a": 1})):
+            assert (answer.status, answer.errcode, dict(answer.body)) == (502, "", {})
+
+    assert len(server.requests) == 4
+
+
+async def test_a_truncated_body_is_a_broken_link():
+    """aiohttp's exception, which plain nio lets through (B8), is translated; the server may have acted."""
+    async with serving() as (server, homeserver):
+        server.cut = True
+        for ask in (lambda: homeserver.sync(ASK), lambda: homeserver.request("POST", "/x", {})):
+            with pytest.raises(LinkBroken) as caught:
+                await ask()
+            assert caught.value.maybe_taken
+
+
+async def test_a_server_that_is_not_there():
+    """Nothing was sent, so nothing can have been taken."""
+    homeserver = NioHomeserver("http://127.0.0.1:9", BOT)
+    with pytest.raises(LinkBroken, match="cannot connect") as caught:
+        await homeserver.request("PUT", "/x", {})
+    await homeserver.aclose()
+
+    assert not caught.value.maybe_taken
+
+
+async def test_tokens_and_paths_arrive_as_they_are_meant():
+    """The token is in the header, never in the address; an anonymous request has none; ids stay encoded."""
+    async with serving() as (server, homeserver):
+        await homeserver.request("GET", "/rooms/%21a%2Fb/x", query={"filter": '{"a": "b&c"}'})
+        await homeserver.request("POST", "/login", {"a": "ü"}, anonymous=True)
+        server.body = '{"next_batch": "n"}'
+        await homeserver.sync(ASK)
+        homeserver.credentials = Credentials(BOT, "DEV", "other")
+        await homeserver.sync(ASK)
+
+    assert [seen[2].get("Authorization") for seen in server.requests] == [
+        "Bearer tok", None, "Bearer tok", "Bearer other",
+    ]  # fmt: skip
+    assert "%2F" in server.requests[0][1]
+    assert all("tok" not in seen[1] for seen in server.requests)
+    assert json.loads(server.requests[1][3]) == {"a": "ü"}
+    assert "since=s0" in server.requests[2][1]
+
+
+async def test_soft_logout_does_not_confuse_the_client():
+    """nio forgets its token after a soft logout; the next sync carries the one that is valid then."""
+    async with serving() as (server, homeserver):
+        server.status = 401
+        server.body = '{"errcode": "M_UNKNOWN_TOKEN", "soft_logout": true}'
+        answer = await homeserver.sync(ASK)
+        assert answer.token_refused
+        assert answer.soft_logout
+        server.status, server.body = 200, '{"next_batch": "n"}'
+        homeserver.credentials = Credentials(BOT, "DEV", "new")
+        assert (await homeserver.sync(ASK)).good
+
+    assert server.requests[-1][2]["Authorization"] == "Bearer new"
+
+
+async def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch):
+    """A body over the limit is given up instead of filling the memory."""
+    import channels.matrix.private as private
+
+    monkeypatch.setattr(private, "_MAX_ANSWER_BYTES", 1000)
+    async with serving() as (server, homeserver):
+        server.body = "x" * 100_000
+        with pytest.raises(LinkBroken, match="too large"):
+            await homeserver.request("GET", "/x")
+
+
+async def test_the_library_does_not_log_what_people_write():
+    """nio writes whole answers to its log; below ERROR it is silent, whatever the root logger says."""
+    NioHomeserver("http://127.0.0.1:9", BOT)
+
+    assert not logging.getLogger("nio.responses").isEnabledFor(logging.WARNING)
