@@ -2,9 +2,11 @@
 How long a prompt may be: an estimate of tokens, and the rules by which text and history are cut to fit.
 
 Theory of operation. No tokenizer runs here (it would cost more memory than the rest of the program). Tokens
-are estimated from characters: plain ASCII at about 3.5 characters a token, everything else at one token for
-two bytes of UTF-8, which is on the safe side for every script we looked at; a margin comes on top. What the
-provider reports afterwards corrects the estimate by a factor that moves slowly and within limits.
+are estimated from characters: letters and spaces at four to a token, digits and punctuation at 0.65 tokens
+each, other scripts by the length of their UTF-8. With the margin on top this is between 0.9 and 1.9 times
+what a common tokenizer (cl100k) counts for prose in eight scripts, code, JSON and emoji; only random hex and
+rare Chinese characters are guessed at 0.7. What the provider reports afterwards corrects the estimate by a
+factor that moves slowly and within limits.
 
 A window of history always keeps the newest messages. Where it had to be cut it starts with a user message,
 so that no answer stands without its question. Nothing here drops anything from the disk.
@@ -22,9 +24,22 @@ __all__ = ["TokenEstimate", "Window", "clip", "fit_window", "message_chars", "so
 
 _MESSAGE_OVERHEAD_TOKENS = 4
 _MESSAGE_OVERHEAD_CHARS = 16
+_LETTERS_AND_SPACE = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ \n\t"
+_DENSE = 0.65
+_TWO_BYTES = 1.0
+_THREE_BYTES = 1.4
+_FOUR_BYTES = 2.8
 _MIN_FACTOR = 0.5
 _MAX_FACTOR = 3.0
 _EMPTY_USER_TEXT = "(no text)"
+
+
+def _other_scripts(text: str, chars: int, plain: int) -> float:
+    """Tokens of the characters beyond ASCII: two, three and four bytes of UTF-8 weigh differently."""
+    four = len(text.encode("utf-16-le", "surrogatepass")) // 2 - len(text)
+    three = len(text.encode("utf-8", "surrogatepass")) - plain - 2 * chars - 2 * four
+    two = chars - three - four
+    return two * _TWO_BYTES + three * _THREE_BYTES + four * _FOUR_BYTES
 
 
 def message_chars(message: Message) -> int:
@@ -44,12 +59,12 @@ class TokenEstimate:
     Guesses how many tokens a text has.
 
     Args:
-        chars_per_token: For ASCII text.
+        chars_per_token: For ASCII letters and spaces.
         margin: The guess is multiplied by this, because too long is worse than too short.
         factor: What experience adds; see `corrected`.
     """
 
-    chars_per_token: float = 3.5
+    chars_per_token: float = 4.0
     margin: float = 1.1
     factor: float = 1.0
 
@@ -57,12 +72,11 @@ class TokenEstimate:
         """Tokens of a text; 0 only for an empty one."""
         if not text:
             return 0
-        if text.isascii():
-            tokens = len(text) / self.chars_per_token
-        else:
-            plain = len(text.encode("ascii", "ignore"))
-            rest = len(text.encode("utf-8", "surrogatepass")) - plain
-            tokens = plain / self.chars_per_token + rest / 2
+        plain = text.encode("ascii", "ignore")
+        dense = len(plain.translate(None, _LETTERS_AND_SPACE))
+        tokens = (len(plain) - dense) / self.chars_per_token + dense * _DENSE
+        if len(plain) < len(text):
+            tokens += _other_scripts(text, len(text) - len(plain), len(plain))
         return max(1, int(tokens * self.margin * self.factor + 0.999))
 
     def message(self, message: Message) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from agent_core.agent import AgentLoop, TurnLimits
@@ -26,7 +27,7 @@ from agent_core.tools.registry import ToolRegistry
 from channels.base import Channel
 from channels.heartbeat import HeartbeatChannel
 from channels.terminal import TerminalChannel
-from gateway.access import Access, Role
+from gateway.access import LOCAL_CHANNELS, Access, Role
 from gateway.clock import SystemClock
 from gateway.delivery import Delivery
 from gateway.history import HistoryWriter
@@ -56,6 +57,7 @@ class Overrides:
         allow_from: Who may talk on those channels, besides what the settings say.
         wrap_store, wrap_memory: Put something around the store or the memory.
         tools: Tools for every run, besides the built-in ones.
+        policy: How much is done for one turn.
     """
 
     clock: Clock | None = None
@@ -65,6 +67,7 @@ class Overrides:
     wrap_store: Callable[[WorkStore], WorkStore] = lambda store: store
     wrap_memory: Callable[[MemoryPort], MemoryPort] = lambda memory: memory
     tools: Sequence[ToolPort] = ()
+    policy: TurnPolicy = TurnPolicy()  # noqa: RUF009 - a frozen value
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,11 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown)
         ]
 
-    deliveries = {name: Delivery(channel, store, clock) for name, (channel, _) in channels.items()}
+    deliveries = {
+        # A local answer waits for its person as long as it takes.
+        name: Delivery(channel, store, clock, **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}))
+        for name, (channel, _) in channels.items()
+    }
     dispatcher = LaneDispatcher(concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions)
     history = HistoryWriter(store, memory)
     handler = TurnHandler(
@@ -139,7 +146,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         pools=_pools(settings, models),
         on_outbox=lambda name: deliveries[name].wake(),
         zone=settings.agents.heartbeat.schedule().zone,
-        policy=TurnPolicy(),
+        policy=overrides.policy,
     )
     intake = Intake()
     supervisor = Supervisor(

@@ -106,12 +106,14 @@ class _Calls:
             return _refused("TimeoutError", "this takes too long; try again later", 75, status=503)
         except Exception as error:  # noqa: BLE001 - the person gets the sentence, the log gets the rest
             told = describe(error)
-            _log.error(
-                "control.failed", operation=name, exc_info=None if told.temporary else error, **told.fields
+            known = hasattr(error, "public")
+            _log.error("control.failed", operation=name, exc_info=None if known else error, **told.fields)
+            message = (
+                str(error)
+                if known
+                else f"unexpected {type(error).__name__}; the daemon's log has the details"
             )
-            return _refused(
-                type(error).__name__, str(error) or told.public, 75 if told.temporary else 70, status=500
-            )
+            return _refused(type(error).__name__, message, 75 if told.temporary else 70, status=500)
 
 
 def _refused(kind: str, message: str, exit_code: int, *, status: int) -> web.Response:

@@ -156,9 +156,11 @@ class TurnHandler:
             metrics.TURNS.labels(turn.session.channel, "lost").inc()
             _log.warning("turn.lost", channel=turn.session.channel, turn=turn.id)
         except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_PARK_LIMIT_S):
-                with suppress(LostTurn, StoreUnavailable):  # it was ended already, or will be recovered
-                    await self._store.release(turn)
+            with (
+                anyio.move_on_after(_PARK_LIMIT_S, shield=True),
+                suppress(LostTurn, StoreUnavailable),  # it was ended already, or will be recovered
+            ):
+                await self._store.release(turn)
             raise
 
     async def _run_turn(self, turn: Turn) -> None:

@@ -107,7 +107,8 @@ class HistoryFile:
                     break
                 if entry.message.id is None or entry.message.id not in seen:
                     entries.append(entry)
-                    seen.add(entry.message.id or "")
+                if entry.message.id is not None:
+                    seen.add(entry.message.id)
             cursor = min(cursor, self._end)
             return HistoryTail(
                 messages=tuple(entry.message for entry in entries if entry.message is not None),

@@ -8,7 +8,7 @@ another conversation has written meanwhile, the model gets the current text and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_core.errors import MemoryConflict, StorageUnavailable
@@ -53,7 +53,7 @@ class MemoryWriteTool:
         max_chars: int = DEFAULT_MAX_CHARS,
     ) -> None:
         self.description = _DESCRIPTION + (_SHARED if scope.kind is ScopeKind.ROOM else "")
-        self.parameters = {
+        self.parameters: Mapping[str, Any] = {
             "type": "object",
             "properties": {"content": {"type": "string", "description": "The whole new document"}},
             "required": ["content"],

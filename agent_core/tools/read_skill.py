@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import anyio.to_thread
@@ -20,7 +21,7 @@ class ReadSkillTool:
     description = "Read the full instructions of a skill listed in <skills>."
 
     def __init__(self, skills: SkillsPort) -> None:
-        self.parameters = {
+        self.parameters: Mapping[str, Any] = {
             "type": "object",
             "properties": {"skill": {"type": "string"}},
             "required": ["skill"],

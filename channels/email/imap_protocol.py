@@ -254,7 +254,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
 
     @contextmanager
     def _pending(self, command: _Command) -> Iterator[None]:
-        """The time in which ``command`` is the one that runs; if it has not ended by then, the link is given up."""
+        """The time in which ``command`` runs; if it has not ended when that is over, the link is given up."""
         if self.lost is not None:
             raise self._as_lost()
         if self._command is not None:

@@ -20,6 +20,7 @@ One connection per mail: servers close idle ones, and a fresh one costs less tha
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -28,6 +29,7 @@ from enum import Enum
 
 import aiosmtplib
 import anyio
+import anyio.lowlevel
 
 from channels.base import (
     ChannelAuthFailed,
@@ -214,11 +216,11 @@ async def _hang_up(client: aiosmtplib.SMTP) -> None:
         return
     with anyio.CancelScope(shield=True):
         with anyio.move_on_after(_GOODBYE_S):
-            while protocol.transport is not None:  # the library forgets it when it is gone
+            while protocol.transport is not None:  # noqa: ASYNC110 - the library forgets it and has no event
                 await anyio.sleep(0.002)
-        if protocol.transport is not None:
+        if protocol.transport is not None and isinstance(transport, asyncio.WriteTransport):
             transport.abort()
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
 
 
 def _refused(step: _Step, code: int, text: str) -> ChannelError:

@@ -19,7 +19,6 @@ import structlog
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import (
     Capabilities,
-    ChannelError,
     ChannelMisconfigured,
     ChannelUnavailable,
     Clock,

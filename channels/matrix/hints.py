@@ -2,7 +2,9 @@
 Typing and read receipts: signs that may get lost and must never delay anything.
 
 Giving a hint only notes what shall be shown; a task sends it. Per room there is at most one wish of a kind,
-and a newer one replaces the older, so a slow server makes hints late but not many. Failures are forgotten:
+and a newer one replaces the older, so a slow server makes hints late but not many. A room's first wish waits
+for a moment (`GATHER_S`): an answer that is ready at once needs no "typing", and its event goes before the
+receipt on a server that does one thing at a time. Failures are forgotten:
 the next hint makes up for them, and a "typing" that is not taken back fades on the server by itself.
 """
 
@@ -13,7 +15,9 @@ import structlog
 
 from channels.matrix.wire import CLIENT, Homeserver, LinkBroken, part
 
-__all__ = ["Hints"]
+__all__ = ["GATHER_S", "Hints"]
+
+GATHER_S = 0.04
 
 _TYPING_MS = 30_000
 _LIMIT_S = 10.0
@@ -36,6 +40,7 @@ class Hints:
         self._user_id = user_id
         self._typing: dict[str, bool] = {}
         self._read: dict[str, str] = {}
+        self._shown: set[str] = set()
         self._news = anyio.Event()
 
     def typing(self, room_id: str, *, on: bool) -> None:
@@ -66,6 +71,7 @@ class Hints:
     async def _send_room(self, room_id: str, busy: set[str], slots: anyio.CapacityLimiter) -> None:
         """Send a room's wishes, also those that come up meanwhile, one after the other."""
         try:
+            await anyio.sleep(GATHER_S)
             while room_id in self._typing or room_id in self._read:
                 async with slots:
                     if room_id in self._typing:
@@ -76,6 +82,9 @@ class Hints:
             busy.discard(room_id)
 
     async def _send_typing(self, room_id: str, *, on: bool) -> None:
+        if not on and room_id not in self._shown:
+            return
+        (self._shown.add if on else self._shown.discard)(room_id)
         body: dict[str, object] = {"typing": True, "timeout": _TYPING_MS} if on else {"typing": False}
         await self._send("PUT", f"{CLIENT}/rooms/{part(room_id)}/typing/{part(self._user_id)}", body)
 

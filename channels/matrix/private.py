@@ -9,9 +9,10 @@ What is different from plain nio:
 
 - A request is made once. nio would repeat it by itself, for ever on 429 and on lost connections
   (``max_limit_exceeded``, ``max_timeouts``), and would not see ``Retry-After``.
-- ``/sync`` is kept as the server sent it (a copy: nio takes the ``content`` out of invitations). What nio makes of it (`nio.Event` objects, room models) needs a
-  response that fits its schemas, and there is one malformed event in a public room for every schema. Our
-  own reading starts from the raw answer, so no event can take its neighbours along.
+- ``/sync`` is kept as the server sent it (a copy: nio takes the ``content`` out of invitations). What nio
+  makes of it (`nio.Event` objects, room models) needs a response that fits its schemas, and for every schema
+  somebody sends the event that does not. Our own reading starts from the raw answer, so no event can take
+  its neighbours along.
 - Whatever nio raises while it digests an answer is logged, counted and over: in plain nio one malformed
   event leaves ``sync()`` with an exception, and every message of that answer is lost (B19).
 - Bodies are read up to a limit. aiohttp's exceptions, some of which nio lets through (B8), become
@@ -116,17 +117,26 @@ class NioHomeserver:
         address: The homeserver's address.
         user_id: Whose client this is.
         tls_ca_file: A further authority to believe.
+        max_answer_bytes: A longer answer (to anything but ``/sync``) is not read to its end.
 
     Raises:
         OSError, ssl.SSLError: The authority's file cannot be used.
     """
 
-    def __init__(self, address: str, user_id: str, *, tls_ca_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        user_id: str,
+        *,
+        tls_ca_file: Path | None = None,
+        max_answer_bytes: int = _MAX_ANSWER_BYTES,
+    ) -> None:
         logging.getLogger("nio").setLevel(logging.ERROR)
         context: ssl.SSLContext | bool = True
         if tls_ca_file is not None:
             context = ssl.create_default_context()
             context.load_verify_locations(tls_ca_file)
+        self._max_answer_bytes = max_answer_bytes
         self.credentials: Credentials | None = None
         self.client = GuardedClient(
             address,
@@ -160,7 +170,7 @@ class NioHomeserver:
 
         async def call() -> Answer:
             response = await self.client.send(method, address, data, headers, None, timeout_s)
-            return _answer(response, await _read(response, _MAX_ANSWER_BYTES))
+            return _answer(response, await _read(response, self._max_answer_bytes))
 
         return await _within(timeout_s, call)
 

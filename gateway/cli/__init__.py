@@ -16,12 +16,17 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and exit."""
-    from gateway.cli.commands import app  # noqa: PLC0415 - importing gateway.cli costs nothing
-    from gateway.errors import describe  # noqa: PLC0415
+    from gateway.cli.running import parse_run, run  # noqa: PLC0415 - importing gateway.cli costs nothing
 
     os.umask(0o077)
     try:
-        code = app()
+        daemon = parse_run(sys.argv[1:])
+        if daemon is not None:
+            code = run(*daemon)
+        else:
+            from gateway.cli.commands import app  # noqa: PLC0415 - the daemon does without
+
+            code = app()
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
@@ -30,6 +35,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except Exception as error:
+        from gateway.errors import describe  # noqa: PLC0415
+
         told = describe(error)
         if told.fields["error"] != type(error).__name__ or not hasattr(error, "public"):
             raise

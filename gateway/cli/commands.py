@@ -60,13 +60,9 @@ for _group in (inbox, sessions, memory):
 @app.command
 def run(*, where: Where = _HERE) -> int:
     """Run the daemon until it is told to stop (SIGTERM, Ctrl-C); a second signal ends it at once."""
-    from gateway.daemon import run_daemon
-    from gateway.home import Home, find_home, open_home
-    from gateway.settings import load_settings
+    from gateway.cli.running import run as run_here
 
-    root = find_home(where.home)
-    settings = load_settings(where.config or Home(root).config_file)
-    return run_daemon(settings, open_home(root))
+    return run_here(where.home, where.config)
 
 
 @app.command

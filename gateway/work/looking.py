@@ -65,12 +65,12 @@ class Looking(Part):
 
     async def reset_session(self, session: SessionKey) -> None:
         """Drop what waits in a session, before its history is reset."""
-        now, key = self._now()(session)
+        now, key = self._now(), str(session)
         await self._writer.call("reset_session", lambda db: care.reset_session(db, key, now))
 
     async def add_usage(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:
         """Note what was spent outside of a completed turn."""
-        day, key = instant(self._now()).strftime("%Y-%m-%d")(session)
+        day, key = instant(self._now()).strftime("%Y-%m-%d"), str(session)
         await self._writer.call("add_usage", lambda db: turns.spend(db, day, key, purpose.value, usage))
 
     async def usage(self, *, days: int = 30) -> list[UsageRow]:

@@ -94,7 +94,7 @@ class Taking(Part):
 
     async def claim(self, session: SessionKey, *, merge: int = 1) -> Turn | None:
         """Take the head of the session, ``ready → running``."""
-        now, key = self._now()(session)
+        now, key = self._now(), str(session)
         claimed = await self._writer.call(
             "claim",
             lambda db: turns.claim(db, key, merge, now),
@@ -188,7 +188,7 @@ class Taking(Part):
 
     async def due_in(self, session: SessionKey) -> float | None:
         """In how many seconds the head of the session is due."""
-        now, key = self._now()(session)
+        now, key = self._now(), str(session)
         return await self._reader.call("due_in", lambda db: care.due_in(db, key, now))
 
     async def journal(self, session: SessionKey | None = None) -> list[JournalLine]:
@@ -209,7 +209,7 @@ class Taking(Part):
 
 
 def _owned(turn: Turn) -> turns.Owned:
-    return turns.Owned(turn.id, turn.fence(turn.session), turn.rows[-1].id, len(turn.rows))
+    return turns.Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows))
 
 
 def _as_running(raw: Sequence[Any], turn: str) -> tuple[Any, ...]:

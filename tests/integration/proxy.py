@@ -20,7 +20,7 @@ from enum import StrEnum
 import aiohttp
 from aiohttp import web
 
-__all__ = ["Fault", "FaultProxy", "Rule", "Seen"]
+__all__ = ["Fault", "FaultProxy", "Rule", "Seen", "free_socket"]
 
 _HOP_BY_HOP = {
     "connection", "keep-alive", "transfer-encoding", "upgrade", "content-length", "content-encoding", "host",
@@ -95,7 +95,7 @@ class FaultProxy:
             app.router.add_route("*", "/{path:.*}", proxy._handle)
             runner = web.AppRunner(app, shutdown_timeout=0.2, handler_cancellation=True)
             await runner.setup()
-            listener = _free_socket()
+            listener = free_socket()
             await web.SockSite(runner, listener).start()
             proxy.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             try:
@@ -181,7 +181,7 @@ def _cut(request: web.Request) -> web.Response:
     return web.Response(status=500)
 
 
-def _free_socket() -> socket.socket:
+def free_socket() -> socket.socket:
     """A listening port below the range that the system gives to outgoing connections."""
     import random
 

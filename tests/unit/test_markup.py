@@ -16,7 +16,7 @@ HOSTILE = [
     "[x](data:text/html;base64,PHNjcmlwdD4=)",
     "![x](javascript:alert(1))",
     '[x](https://a "\\" onclick=alert(1) x=\\"")',
-    "```x\"><script>alert(1)</script>\ncode\n```",
+    '```x"><script>alert(1)</script>\ncode\n```',
     "<a href='https://a' onclick='alert(1)'>x</a>",
     "<javascript:alert(1)>",
     "<style>*{display:none}</style>",
@@ -60,7 +60,9 @@ def test_a_picture_becomes_a_link():
 
 def test_formats_that_models_use():
     """Emphasis, lists, code with its language, tables, strike-through and line breaks."""
-    html = to_html("# T\n**b** _e_ ~~s~~\nnext\n\n1. one\n\n| a | b |\n|--|--|\n| 1 | 2 |\n\n```python\nx < 1\n```")
+    html = to_html(
+        "# T\n**b** _e_ ~~s~~\nnext\n\n1. one\n\n| a | b |\n|--|--|\n| 1 | 2 |\n\n```python\nx < 1\n```"
+    )
 
     for expected in (
         "<h1>T</h1>", "<strong>b</strong>", "<em>e</em>", "<s>s</s>", "<br>", "<ol>", "<td>2</td>",

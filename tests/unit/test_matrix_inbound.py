@@ -205,7 +205,7 @@ JSON = st.recursive(
                     "m.new_content",
                     "filename",
                 ]
-            ),  # fmt: skip
+            ),
             inner,
             max_size=5,
         )

@@ -179,7 +179,7 @@ async def test_hints_are_merged_and_never_wait():
         group.start_soon(hints.run)
         await anyio.sleep(1)
         for number in range(100):
-            hints.typing("!a", on=number % 2 == 0)
+            hints.typing("!a", on=number % 2 == 1)
             hints.read("!a", f"${number}")
         await anyio.sleep(1)
         hints.read("!a", "$last")
@@ -188,8 +188,27 @@ async def test_hints_are_merged_and_never_wait():
 
     typing = server.asked("PUT", "/typing/")
     assert len(typing) < 5
-    assert typing[-1].body == {"typing": False}
     assert server.asked("POST", "/receipt/")[-1].path.endswith("%24last")
+
+
+async def test_an_answer_at_once_needs_no_typing():
+    """Typing that is taken back before it was shown makes no request; shown typing is always taken back."""
+    server = ScriptedHomeserver()
+    server.on("PUT", "/typing/", Answer(200, {}))
+    hints = Hints(server, BOT)
+    async with anyio.create_task_group() as group:
+        group.start_soon(hints.run)
+        hints.typing("!quick", on=True)
+        hints.typing("!quick", on=False)
+        await anyio.sleep(1)
+        assert server.calls == []
+        hints.typing("!slow", on=True)
+        await anyio.sleep(1)
+        hints.typing("!slow", on=False)
+        await anyio.sleep(1)
+        group.cancel_scope.cancel()
+
+    assert [call.body["typing"] for call in server.calls] == [True, False]
 
 
 async def test_hints_of_too_many_rooms_are_dropped():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -24,7 +24,7 @@ class Echo:
 
     name = "echo"
     description = "Echo."
-    parameters = {
+    parameters: ClassVar = {
         "type": "object",
         "properties": {
             "text": {"type": "string"},

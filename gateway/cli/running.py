@@ -1,0 +1,50 @@
+"""
+`squidbot run` on the short way: a daemon that lives for months should not carry the command line's libraries.
+
+Measured on CPython 3.11: without cyclopts the daemon is 2 MB smaller, without rich (which structlog loads for
+tracebacks that are never drawn here) another 2.6 MB, of about 75 MB with all channels.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["parse_run", "run"]
+
+
+def parse_run(arguments: Sequence[str]) -> tuple[Path | None, Path | None] | None:
+    """
+    Read ``run [--home DIR] [--config FILE]``.
+
+    Returns:
+        Home and configuration; None for everything else, which the whole command line must understand.
+    """
+    if not arguments or arguments[0] != "run":
+        return None
+    given: dict[str, Path] = {}
+    rest = list(arguments[1:])
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if name not in ("--home", "--config") or name in given:
+            return None
+        if not equals:
+            if not rest or rest[0].startswith("-"):
+                return None
+            value = rest.pop(0)
+        given[name] = Path(value)
+    return given.get("--home"), given.get("--config")
+
+
+def run(home: Path | None, config: Path | None) -> int:
+    """Run the daemon; see `gateway.daemon.run_daemon`."""
+    if "rich" not in sys.modules:
+        sys.modules["rich"] = None  # type: ignore[assignment]  # "not installed", as far as structlog can see
+    from gateway.daemon import run_daemon  # noqa: PLC0415 - after rich is out of the way
+    from gateway.home import Home, find_home, open_home  # noqa: PLC0415
+    from gateway.settings import load_settings  # noqa: PLC0415
+
+    root = find_home(home)
+    settings = load_settings(config or Home(root).config_file)
+    return run_daemon(settings, open_home(root))

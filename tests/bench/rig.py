@@ -1,0 +1,232 @@
+"""
+What several measurements need: real servers, the real daemon as a process of its own, and a look at /proc.
+
+The servers are started when the first measurement asks for them and live until the end of the run. The daemon
+is started directly, without a keeper in between, so that its start is timed from the first instruction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from devservers import MailServer, Synapse
+from devservers.environment import cache_folder
+from devservers.ports import lease_ports
+
+__all__ = ["ROOT", "Daemon", "Rig", "child_environment", "in_child"]
+
+ROOT = Path(__file__).resolve().parents[2]
+_READY_LIMIT_S = 60.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PASSWORD = "bench"
+
+
+class Rig:
+    """
+    One run of the benchmarks.
+
+    Args:
+        quick: Fewer repetitions: good for trying the benchmark itself, not for the figures.
+        say: Told what is being done.
+    """
+
+    def __init__(self, *, quick: bool, say: Callable[[str], None]) -> None:
+        self.quick = quick
+        self.say = say
+        self._stack = contextlib.ExitStack()
+        self._synapse: Synapse | None = None
+        self._mail: MailServer | None = None
+
+    def __enter__(self) -> Self:
+        self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="squidbot-bench-")))
+        self.folder.chmod(0o711)  # servers that give up root must be able to pass through
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    @property
+    def synapse(self) -> Synapse:
+        """The homeserver of this run."""
+        if self._synapse is None:
+            self.say("starting Synapse")
+            self._synapse = self._stack.enter_context(Synapse.start(self.folder / "synapse"))
+        return self._synapse
+
+    @property
+    def mail(self) -> MailServer:
+        """The mail server of this run."""
+        if self._mail is None:
+            self.say("starting the mail server")
+            users = {"alice": _PASSWORD}
+            self._mail = self._stack.enter_context(MailServer.start(self.folder / "mail", users=users))
+        return self._mail
+
+    def daemon(self, llm: Mapping[str, Any] | None = None) -> Daemon:
+        """
+        A daemon with a home of its own, and accounts of its own on both servers; not started yet.
+
+        Args:
+            llm: The ``llm:`` part of its configuration; the echo model by default.
+        """
+        name = f"bot-{secrets.token_hex(4)}"
+        alice = f"@alice:{self.synapse.server_name}"
+        self.synapse.register(name, _PASSWORD)
+        self.mail.add_user(name, _PASSWORD)
+        [lease] = lease_ports(1, cache_folder() / "ports")
+        self._stack.callback(lease.release)
+        settings = {
+            "owner": {"aliases": [alice, self.mail.address("alice")]},
+            "llm": llm or {"models": {"echo": {"model": "demo/echo"}}, "pools": {"main": ["echo"]}},
+            "channels": {
+                "matrix": {
+                    "homeserver": self.synapse.url,
+                    "user_id": f"@{name}:{self.synapse.server_name}",
+                    "password": _PASSWORD,
+                    "allow_from": [alice],
+                },
+                "email": {
+                    "address": self.mail.address(name),
+                    "username": name,
+                    "password": _PASSWORD,
+                    "imap": {"host": self.mail.imap_host, "port": self.mail.imap_port, "security": "tls"},
+                    "smtp": {"host": self.mail.smtp_host, "port": self.mail.smtp_port, "security": "starttls"},
+                    "tls_ca_file": str(self.mail.ca_file),
+                    "allow_from": [self.mail.address("alice")],
+                    "trusted_authserv_ids": [self.mail.domain],
+                    "limits": {"sender_per_hour": 0, "sender_per_day": 0, "thread_per_hour": 0, "total_per_hour": 0},
+                },
+            },
+            "gateway": {"http": {"listen": f"127.0.0.1:{lease.port}"}},
+        }
+        home = self.folder / name
+        home.mkdir(mode=0o700)
+        config = home / "squidbot.yaml"
+        config.touch(mode=0o600)
+        config.write_text(yaml.safe_dump(settings, sort_keys=False))
+        daemon = Daemon(home, f"127.0.0.1:{lease.port}", name)
+        self._stack.callback(daemon.kill)
+        return daemon
+
+
+class Daemon:
+    """``squidbot run`` on a home folder."""
+
+    def __init__(self, home: Path, listen: str, name: str) -> None:
+        self.home = home
+        self.name = name
+        self._listen = listen
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> float:
+        """
+        Start it and return how many seconds it took until ``/readyz`` said 200.
+
+        Raises:
+            RuntimeError: It ended, or was not ready within a minute.
+        """
+        with (self.home / "daemon.log").open("ab") as log:
+            begun = time.perf_counter()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gateway", "run", "--home", str(self.home)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env=child_environment(),
+            )
+        while not self._is_ready():
+            if self._process.poll() is not None or time.perf_counter() - begun > _READY_LIMIT_S:
+                raise RuntimeError(f"the daemon is not ready; its log ends with:\n{self._log_tail()}")
+            time.sleep(0.01)
+        return time.perf_counter() - begun
+
+    def stop(self) -> None:
+        """End it as a service manager would, and wait until it has gone."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(40)
+            self._process = None
+
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    @property
+    def rss_mb(self) -> float:
+        """Its resident memory now, in units of 1,000,000 bytes."""
+        for line in self._proc("status").splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024 / 1e6
+        raise RuntimeError("the daemon has gone")
+
+    @property
+    def cpu_s(self) -> float:
+        """The processor time that it has used since its start."""
+        fields = self._proc("stat").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+    @property
+    def wake_ups(self) -> int:
+        """How often its threads have been woken since its start."""
+        folder = Path(f"/proc/{self._pid}/task")
+        return sum(
+            int(line.split()[1])
+            for task in folder.iterdir()
+            for line in (task / "status").read_text().splitlines()
+            if line.startswith("voluntary_ctxt_switches")
+        )
+
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def _proc(self, name: str) -> str:
+        return Path(f"/proc/{self._pid}/{name}").read_text()
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self._listen}/readyz", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def _log_tail(self) -> str:
+        return "\n".join((self.home / "daemon.log").read_text(errors="replace").splitlines()[-20:])
+
+
+def child_environment() -> dict[str, str]:
+    """Our environment, with byte-code allowed: without it the big libraries take twice as long to import."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "deploy")])}
+
+
+def in_child(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Any:
+    """Run a module of the benchmark in a clean process and read the JSON that it prints."""
+    command: Sequence[str] = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env=child_environment() | dict(environment or {}), stdout=subprocess.PIPE, check=True
+    )
+    return json.loads(done.stdout)

@@ -1,0 +1,101 @@
+"""How much memory the idle daemon takes, before and after litellm was needed, and how much it stirs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+from devservers import MatrixPeer
+from tests.bench.rig import ROOT, Daemon, Rig, child_environment
+from tests.bench.table import Figure, Goal
+
+__all__ = ["measure"]
+
+_FLOOR = (
+    "import aioimaplib, aiohttp, nio, pydantic, json\n"
+    "for line in open('/proc/self/status'):\n"
+    "    if line.startswith('VmRSS:'): print(json.dumps(int(line.split()[1]) * 1024 / 1e6))"
+)
+_SETTLE_S = 3.0
+
+
+def measure(rig: Rig) -> list[Figure]:
+    """Look at a daemon that has nothing to do, then let it answer once through litellm."""
+    daemon = rig.daemon()
+    daemon.start()
+    time.sleep(_SETTLE_S)
+    seconds = 5 if rig.quick else 25
+    rig.say(f"watching the idle daemon for {seconds} s")
+    cpu_s, wake_ups, begun = daemon.cpu_s, daemon.wake_ups, time.perf_counter()
+    time.sleep(seconds)
+    took_s = time.perf_counter() - begun
+    cpu_percent = (daemon.cpu_s - cpu_s) / took_s * 100
+    woken = (daemon.wake_ups - wake_ups) / took_s
+    idle_mb = daemon.rss_mb
+    _ask(rig, daemon)
+    asked_mb = daemon.rss_mb
+    daemon.stop()
+    floor = subprocess.run(
+        [sys.executable, "-c", _FLOOR], cwd=ROOT, env=child_environment(), stdout=subprocess.PIPE, check=True
+    )
+    return [
+        Figure(
+            "resident memory, idle, litellm not needed",
+            idle_mb,
+            "MB",
+            Goal("<", 80),
+            floor=json.loads(floor.stdout),
+            floor_is="python with nio, aiohttp, aioimaplib and pydantic",
+        ),
+        Figure("the same after its first answer through Matrix", asked_mb, "MB"),
+        Figure("processor time while idle", cpu_percent, "%", Goal("<", 0.5), note=f"{woken:.1f} wake-ups a second"),
+        *_with_litellm(rig),
+    ]
+
+
+def _with_litellm(rig: Rig) -> list[Figure]:
+    fake = subprocess.Popen(
+        [sys.executable, "-m", "tests.fake_openai"], cwd=ROOT, env=child_environment(), stdout=subprocess.PIPE
+    )
+    try:
+        assert fake.stdout is not None
+        api_base = fake.stdout.readline().decode().split()[-1]
+        daemon = rig.daemon(
+            {
+                "providers": {"fake": {"api_base": api_base, "api_key": "x"}},
+                "models": {"x": {"provider": "fake", "model": "openai/x", "client": "litellm"}},
+                "pools": {"main": ["x"]},
+            }
+        )
+        ready_s = daemon.start()
+        rig.say("asking a question that needs litellm")
+        first_s = _ask(rig, daemon)
+        time.sleep(_SETTLE_S)
+        after_mb = daemon.rss_mb
+        daemon.stop()
+    finally:
+        fake.kill()
+        fake.wait()
+    return [
+        Figure("after its first answer through litellm", after_mb, "MB", note=f"ready after {ready_s:.2f} s"),
+        Figure("question to answer while litellm is being loaded", first_s, "s"),
+    ]
+
+
+def _ask(rig: Rig, daemon: Daemon) -> float:
+    """One question in a new room; how long its answer took."""
+    alice = rig.alice()
+    room = alice.create_room(invite=[f"@{daemon.name}:{rig.synapse.server_name}"], is_direct=True)
+    _until_joined(alice, room)
+    begun = time.perf_counter()
+    alice.send(room, "hello")
+    alice.wait_for_message(lambda event: event.room_id == room, timeout_s=60)
+    return time.perf_counter() - begun
+
+
+def _until_joined(alice: MatrixPeer, room: str) -> None:
+    deadline = time.monotonic() + 30
+    while len(alice.members(room)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)

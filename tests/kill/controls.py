@@ -1,0 +1,135 @@
+"""
+Negative controls: gateways with one defect each, which the oracle must find.
+
+Each defect is what a plausible simpler design would do. They are put around the parts from outside; the
+gateway itself has no switch for being wrong.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from agent_core.messages import OutboundMessage
+from channels.base import Receipt
+from channels.loopback import Delivered, LoopbackChannel
+from gateway.work.port import Completion
+from tests.kill.points import Striker
+
+__all__ = ["channel", "memory", "store"]
+
+
+class _AcknowledgesFirst(LoopbackChannel):
+    """Tells the server "got it" before it is got."""
+
+    async def _receive(self, inbox: Any, link: Any) -> None:
+        accept = inbox.accept
+
+        async def acknowledge_first(messages: Any, positions: Any = None) -> None:
+            await self._server.acknowledge(link, int(positions["next"]))
+            self._point("control.acknowledged")
+            await accept(messages, positions)
+
+        inbox.accept = acknowledge_first
+        await super()._receive(inbox, link)
+
+
+class _NewKeys(LoopbackChannel):
+    """Every attempt has a key of its own."""
+
+    async def deliver(self, message: OutboundMessage, *, uncertain: Any) -> Receipt:
+        fresh = message.model_copy(update={"id": secrets.token_hex(16)})
+        return await super().deliver(fresh, uncertain=uncertain)
+
+
+class _Around:
+    def __init__(self, inner: Any) -> None:
+        self._real = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class _SendsFirst(_Around):
+    """Sends the answer, then notes that it was sent."""
+
+    def __init__(self, inner: Any, channel: LoopbackChannel, point: Striker) -> None:
+        super().__init__(inner)
+        self._channel = channel
+        self._point = point
+
+    async def complete(self, turn: Any, completion: Completion) -> Any:
+        for new in completion.outbound:
+            # The link is there: the message came over it.
+            await self._channel._server.take(  # noqa: SLF001
+                self._channel._connected(),  # noqa: SLF001
+                Delivered(key=secrets.token_hex(16), conversation=new.session.conversation, text=new.text),
+            )
+        self._point("control.sent")
+        return await self._real.complete(turn, Completion(history=completion.history, usage=completion.usage))
+
+
+class _ForgetsSteps(_Around):
+    """A restarted turn begins anew."""
+
+    async def steps(self, turn: Any) -> list[Any]:
+        return []
+
+
+class _ForgetsHistory(_Around):
+    """What was not in the file yet when the process died is not looked for."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._known: set[int] | None = None
+
+    async def journal(self, session: Any = None) -> list[Any]:
+        lines = await self._real.journal(session)
+        if self._known is None:  # the look at the start
+            self._known = {line.id for line in lines}
+        return [line for line in lines if line.id not in self._known]
+
+
+class _WritesTwice(_Around):
+    """A history that does not recognise a line that it has already."""
+
+    async def append_message(self, session_id: str, *messages: Any) -> None:
+        bare = [message.model_copy(update={"id": None}) for message in messages]
+        await self._real.append_message(session_id, *bare)
+
+
+class _ForgetsFacts(_Around):
+    """The last writer wins."""
+
+    async def save_global_memory(self, scope: Any, text: str, **named: Any) -> Any:
+        named["base_version"] = None
+        return await self._real.save_global_memory(scope, text, **named)
+
+
+def channel(control: str, plain: type[LoopbackChannel]) -> type[LoopbackChannel]:
+    """The channel with its defect, if it has one."""
+    return {"acknowledges_first": _AcknowledgesFirst, "new_keys": _NewKeys}.get(control, plain)
+
+
+def store(control: str, plain: Any, channel: LoopbackChannel, point: Striker) -> Any:
+    """The store with its defect, if it has one."""
+    match control:
+        case "sends_first":
+            return _SendsFirst(plain, channel, point)
+        case "forgets_steps":
+            return _ForgetsSteps(plain)
+        case "forgets_history":
+            return _ForgetsHistory(plain)
+        case _:
+            return plain
+
+
+def memory(control: str, plain: Any) -> Any:
+    """The memory with its defect, if it has one."""
+    match control:
+        case "writes_twice":
+            return _WritesTwice(plain)
+        case "forgets_facts":
+            return _ForgetsFacts(plain)
+        case _:
+            return plain

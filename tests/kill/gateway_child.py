@@ -1,0 +1,153 @@
+"""
+The process that is killed: the whole gateway, on a loopback server in a folder.
+
+``python -m tests.kill.gateway_child`` loads everything once and then forks a gateway for each line of JSON on
+its standard input (a `Run`), so that a start costs some hundredths of a second. It answers two lines for
+each: the process id, then how it ended, as `os.waitstatus_to_exitcode` says it. A gateway ends by itself,
+through its ordinary stop, when nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import structlog
+
+from channels.base import Redelivery
+from channels.loopback import FileLoopbackServer, LoopbackChannel
+from gateway.app import Built, Overrides, build
+from gateway.home import open_home
+from gateway.settings import Settings
+from gateway.turns import TurnPolicy
+from gateway.work.port import WorkStore
+from tests.kill import controls
+from tests.kill.points import Striker, StrikingMemory, StrikingPort
+from tests.kill.scripted import EffectTool, ScriptedModel
+
+__all__ = ["GROUPS", "Run"]
+
+GROUPS = frozenset({"room"})
+_QUIET_LOOKS = 3
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """
+    One life of the gateway.
+
+    Args:
+        folder: Where its home, its server and its logs are.
+        die: The moment of its death, see `Striker`; empty: none.
+        policy: What makes redelivery safe, by name.
+        queue: ``merge`` or ``each``.
+        control: A defect that the oracle must find, see ``controls.py``.
+        pause_s: Model, tool and server take up to so long.
+        seed: For those pauses.
+        trace: Whether the passed moments are written down.
+        max_attempts: See `TurnPolicy`.
+    """
+
+    folder: str
+    die: str = ""
+    policy: str = "same_key"
+    queue: str = "each"
+    control: str = ""
+    pause_s: float = 0.0
+    seed: int = 0
+    trace: bool = False
+    max_attempts: int = 3
+
+
+async def _live(run: Run) -> int:
+    folder = Path(run.folder)
+    home = open_home(folder / "home")
+    striker = Striker(run.die, folder / "trace" if run.trace else None)
+    chance = random.Random(run.seed)
+
+    def pause() -> float:
+        return chance.random() * run.pause_s
+
+    server = FileLoopbackServer(folder / "server", redelivery=Redelivery(run.policy))
+    server.delay_s, server.answer_delay_s = pause(), pause()
+    channel = controls.channel(run.control, LoopbackChannel)(server, batch=3, point=striker)
+
+    def wrap_store(store: WorkStore) -> WorkStore:
+        return StrikingPort(controls.store(run.control, store, channel, striker), striker, "store")  # type: ignore[return-value]
+
+    built = await build(
+        Settings.model_validate({"gateway": {"max_concurrent_turns": 4}}),
+        home,
+        Overrides(
+            channels={"loopback": (channel, run.queue)},
+            models={"demo": ScriptedModel(striker, pause)},
+            allow_from={"loopback": ("*",)},
+            wrap_store=wrap_store,
+            wrap_memory=lambda memory: StrikingMemory(controls.memory(run.control, memory), striker),  # type: ignore[arg-type, return-value]
+            tools=[EffectTool(folder / "effects", striker, pause)],
+            policy=TurnPolicy(max_attempts=run.max_attempts),
+        ),
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_stop_when_quiet, built, server)
+        await built.gateway.run()
+        tasks.cancel_scope.cancel()
+    return 0
+
+
+async def _stop_when_quiet(built: Built, server: FileLoopbackServer) -> None:
+    store = built.gateway.parts.store
+    store = getattr(store, "_inner", store)  # looking must not pass the moments
+    quiet = 0
+    while quiet < _QUIET_LOOKS:
+        await anyio.sleep(0.01)
+        server.refresh()
+        stats = await store.stats()
+        busy = [stats.inbox["ready"], stats.inbox["running"], *(stats.outbox[s] for s in ("pending", "sending", "uncertain"))]
+        quiet = quiet + 1 if not any(busy) and server.acknowledged == len(server.said) else 0
+    built.gateway.stop()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _forked(run: Run) -> None:
+    """In the forked process: live, and leave without the parent's clean-up."""
+    code = 70
+    try:
+        _die_with_parent()
+        log = os.open(Path(run.folder) / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        code = anyio.run(_live, run)
+    except BaseException:  # noqa: BLE001 - it must never come back into the parent's code
+        structlog.get_logger().exception("child.failed")
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    _die_with_parent()
+    for line in sys.stdin:
+        run = Run(**json.loads(line))
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            _forked(run)
+        print(pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    main()

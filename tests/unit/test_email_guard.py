@@ -1,0 +1,283 @@
+"""Who wrote a mail, what proves it, and when a mail is not answered."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.email.addresses import AddressInvalid, Mailbox, normalise, parse_mailboxes
+from channels.email.config import AnswerLimits
+from channels.email.evidence import AuthResults, MethodResult, parse_auth_results, proven_by
+from channels.email.guard import OwnIdentity, Refused, Verdict, inspect
+from channels.email.limits import AnswerLimiter
+from channels.email.mime import Headers
+
+OWN = OwnIdentity("bot@mail.test", ("mx.mail.test",))
+PROOF = ("authentication-results", "mx.mail.test; dmarc=pass header.from=mail.test")
+PLAIN = (PROOF, ("from", "Alice <alice@mail.test>"), ("to", "bot@mail.test"), ("subject", "Hello"))
+
+
+def look(*more: tuple[str, str], without: str = "", **how: bool) -> Verdict:
+    fields = (*(item for item in PLAIN if item[0] != without), *more)
+    return inspect(Headers(fields), OWN, **how)
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            ("alice@mail.test", [Mailbox("", "alice@mail.test")]),
+            ("Alice (the (real) one) <Alice@MAIL.test>", [Mailbox("Alice", "alice@mail.test")]),
+            ('"bob@x.test, <evil@x.test>" <alice@mail.test>', [Mailbox("bob@x.test, <evil@x.test>", "alice@mail.test")]),
+            ("a@x.test, b@x.test", [Mailbox("", "a@x.test"), Mailbox("", "b@x.test")]),
+            ("(comment only)", []),
+        ],
+    )
+    def test_plain_mailboxes(self, value: str, expected: list[Mailbox]) -> None:
+        """Names, comments and quoting are understood; the address is in normal form."""
+        assert parse_mailboxes(value) == expected
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            "alice",
+            "a@b@c.test",
+            "<a@x.test> <b@x.test>",
+            "<a@x.test> b",
+            "friends: a@x.test, b@x.test;",
+            '"no end <a@x.test>',
+            "(no end <a@x.test>",
+            "<a@x.test",
+            "a\x00@x.test",
+            "=?utf-8?q?alice=40mail.test?=",
+            "=?utf-8?q?alice?=@mail.test",
+            "<@route.test:alice@mail.test>",
+            "alice@mäil.test",
+            "älice@mail.test",
+            "alice@mail..test",
+            "(" * 5000 + "alice@mail.test",
+        ],
+    )
+    def test_anything_else_is_nobody(self, value: str) -> None:
+        """What is not a list of plain mailboxes is an error, whatever a lenient parser would make of it."""
+        with pytest.raises(AddressInvalid):
+            parse_mailboxes(value)
+
+    @given(st.text(alphabet='ab@.<>(),";:\\ \x00=?', max_size=40))
+    def test_total_and_in_normal_form(self, value: str) -> None:
+        """Any text gives mailboxes or our error, and normal forms stay as they are."""
+        try:
+            found = parse_mailboxes(value)
+        except AddressInvalid:
+            return
+        assert all(normalise(box.address) == box.address for box in found)
+
+
+class TestEvidence:
+    @pytest.mark.parametrize(
+        ("value", "proven"),
+        [
+            ("mx.mail.test; dmarc=pass header.from=mail.test", True),
+            ("mx.mail.test 1; spf=none; dmarc=pass (p=REJECT) header.from=mail.test; dkim=fail", True),
+            ("MX.Mail.Test; DMARC=Pass (ok) action=none header.from=Mail.Test", True),
+            ("mx.mail.test; spf=pass smtp.mailfrom=bounce+a=b@x.test; dmarc=pass header.from=mail.test", True),
+            ('mx.mail.test; dmarc=pass reason="a; dmarc=fail" header.from=mail.test', True),
+            ("mx.mail.test (evil; dmarc=pass header.from=mail.test); dmarc=fail header.from=mail.test", False),
+            ("mx.mail.test; spf=pass (x; dmarc=pass header.from=mail.test)", False),
+            ('mx.mail.test; spf=pass reason="; dmarc=pass header.from=mail.test"', False),
+            ("mx.mail.test; dmarc=pass header.from=evil.test", False),
+            ("mx.mail.test; dmarc=pass header.from=evil.test header.from=mail.test", False),
+            ("mx.mail.test; dmarc=pass header.from=mail.test; dmarc=fail header.from=mail.test", False),
+            ("mx.mail.test; dmarc=pass", False),
+            ("mx.mail.test; dmarc=none header.from=mail.test", False),
+            ("mx.mail.test; dmarc=pass header.from=mail.test (no end", False),
+            ('mx.mail.test; dmarc=pass header.from="mail.test', False),
+            ("mx.mail.test dmarc=pass header.from=mail.test", False),
+            ("evil.test; dmarc=pass header.from=mail.test", False),
+            ("dmarc=pass header.from=mail.test", False),
+            ("mx.mail.test; none", False),
+            ("", False),
+        ],
+    )
+    def test_only_a_pass_for_the_domain_counts(self, value: str, proven: bool) -> None:
+        """Comments, quoted strings, other domains and broken fields prove nothing."""
+        found = proven_by([value], trusted=("mx.mail.test",), domain="mail.test")
+        assert found == ("mx.mail.test" if proven else None)
+
+    def test_the_topmost_field_of_the_trusted_server_decides(self) -> None:
+        """A forged pass below a fail is nothing; foreign fields above do not matter, unreadable ones do."""
+        good, bad = PROOF[1], "mx.mail.test; dmarc=fail header.from=mail.test"
+
+        def proven(*fields: str) -> bool:
+            return proven_by(fields, trusted=("mx.mail.test",), domain="mail.test") is not None
+
+        assert proven(good, bad)
+        assert not proven(bad, good)
+        assert proven("other.test; spf=pass", good)
+        assert not proven("(((", good)
+
+    @given(st.text(alphabet='ab=;()"\\ .\t', max_size=60))
+    def test_total(self, value: str) -> None:
+        """Any text can be read or not; nothing raises, and the server's name is in lower case."""
+        parsed = parse_auth_results(value)
+        assert parsed is None or parsed.authserv_id == parsed.authserv_id.lower()
+
+    def test_what_is_read(self) -> None:
+        """Methods with versions, results and properties."""
+        assert parse_auth_results("mx; dkim/1=pass header.i=@A.test header.b=ab+/=; none") == AuthResults(
+            "mx", (MethodResult("dkim", "pass", (("header.i", "@a.test"), ("header.b", "ab+/="))),)
+        )
+
+
+class TestVerdict:
+    def test_a_person(self) -> None:
+        """Proven, for us, not automatic: to be answered, where the sender is."""
+        assert look() == Verdict("alice@mail.test", "Alice", verified=True, reply_to="alice@mail.test")
+
+    @pytest.mark.parametrize(
+        ("name", "value", "reason"),
+        [
+            ("auto-submitted", "auto-generated; owner-email=x", Refused.AUTOMATIC),
+            ("auto-submitted", " Auto-Replied", Refused.AUTOMATIC),
+            ("precedence", "Bulk", Refused.AUTOMATIC),
+            ("precedence", "auto_reply", Refused.AUTOMATIC),
+            ("x-auto-response-suppress", "OOF, AutoReply", Refused.AUTOMATIC),
+            ("x-autoreply", "yes", Refused.AUTOMATIC),
+            ("x-loop", "whatever", Refused.AUTOMATIC),
+            ("list-unsubscribe", "<mailto:x@y>", Refused.MAILING_LIST),
+            ("list-id", "x", Refused.MAILING_LIST),
+            ("return-path", "<>", Refused.BOUNCE),
+            ("return-path", " <> ", Refused.BOUNCE),
+            ("content-type", "multipart/report; report-type=delivery-status", Refused.BOUNCE),
+            ("message-id", "<squidbot.%s.%s@mail.test>" % ("a" * 24, "b" * 24), Refused.AUTOMATIC),
+            ("from", "Mallory <mallory@evil.test>", Refused.NO_SENDER),
+        ],
+    )
+    def test_programs_get_no_answer(self, name: str, value: str, reason: Refused) -> None:
+        """One telling field is enough."""
+        assert look((name, value)).refused is reason
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("auto-submitted", "no"), ("precedence", "first-class"), ("x-auto-response-suppress", "None"), ("return-path", "<a@b>")],
+    )
+    def test_people_may_use_these_fields_too(self, name: str, value: str) -> None:
+        """The harmless values of the same fields."""
+        assert look((name, value)).refused is None
+
+    @pytest.mark.parametrize(
+        "sender", ["MAILER-DAEMON", "postmaster", "no-reply", "noreply+x", "do-not-reply", "bounces-12", "bounce"]
+    )
+    def test_robots_by_name(self, sender: str) -> None:
+        """Addresses that nobody reads."""
+        assert look(("from", f"{sender}@mail.test"), without="from").refused is Refused.ROBOT
+
+    @pytest.mark.parametrize("sender", ["noreplyson", "bouncer", "postmasters"])
+    def test_people_with_similar_names(self, sender: str) -> None:
+        """A name that only begins like a robot's is a person's."""
+        assert look(("from", f"{sender}@mail.test"), without="from").refused is None
+
+    def test_our_own_mail(self) -> None:
+        """With our id and address it is a copy; with our address alone, tagged or not, it is refused."""
+        own_id = ("message-id", f"<squidbot.{'a' * 24}.{'b' * 24}@mail.test>")
+        me = ("from", "Bot+x@mail.test")
+
+        assert look(me, own_id, without="from").refused is Refused.OWN_COPY
+        assert look(me, without="from").refused is Refused.OWN_ADDRESS
+
+    def test_without_proof_there_is_an_address_and_no_trust(self) -> None:
+        """The claimed address is known, is not verified, and the mail is refused; unless proof is not asked for."""
+        verdict = look(without="authentication-results")
+        easy = inspect(Headers(PLAIN[1:]), OwnIdentity("bot@mail.test", evidence_needed=False))
+
+        assert (verdict.address, verdict.verified, verdict.refused) == (
+            "alice@mail.test",
+            False,
+            Refused.NOT_VERIFIED,
+        )
+        assert (easy.verified, easy.refused) == (True, None)
+
+    def test_not_for_us(self) -> None:
+        """Our address must be somewhere: To, Cc or where the server says that it delivered to."""
+        assert look(("to", "carol@mail.test"), without="to").refused is Refused.NOT_ADDRESSED
+        assert look(("cc", "x@y.test, Bot <BOT+tag@mail.test>"), without="to").refused is None
+        assert look(("delivered-to", "bot+tag@mail.test"), without="to").refused is None
+
+    def test_absence_notices_without_fields(self) -> None:
+        """Known by their subject, but only just after our own mail."""
+        subject = ("subject", "Automatic reply: Hello")
+
+        assert look(subject, without="subject").refused is None
+        assert look(subject, without="subject", just_answered=True).refused is Refused.OUT_OF_OFFICE
+        assert look(just_answered=True).refused is None
+
+    def test_where_the_answer_goes(self) -> None:
+        """Reply-To only within the sender's own domain."""
+        assert look(("reply-to", "Al <other@mail.test>")).reply_to == "other@mail.test"
+        assert look(("reply-to", "victim@evil.test")).reply_to == "alice@mail.test"
+        assert look(("reply-to", "a@mail.test, b@mail.test")).reply_to == "alice@mail.test"
+        assert look(("reply-to", "garbage")).reply_to == "alice@mail.test"
+
+    def test_who_else_has_it(self) -> None:
+        """Other people in To or Cc make it a group; our tagged address does not."""
+        assert not look(("cc", "bot+x@mail.test")).others
+        assert look(("cc", "carol@mail.test")).others
+
+
+class TestLimits:
+    @staticmethod
+    def limiter(**limits: int) -> AnswerLimiter:
+        zero = dict.fromkeys(("sender_per_hour", "sender_per_day", "thread_per_hour", "total_per_hour"), 0)
+        return AnswerLimiter(AnswerLimits(**zero | limits))
+
+    @staticmethod
+    def ask(limiter: AnswerLimiter, name: str, *, minute: float = 0, sender: str = "a", thread: str = "t", listed: bool = True) -> bool:
+        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
+        return limiter.admit(name, sender=sender, thread=thread, listed=listed, at=at)
+
+    @pytest.mark.parametrize("rule", ["sender_per_hour", "thread_per_hour", "total_per_hour"])
+    def test_an_hour_has_so_many(self, rule: str) -> None:
+        """The third within an hour is refused, and after the hour there is room again."""
+        limiter = self.limiter(**{rule: 2})
+
+        assert [self.ask(limiter, f"m{n}", minute=n) for n in range(3)] == [True, True, False]
+        assert self.ask(limiter, "later", minute=62)
+
+    def test_a_day_has_so_many(self) -> None:
+        """Spread over the hours the daily limit holds."""
+        limiter = self.limiter(sender_per_day=3)
+
+        assert [self.ask(limiter, f"m{n}", minute=n * 90) for n in range(4)] == [True, True, True, False]
+        assert self.ask(limiter, "b", minute=300, sender="b")
+        assert self.ask(limiter, "next day", minute=24 * 60 + 1)
+
+    def test_strangers_do_not_use_up_the_total(self) -> None:
+        """The total counts only those who may write."""
+        limiter = self.limiter(total_per_hour=1)
+
+        assert all(self.ask(limiter, f"s{n}", listed=False, sender=f"s{n}") for n in range(5))
+        assert self.ask(limiter, "friend")
+        assert not self.ask(limiter, "friend again")
+
+    def test_the_same_mail_gets_the_same_verdict(self) -> None:
+        """Asking again counts nothing, also after a restart; a damaged file is refused whole."""
+        limiter = self.limiter(sender_per_hour=1)
+        assert self.ask(limiter, "one")
+        assert not self.ask(limiter, "two")
+        again = self.limiter(sender_per_hour=1)
+        assert again.load(limiter.dump())
+
+        assert self.ask(again, "one")
+        assert not self.ask(again, "two")
+        assert not again.load('[["x"]]')
+        assert not again.load("garbage")
+        assert not self.ask(again, "two")
+
+    def test_what_waited_for_days_is_no_burst(self) -> None:
+        """The time of arrival counts: a mail an hour over a weekend is never too many."""
+        limiter = self.limiter(sender_per_hour=2)
+
+        assert all(self.ask(limiter, f"m{n}", minute=n * 60) for n in range(48))

@@ -1,0 +1,354 @@
+"""From the bytes of a mail to its text: whatever they are, in linear time."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.email.html_text import html_to_text
+from channels.email.inbound import AttachmentNote, parse_mail
+from channels.email.intake import read_arrival
+from channels.email.mime import Caps, Headers, Unreadable, decoded, decoded_header, parse_headers
+from channels.email.quoting import new_text
+
+
+def mail(*lines: str, body: str = "hello") -> bytes:
+    return "\r\n".join([*lines, "", body]).encode()
+
+
+def steps(work: Callable[[], object]) -> int:
+    """How much a call does, counted in calls and lines, not in seconds."""
+    count = 0
+
+    def trace(_frame: object, _event: str, _arg: object) -> object:
+        nonlocal count
+        count += 1
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+class TestMime:
+    def test_plain_text(self) -> None:
+        """The simplest mail."""
+        parsed = parse_mail(mail("Subject: x", body="Hello\r\nyou"))
+
+        assert (parsed.text, parsed.attachments) == ("Hello\nyou", ())
+
+    def test_mixed_related_alternative(self) -> None:
+        """The plain version, what follows it, and the names of the rest."""
+        raw = mail(
+            'Content-Type: multipart/mixed; boundary="m"',
+            body="preamble\r\n--m\r\nContent-Type: multipart/related; boundary=r\r\n\r\n"
+            "--r\r\nContent-Type: multipart/alternative; boundary=a\r\n\r\n"
+            "--a\r\nContent-Type: text/html\r\n\r\n<p>html</p>\r\n"
+            "--a\r\nContent-Type: text/plain\r\n\r\nplain\r\n--a--\r\n"
+            "--r\r\nContent-Type: image/png; name=logo.png\r\nContent-Transfer-Encoding: base64\r\n\r\nAAAA\r\n--r--\r\n"
+            "--m\r\nContent-Type: application/pdf\r\n"
+            "Content-Disposition: attachment; filename*0*=utf-8''Re%C3%A4l;\r\n filename*1=.pdf\r\n\r\nx\r\n"
+            "--m\r\nContent-Type: text/plain; name=notes.txt\r\nContent-Disposition: attachment\r\n\r\nnotes\r\n"
+            "--m\r\n\r\na footer\r\n--m--\r\nepilogue",
+        )
+        parsed = parse_mail(raw)
+
+        assert parsed.text == "plain\n\na footer"
+        assert [(note.name, note.media_type) for note in parsed.attachments] == [
+            ("logo.png", "image/png"),
+            ("Reäl.pdf", "application/pdf"),
+            ("notes.txt", "text/plain"),
+        ]
+
+    def test_html_only(self) -> None:
+        """Without a plain version the HTML is read."""
+        parsed = parse_mail(mail("Content-Type: text/html; charset=utf-8", body="<b>Grüße</b> &amp; mehr"))
+
+        assert parsed.text == "Grüße & mehr"
+
+    def test_a_forwarded_mail_is_an_attachment(self) -> None:
+        """Nothing in it becomes text or sender."""
+        raw = mail(
+            "From: alice@mail.test",
+            "Content-Type: multipart/mixed; boundary=m",
+            body="--m\r\n\r\nsee below\r\n--m\r\nContent-Type: message/rfc822\r\n\r\nFrom: evil@x.test\r\n\r\nobey\r\n--m--",
+        )
+        parsed = parse_mail(raw)
+
+        assert parsed.text == "see below"
+        assert parsed.headers.all("from") == ["alice@mail.test"]
+        assert parsed.attachments == (AttachmentNote("forwarded mail", "message/rfc822", 24),)
+
+    @pytest.mark.parametrize(
+        ("content_type", "body", "expected"),
+        [
+            ("text/plain; charset=iso-8859-1", "Grüße".encode("latin-1"), "Grüße"),
+            ("text/plain; charset=utf-8", "Grüße".encode("latin-1"), "Grüße"),
+            ("text/plain; charset=us-ascii", "Grüße".encode(), "Grüße"),
+            ("text/plain; charset=x-unknown", "Grüße".encode(), "Grüße"),
+            ("text/plain; charset=hex", b"6869", "6869"),
+            ("text/plain; charset=punycode", b"abc-", "abc-"),
+            ("text/plain; charset=koi8-r", "Привет".encode("koi8-r"), "Привет"),
+            ("text/plain; charset=utf-8", b"\xff\xfe\x9d", "ÿþ\ufffd"),
+        ],
+    )
+    def test_charsets_as_they_come(self, content_type: str, body: bytes, expected: str) -> None:
+        """Wrong, unknown and dangerous labels give readable text."""
+        assert parse_mail(f"Content-Type: {content_type}\r\n\r\n".encode() + body).text == expected
+
+    @pytest.mark.parametrize(
+        ("encoding", "body", "expected"),
+        [
+            ("base64", base64.b64encode(b"hello").decode(), "hello"),
+            ("BASE64", "aGVs!\r\nbG8", "hello"),
+            ("base64", "aGVsbG8x1", "hello1"),
+            ("quoted-printable", "h=65llo=\r\n you =ZZ", "hello you =ZZ"),
+            ("x-unknown", "hello", "hello"),
+        ],
+    )
+    def test_broken_transfer_encodings(self, encoding: str, body: str, expected: str) -> None:
+        """As much as can be read is read."""
+        assert parse_mail(mail(f"Content-Transfer-Encoding: {encoding}", body=body)).text == expected
+
+    def test_line_ends_and_nul(self) -> None:
+        """Bare LF, bare CR and NUL are normalised."""
+        assert parse_mail(b"Subject: x\n\na\rb\0c\r\nd").text == "a\nbc\nd"
+
+    def test_a_boundary_that_never_comes(self) -> None:
+        """The body is text then; and a part without an end ends with the mail."""
+        assert parse_mail(mail("Content-Type: multipart/mixed; boundary=zzz", body="just text")).text == "just text"
+        assert parse_mail(mail("Content-Type: multipart/mixed; boundary=b", body="--b\r\n\r\nopen")).text == "open"
+        assert parse_mail(mail("Content-Type: multipart/mixed; boundary=b", body="--bx\r\n--b\r\n\r\nin\r\n--b--\r\nout")).text == "in"
+
+    def test_unsafe_names(self) -> None:
+        """Names of attachments cannot be paths, and never empty."""
+        raw = mail(
+            "Content-Type: multipart/mixed; boundary=m",
+            body='--m\r\nContent-Type: application/x; name="../../etc/passwd"\r\n\r\nx\r\n'
+            "--m\r\nContent-Type: application/x; name==?utf-8?b?YS9iLnR4dA==?=\r\n\r\nx\r\n"
+            "--m\r\nContent-Type: application/x\r\n\r\nx\r\n--m--",
+        )
+
+        assert [note.name for note in parse_mail(raw).attachments] == ["_.._etc_passwd", "a_b.txt", "part 3"]
+
+    @pytest.mark.parametrize(
+        ("raw", "reason"),
+        [
+            (mail("X: " + "y" * 300_000), "header_too_large"),
+            (mail(*["X: y"] * 3_000), "too_many_header_fields"),
+            (mail("Content-Type: multipart/mixed; boundary=b", body="--b\r\n\r\nx\r\n" * 500), "too_many_parts"),
+            (
+                b"".join(
+                    b'Content-Type: multipart/mixed; boundary="b%d"\r\n\r\n--b%d\r\n' % (n, n) for n in range(3_000)
+                ),
+                "nested_too_deep",
+            ),
+        ],
+    )
+    def test_beyond_the_caps(self, raw: bytes, reason: str) -> None:
+        """More than anybody writes is refused with a reason, and still has an identity."""
+        with pytest.raises(Unreadable) as caught:
+            parse_mail(raw)
+
+        assert caught.value.reason == reason
+        arrival = read_arrival(1, datetime(2026, 1, 1, tzinfo=UTC), raw, whole=True)
+        assert (arrival.mail, arrival.trouble) == (None, reason)
+        assert arrival.digest
+
+    def test_long_values_are_cut(self) -> None:
+        """A header field keeps its beginning."""
+        headers = parse_headers(mail("Subject: " + "x" * 100_000))
+
+        assert len(headers.first("subject") or "") == Caps().header_value
+
+    @given(st.binary(max_size=400))
+    def test_any_bytes(self, raw: bytes) -> None:
+        """Every mail gives a text or our error."""
+        try:
+            parse_mail(raw)
+        except Unreadable:
+            pass
+
+    @given(
+        st.lists(
+            st.sampled_from(
+                [
+                    b"Content-Type: multipart/mixed; boundary=b\n",
+                    b"Content-Type: text/html; charset=utf-8\n",
+                    b"Content-Transfer-Encoding: base64\n",
+                    b"\n",
+                    b"--b\n",
+                    b"--b--\n",
+                    b" folded\n",
+                    b"Subject: =?utf-8?q?=C3?= =?utf-8?q?=A9?=\n",
+                    b"text <b>\n",
+                ]
+            ),
+            max_size=30,
+        )
+    )
+    def test_any_order_of_the_usual_lines(self, lines: list[bytes]) -> None:
+        """Nor does any structure raise."""
+        parsed = parse_mail(b"".join(lines))
+        parsed.headers.subject()
+        parsed.headers.references()
+
+
+class TestHeaders:
+    def test_references(self) -> None:
+        """The chain in order, In-Reply-To last, no repetitions, nothing that is no id."""
+        headers = parse_headers(mail("References: <a@x> junk <b@x>\r\n\t<a@x> <no id>", "In-Reply-To: <c@x> (today)"))
+
+        assert headers.references() == ("<a@x>", "<b@x>", "<c@x>")
+
+    @pytest.mark.parametrize("value", ["<a b@x>", "a@x", "<>", "<a@x> <b@x>", "<" + "a" * 300 + "@x>", "<a@x\x01>"])
+    def test_broken_ids_are_none(self, value: str) -> None:
+        """A Message-ID that cannot be quoted back is not used."""
+        assert parse_headers(mail(f"Message-ID: {value}")).message_id() is None
+        assert parse_headers(mail("Message-ID:  <a@x> ")).message_id() == "<a@x>"
+
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            ("=?utf-8?q?Gr=C3=BC?= =?utf-8?b?w59l?=", "Grüße"),
+            ("=?utf-8?q?=C3?= =?utf-8?q?=BC?=", "ü"),
+            ("=?iso-2022-jp?b?GyRCRnxLXBsoQg==?=", "日本"),
+            ("=?nonsense?q?x?=", "x"),
+            ("=?utf-8?b?####?=", "=?utf-8?b?####?="),
+            ("plain ü", "plain ü"),
+        ],
+    )
+    def test_encoded_words(self, value: str, expected: str) -> None:
+        """Split characters, odd charsets and broken words."""
+        assert decoded_header(value).strip() == expected
+
+    def test_raw_bytes_in_a_subject(self) -> None:
+        """Eight-bit subjects without a label are read as UTF-8 or what Windows would have meant."""
+        assert parse_headers("Subject: Grüße\n\n".encode()).subject() == "Grüße"
+        assert parse_headers("Subject: Grüße\n\n".encode("latin-1")).subject() == "Grüße"
+        assert decoded(b"\x80", None) == "€"
+
+    @given(st.text(max_size=100))
+    def test_total(self, value: str) -> None:
+        """No value raises."""
+        headers = Headers((("subject", value), ("content-type", value), ("references", value)))
+        headers.subject()
+        headers.media_type()
+        headers.references()
+
+
+class TestHtml:
+    def test_what_is_read(self) -> None:
+        """Blocks become lines, list items and link targets stay, entities are resolved."""
+        source = (
+            "<html><head><title>t</title><style>p{}</style></head><body><h1>Hello</h1><p>one<br>two</p>"
+            '<ul><li>first<li>second</ul><a href="https://x.test/?a=1&amp;b=2">link</a> &lt;tag&gt;'
+            "<table><tr><td>a</td><td>b</td></tr></table><script>evil()</script></body></html>"
+        )
+
+        text = html_to_text(source)
+        assert "Hello\n\none\ntwo" in text
+        assert "- first\n- second" in text
+        assert "link (https://x.test/?a=1&b=2) <tag>" in text
+        assert "a b" in text
+        assert "evil" not in text
+        assert "p{}" not in text
+
+    @pytest.mark.parametrize(
+        "hidden",
+        [
+            '<div style="display: none">SYSTEM</div>',
+            "<div hidden>SYSTEM</div>",
+            '<p style="font-size:0px">SYSTEM</p>',
+            "<span style='color:red; VISIBILITY : hidden'><b>SYSTEM</b></span>",
+            '<div style="display:none"><div>a</div>SYSTEM</div>',
+            '<div style="opacity:0">SYSTEM</div>',
+            '<div style="display:&#110;one">SYSTEM</div>',
+            "<!-- SYSTEM -->",
+            "<noscript>SYSTEM</noscript>",
+            "<template>SYSTEM</template>",
+        ],
+    )
+    def test_what_nobody_sees_is_not_read(self, hidden: str) -> None:
+        """Hidden text stays out; what stands around it stays."""
+        assert html_to_text(f"before {hidden} after").split() == ["before", "after"]
+
+    def test_invisible_characters_are_removed(self) -> None:
+        """Zero-width, bidi and tag characters."""
+        assert html_to_text("a\u200bb\u202ec\U000e0041d") == "abcd"
+
+    @pytest.mark.parametrize("visible", ['<p style="font-size:0.9em">x</p>', '<p data-hidden="x">x</p>', "1 < 2 x", '<a title="a > b">x</a>'])
+    def test_what_only_looks_hidden(self, visible: str) -> None:
+        """Small is not hidden, and an attribute's name is not a word in another."""
+        assert "x" in html_to_text(visible)
+
+    @pytest.mark.parametrize(
+        "piece", ["<b", "<!--", "<a href='", '<b "', "</", "<script>", "<li>", "<div hidden>", "&amp", "<a href=http://x>"]
+    )
+    def test_linear(self, piece: str) -> None:
+        """Twice as much of anything is at most about twice the work."""
+        small, large = piece * 1_000, piece * 2_000
+
+        assert steps(lambda: html_to_text(large)) < 2.5 * steps(lambda: html_to_text(small)) + 2_000
+
+    @given(st.text(alphabet="<>/!-ab \"'=&;", max_size=80))
+    def test_total(self, source: str) -> None:
+        """Any text gives a text."""
+        html_to_text(source)
+
+
+class TestNewText:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("Hello\n\nOn Mon, 5 Jan 2026 at 10:00, Bot <b@x.test> wrote:\n> old\n> older", "Hello"),
+            ("Hallo\n\nAm Mo., 5. Jan. 2026 um 10:00 Uhr schrieb Bot\n<b@x.test>:\n\n> alt", "Hallo"),
+            ("Hello\n\n-----Original Message-----\nFrom: x\n\nold", "Hello"),
+            (
+                "Hello\nRegards, Alice\n\nFrom: Bot <b@x.test>\nSent: Monday\nTo: Alice\nSubject: x\n\nold text",
+                "Hello\nRegards, Alice",
+            ),
+            (
+                "Hello\n\n________________________________\nVon: Bot\nGesendet: Montag\nAn: Alice\nBetreff: x\n\nalt",
+                "Hello",
+            ),
+            ("Hello\n\nSent from my iPhone\n\n> On 5 Jan 2026, at 10:00, Bot <b@x> wrote:\n>\n> old", "Hello\n\nSent from my iPhone"),
+            ("> question 1\nanswer 1\n> question 2\nanswer 2", "> question 1\nanswer 1\n> question 2\nanswer 2"),
+            ("> question 1\nanswer 1\n> rest\n", "> question 1\nanswer 1"),
+            ("Hello\n-- \nAlice\nDisclaimer", "Hello"),
+            ("Hello\n\n> old\n-- \nAlice", "Hello"),
+            ("> only a quotation", "> only a quotation"),
+            ("-- \nonly a signature", "-- \nonly a signature"),
+            ("From: here to there", "From: here to there"),
+            ("Compare:\n> a\n\nWhich one?", "Compare:\n> a\n\nWhich one?"),
+            ("See:\n> code", "See:"),
+            ("", ""),
+        ],
+    )
+    def test_history_goes_and_answers_stay(self, text: str, expected: str) -> None:
+        """What the usual mail programs make, and what must not be touched."""
+        assert new_text(text) == expected
+
+    @pytest.mark.parametrize("piece", ["On ", "On \n", "> \n", "From: x\n", "\n", "____________\n", "On 1 wrote:\n", "a:\n"])
+    def test_linear(self, piece: str) -> None:
+        """Twice as much of anything is at most about twice the work."""
+        small, large = piece * 1_000, piece * 2_000
+
+        assert steps(lambda: new_text(large)) < 2.5 * steps(lambda: new_text(small)) + 2_000
+
+    @given(st.text(alphabet="> \n:-_aOn1@", max_size=80))
+    def test_never_more_and_never_nothing(self, text: str) -> None:
+        """The result is part of the text, and is empty only if the text is."""
+        result = new_text(text)
+
+        assert bool(result) == bool(text.strip())
+        assert result in text.replace("\r", "\n")

@@ -1,0 +1,597 @@
+"""
+The hardened IMAP protocol against a scripted server, and the stock class against the same script.
+
+Each trap has one script and one outcome per class: what ours promises, and what the stock class does instead.
+If a new aioimaplib no longer falls into a trap, the second test says so, and the work-around can go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from aioimaplib import aioimaplib
+
+from channels.email.imap_protocol import HardenedProtocol, LinkLost, Refused
+from tests.fake_imap import Dialogue, fake_imap
+
+Script = Callable[[Dialogue], Awaitable[None]]
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+def anyio_backend(virtual_backend: object) -> object:
+    return virtual_backend
+
+
+@asynccontextmanager
+async def ours(script: Script, *, state: str = "selected") -> AsyncIterator[HardenedProtocol]:
+    """Our protocol, connected to the script; ``state`` is how far the usual beginning is played."""
+    async with fake_imap(script) as port:
+        loop = asyncio.get_running_loop()
+        protocol = HardenedProtocol(loop)
+        await loop.create_connection(lambda: protocol, "127.0.0.1", port)
+        try:
+            if state != "connected":
+                await protocol.greeted(LIMIT_S)
+                await protocol.capability(LIMIT_S)
+            if state in ("auth", "selected"):
+                await protocol.authenticate("bot", "pw", LIMIT_S)
+            if state == "selected":
+                await protocol.open_folder("INBOX", read_only=False, timeout_s=LIMIT_S)
+            yield protocol
+        finally:
+            protocol.abort()
+            await protocol.closed.wait()
+
+
+@asynccontextmanager
+async def stock(script: Script, *, state: str = "selected") -> AsyncIterator[aioimaplib.IMAP4]:
+    """The stock client at the same point."""
+    loop = asyncio.get_running_loop()
+    usual = loop.get_exception_handler()
+    # It dies inside the event loop, where nobody can catch it.
+    loop.set_exception_handler(lambda *_: None)
+    async with fake_imap(script) as port:
+        client = aioimaplib.IMAP4("127.0.0.1", port, timeout=LIMIT_S)
+        try:
+            if state != "connected":
+                await client.wait_hello_from_server()
+            if state in ("auth", "selected"):
+                await client.login("bot", "pw")
+            if state == "selected":
+                await client.select("INBOX")
+            yield client
+        finally:
+            for task in list(client.tasks) + list(client.protocol.tasks):
+                task.cancel()
+            if client.protocol.transport is not None:
+                client.protocol.transport.abort()
+            await asyncio.sleep(0.01)
+            gc.collect()
+            loop.set_exception_handler(usual)
+
+
+async def begin(server: Dialogue) -> None:
+    """Up to the selected state."""
+    await server.log_in(again=False)
+    await server.select()
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class TestLossDuringIdle:
+    """Trap 1."""
+
+    @staticmethod
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        await server.command("IDLE")
+        await server.say("+ idling")
+        await asyncio.sleep(0.05)
+        server.hang_up()
+
+    async def test_ours_raises_at_once(self) -> None:
+        """A connection that breaks during IDLE ends the waiting and raises."""
+        async with ours(self.script) as protocol:
+            started = now()
+            with pytest.raises(LinkLost):
+                async with protocol.idling(deadline_s=10):
+                    await protocol.pushed.wait()
+            assert now() - started < 5
+
+    async def test_stock_sleeps_to_its_limit(self) -> None:
+        """The stock class waits for 29 minutes."""
+        async with stock(self.script) as client:
+            started = now()
+            await client.idle_start()
+            with pytest.raises(TimeoutError):
+                await client.wait_server_push(timeout=1740)
+            assert now() - started >= 1740
+
+
+class TestDoneWithoutAnswer:
+    """Trap 2."""
+
+    @staticmethod
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        await server.command("IDLE")
+        await server.say("+ idling")
+        await server.until_gone()
+
+    async def test_ours_gives_the_link_up_at_the_deadline(self) -> None:
+        """Ten seconds after DONE the server is taken for dead."""
+        async with ours(self.script) as protocol:
+            started = now()
+            with pytest.raises(TimeoutError):
+                async with protocol.idling(deadline_s=10):
+                    pass
+            assert 10 <= now() - started < 15
+            assert protocol.lost is not None
+
+    async def test_stock_waits_for_ever(self) -> None:
+        """The stock class has no limit for it."""
+        async with stock(self.script) as client:
+            idle = await client.idle_start()
+            client.idle_done()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(idle, 3600)
+
+
+class TestManyLinesAtOnce:
+    """Trap 3."""
+
+    LINES = 20_000
+
+    async def script(self, server: Dialogue) -> None:
+        await begin(server)
+        tag, _ = await server.command("NOOP")
+        lines = [f"* {number} FETCH (FLAGS (\\Seen))" for number in range(1, self.LINES + 1)]
+        await server.say(*lines, f"{tag} OK done")
+        await server.until_gone()
+
+    async def test_ours_reads_them(self) -> None:
+        """Twenty thousand lines in one piece are twenty thousand responses."""
+        async with ours(self.script) as protocol:
+            reply = await protocol.run("NOOP", timeout_s=LIMIT_S)
+            assert len(reply.untagged) == self.LINES
+
+    async def test_stock_runs_out_of_stack(self) -> None:
+        """The stock class recurses per line, loses the connection and tells nobody."""
+        async with stock(self.script) as client:
+            with pytest.raises(TimeoutError):
+                await client.noop()
+
+
+class TestCostPerLine:
+    """Trap 4. Calls are counted, not seconds."""
+
+    @staticmethod
+    def calls(feed: Callable[[bytes], None], lines: int) -> int:
+        data = b"".join(b"* %d FETCH (UID %d)\r\n" % (number, number) for number in range(1, lines + 1))
+        count = 0
+
+        def profile(_frame: object, event: str, _arg: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(profile)
+        try:
+            for start in range(0, len(data), 500):
+                feed(data[start : start + 500])
+        finally:
+            sys.setprofile(None)
+        return count
+
+    async def test_ours_is_linear(self) -> None:
+        """Twice as many lines are twice the work."""
+
+        async def feeding(lines: int) -> int:
+            async def script(server: Dialogue) -> None:
+                await begin(server)
+                await server.until_gone()
+
+            async with ours(script) as protocol, anyio.create_task_group() as tasks:
+                tasks.start_soon(self._fetch, protocol)
+                await asyncio.sleep(0.01)
+                count = self.calls(protocol.data_received, lines)
+                tasks.cancel_scope.cancel()
+            return count
+
+        assert await feeding(400) < 2.5 * await feeding(200)
+
+    @staticmethod
+    async def _fetch(protocol: HardenedProtocol) -> None:
+        await protocol.run("FETCH", "1:*", "(UID)", uid=True, timeout_s=LIMIT_S)
+
+    async def test_stock_is_quadratic(self) -> None:
+        """The stock class looks at all earlier lines for each line."""
+
+        async def feeding(lines: int) -> int:
+            async def script(server: Dialogue) -> None:
+                await begin(server)
+                await server.until_gone()
+
+            async with stock(script) as client, anyio.create_task_group() as tasks:
+                tasks.start_soon(client.uid, "fetch", "1:*", "(UID)")
+                await asyncio.sleep(0.01)
+                count = self.calls(client.protocol.data_received, lines)
+                tasks.cancel_scope.cancel()
+            return count
+
+        assert await feeding(400) > 3 * await feeding(200)
+
+
+class TestLateReply:
+    """Trap 5."""
+
+    @staticmethod
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        tag, _ = await server.command("NOOP")
+        await asyncio.sleep(60)
+        await server.say(f"{tag} OK late")
+        await server.until_gone()
+
+    async def test_ours_never_uses_such_a_link_again(self) -> None:
+        """After a timeout the next command fails at once."""
+        async with ours(self.script) as protocol:
+            with pytest.raises(TimeoutError):
+                await protocol.run("NOOP", timeout_s=5)
+            started = now()
+            with pytest.raises(LinkLost):
+                await protocol.run("NOOP", timeout_s=5)
+            assert now() - started < 1
+
+    async def test_ours_gives_the_link_up_when_cancelled(self) -> None:
+        """A command that is cancelled in the middle takes the link with it."""
+        async with ours(self.script) as protocol:
+            with anyio.move_on_after(1):
+                await protocol.run("NOOP", timeout_s=5)
+            assert protocol.lost is not None
+
+    async def test_stock_hangs_in_every_later_command(self) -> None:
+        """The stock class breaks when the late reply comes, and every command runs into its limit."""
+        async with stock(self.script) as client:
+            with pytest.raises(TimeoutError):
+                await client.noop()
+            await asyncio.sleep(60)
+            started = now()
+            with pytest.raises(TimeoutError):
+                await client.noop()
+            assert now() - started >= LIMIT_S
+
+
+class TestArrivalInsideAnotherReply:
+    """Trap 6."""
+
+    @staticmethod
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        tag, _ = await server.command("UID SEARCH")
+        await server.say("* SEARCH 1", "* 2 EXISTS", f"{tag} OK done")
+        await server.command("IDLE")
+        await server.say("+ idling")
+        await server.until_gone()
+
+    async def test_ours_remembers_it(self) -> None:
+        """EXISTS inside the reply to SEARCH is there when one wants to wait."""
+        async with ours(self.script) as protocol:
+            protocol.pushed.clear()
+            assert await protocol.uid_search("UID", "1:*", timeout_s=LIMIT_S) == [1]
+            assert protocol.pushed.is_set()
+            assert protocol.exists == 2
+
+    async def test_stock_throws_it_away(self) -> None:
+        """The stock class idles on, with a mail in the box that nobody announced."""
+        async with stock(self.script) as client:
+            await client.uid_search("UID 1:*", charset=None)
+            await client.idle_start()
+            with pytest.raises(TimeoutError):
+                await client.wait_server_push(timeout=1740)
+
+
+class TestSentAway:
+    """Trap 8."""
+
+    @staticmethod
+    async def script(server: Dialogue) -> None:
+        await server.say("* BYE too many connections")
+        await server.until_gone()
+
+    async def test_ours_says_why(self) -> None:
+        """A greeting of BYE raises at once, with the server's words."""
+        async with ours(self.script, state="connected") as protocol:
+            started = now()
+            with pytest.raises(LinkLost) as caught:
+                await protocol.greeted(LIMIT_S)
+            assert "too many connections" in str(caught.value.__cause__)
+            assert now() - started < 5
+
+    async def test_stock_waits_to_its_limit(self) -> None:
+        """The stock class loses the words and times out."""
+        async with stock(self.script, state="connected") as client:
+            started = now()
+            with pytest.raises(TimeoutError):
+                await client.wait_hello_from_server()
+            assert now() - started >= LIMIT_S
+
+
+class TestRefusedToken:
+    """Trap 9."""
+
+    @staticmethod
+    async def ours_script(server: Dialogue) -> None:
+        await server.greet()
+        tag, _ = await server.command("AUTHENTICATE XOAUTH2")
+        await server.say("+ ")
+        assert await server.line() == "token"
+        await TestRefusedToken.refuse(server, tag)
+
+    @staticmethod
+    async def stock_script(server: Dialogue) -> None:
+        await server.greet()
+        tag, _ = await server.command("AUTHENTICATE XOAUTH2")
+        await TestRefusedToken.refuse(server, tag)
+
+    @staticmethod
+    async def refuse(server: Dialogue, tag: str) -> None:
+        await server.say("+ eyJzdGF0dXMiOiI0MDEifQ==")
+        assert await server.line() == ""
+        await server.say(f"{tag} NO [AUTHENTICATIONFAILED] expired")
+        await server.until_gone()
+
+    async def test_ours_hears_the_refusal(self) -> None:
+        """The error challenge is acknowledged, so the server gets to its NO."""
+        async with ours(self.ours_script, state="greeted") as protocol:
+            with pytest.raises(Refused) as caught:
+                await protocol.sasl("XOAUTH2", "token", LIMIT_S)
+            assert "expired" in caught.value.text
+
+    async def test_stock_never_answers(self) -> None:
+        """The stock class leaves the challenge alone."""
+        async with stock(self.stock_script, state="greeted") as client:
+            with pytest.raises(TimeoutError):
+                await client.xoauth2("bot", "token")
+
+
+class TestCapabilities:
+    """Trap 10."""
+
+    @staticmethod
+    async def script(server: Dialogue) -> None:
+        await server.greet("IMAP4rev1 AUTH=PLAIN")
+        tag, _ = await server.command("LOGIN")
+        await server.say(f"{tag} OK [CAPABILITY IMAP4rev1 IDLE MOVE] logged in")
+        tag, _ = await server.command("CAPABILITY")
+        await server.say("* 1 RECENT", "* capability imap4rev1 Idle", "* CAPABILITY MOVE", f"{tag} OK done")
+        await server.until_gone()
+
+    async def test_ours_asks_again(self) -> None:
+        """After the login the capabilities are what the server says, in whatever case and lines."""
+        async with ours(self.script, state="auth") as protocol:
+            await protocol.capability(LIMIT_S)
+            assert protocol.capabilities == {"IMAP4REV1", "IDLE", "MOVE"}
+
+    async def test_stock_believes_junk(self) -> None:
+        """The stock class takes the human text for capabilities and misses the last real one."""
+        async with stock(self.script, state="auth") as client:
+            assert not client.has_capability("MOVE")
+            assert client.has_capability("logged")
+
+
+class TestStarsInside:
+    """Trap 11."""
+
+    @staticmethod
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        tag, _ = await server.command("LIST")
+        await server.say('* LIST () "/" "a * b"', f"{tag} OK done")
+        await server.until_gone()
+
+    async def test_ours_keeps_them(self) -> None:
+        """Only the star in front is syntax."""
+        async with ours(self.script) as protocol:
+            reply = await protocol.run("LIST", '""', '"*"', timeout_s=LIMIT_S)
+            assert reply.untagged == ((b'* LIST () "/" "a * b"',),)
+
+    async def test_stock_removes_them(self) -> None:
+        """The stock class gives back another folder."""
+        async with stock(self.script) as client:
+            reply = await client.list('""', '"*"')
+            assert reply.lines[0] == b'() "/" "a b"'
+
+
+class TestBracesInText:
+    """Trap 12."""
+
+    @staticmethod
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        tag, _ = await server.command("NOOP")
+        await server.say("* OK the quota is {5}", f"{tag} OK done")
+        await server.until_gone()
+
+    async def test_ours_reads_a_sentence(self) -> None:
+        """Human text that ends like a literal is human text."""
+        async with ours(self.script) as protocol:
+            reply = await protocol.run("NOOP", timeout_s=LIMIT_S)
+            assert reply.untagged == ((b"* OK the quota is {5}",),)
+
+    async def test_stock_swallows_the_next_line(self) -> None:
+        """The stock class takes five bytes of the answer for the literal, and never sees it."""
+        async with stock(self.script) as client:
+            with pytest.raises(TimeoutError):
+                await client.noop()
+
+
+class TestEightBit:
+    """Trap 12."""
+
+    @staticmethod
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        tag, _ = await server.command("NOOP")
+        await server.say(b"* \xff\xfe hello", tag.encode() + b" OK \xe9")
+        await server.until_gone()
+
+    async def test_ours_keeps_bytes(self) -> None:
+        """Bytes that are no text do no harm."""
+        async with ours(self.script) as protocol:
+            reply = await protocol.run("NOOP", timeout_s=LIMIT_S)
+            assert reply.text == b"\xe9"
+
+    async def test_stock_dies(self) -> None:
+        """The stock class decodes the first word as UTF-8, and the session is dead."""
+        async with stock(self.script) as client:
+            with pytest.raises(TimeoutError):
+                await client.noop()
+
+
+class TestUidSearchAndLiterals:
+    """Trap 13."""
+
+    @staticmethod
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        tag, text = await server.command("UID SEARCH", "UID FETCH")
+        if text.startswith("UID SEARCH"):
+            await server.say("* SEARCH 5 3", "* SEARCH 4", f"{tag} OK done")
+            tag, _ = await server.command("UID FETCH")
+        await server.say("* 1 FETCH (UID 3 BODY[] {5}")
+        await server.raw(b"a)\r\nb)\r\n* 2 FETCH (UID 4 BODY[] {0}\r\n)\r\n")
+        await server.say(f"{tag} OK done")
+        await server.until_gone()
+
+    async def test_ours_gives_numbers_and_whole_responses(self) -> None:
+        """UIDs come sorted, and a literal stays with its response, whatever is in it."""
+        async with ours(self.script) as protocol:
+            assert await protocol.uid_search("UID", "1:*", timeout_s=LIMIT_S) == [3, 4, 5]
+            reply = await protocol.run("FETCH", "3:4", "(UID BODY.PEEK[])", uid=True, timeout_s=LIMIT_S)
+            assert reply.untagged == (
+                (b"* 1 FETCH (UID 3 BODY[] ", b"a)\r\nb", b")"),
+                (b"* 2 FETCH (UID 4 BODY[] ", b"", b")"),
+            )
+
+    async def test_stock_has_no_uid_search_and_a_flat_list(self) -> None:
+        """The stock class raises for the one, and loses which line belongs to which mail in the other."""
+        async with stock(self.script) as client:
+            with pytest.raises(aioimaplib.Abort):
+                await client.uid("search", "UID 1:*")
+            reply = await client.uid("fetch", "3:4", "(UID BODY.PEEK[])")
+            assert isinstance(reply.lines[1], bytearray)
+
+
+class TestSloppyServers:
+    """Trap 14."""
+
+    @staticmethod
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        tag, _ = await server.command("NOOP")
+        await server.say("* 3 exists", f"{tag} ok done", end=b"\n")
+        await server.until_gone()
+
+    async def test_ours_understands_them(self) -> None:
+        """A bare LF ends a line, and words have no case."""
+        async with ours(self.script) as protocol:
+            await protocol.run("NOOP", timeout_s=LIMIT_S)
+            assert protocol.exists == 3
+
+    async def test_stock_does_not(self) -> None:
+        """The stock class waits for a CR that never comes."""
+        async with stock(self.script) as client:
+            with pytest.raises(TimeoutError):
+                await client.noop()
+
+
+async def test_a_slow_literal_is_not_a_timeout() -> None:
+    """The limit is for silence: a body that takes longer than it, but keeps coming, is read."""
+
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        tag, _ = await server.command("UID FETCH")
+        await server.say("* 1 FETCH (UID 3 BODY[] {40}")
+        for _ in range(40):
+            await asyncio.sleep(4)
+            await server.raw(b"x")
+        await server.say(")", f"{tag} OK done")
+        await server.until_gone()
+
+    async with ours(script) as protocol:
+        reply = await protocol.run("FETCH", "3", "(UID BODY.PEEK[])", uid=True, timeout_s=5)
+        assert reply.untagged[0][1] == b"x" * 40
+
+
+async def test_a_stream_that_is_not_imap_ends_the_link() -> None:
+    """An answer that nobody asked for, or an endless line, is not waited out."""
+
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        await server.command("NOOP")
+        await server.say("zzz OK what?")
+        await server.until_gone()
+
+    async def endless(server: Dialogue) -> None:
+        await begin(server)
+        await server.command("NOOP")
+        for _ in range(50):
+            await server.raw(b"x" * 100_000)
+        await server.until_gone()
+
+    for bad in (script, endless):
+        async with ours(bad) as protocol:
+            with pytest.raises(LinkLost):
+                await protocol.run("NOOP", timeout_s=LIMIT_S)
+
+
+async def test_a_burst_of_flags_does_not_wake_an_idle() -> None:
+    """Somebody marks 3,000 mails as read: nothing to look at, nothing piles up."""
+
+    async def script(server: Dialogue) -> None:
+        await begin(server)
+        tag, _ = await server.command("IDLE")
+        await server.say("+ idling", *(f"* {number} FETCH (FLAGS (\\Seen))" for number in range(1, 3001)))
+        assert await server.line() == "DONE"
+        await server.say(f"{tag} OK done")
+        await server.until_gone()
+
+    async with ours(script) as protocol:
+        protocol.pushed.clear()
+        async with protocol.idling(deadline_s=10):
+            with anyio.move_on_after(60):
+                await protocol.pushed.wait()
+            assert not protocol.pushed.is_set()
+        assert protocol.lost is None
+
+
+async def test_login_goes_by_sasl_where_quoting_cannot() -> None:
+    """A password beyond ASCII is sent as SASL PLAIN; quotes and backslashes are quoted."""
+    seen: list[str] = []
+
+    async def script(server: Dialogue) -> None:
+        await server.greet()
+        for _ in range(2):
+            tag, text = await server.command()
+            seen.append(text)
+            if text.startswith("AUTHENTICATE"):
+                await server.say("+ ")
+                seen.append(await server.line())
+            await server.say(f"{tag} NO no")
+        await server.until_gone()
+
+    async with ours(script, state="greeted") as protocol:
+        with pytest.raises(Refused):
+            await protocol.authenticate("bot", 'a"b\\c', LIMIT_S)
+        with pytest.raises(Refused):
+            await protocol.authenticate("bot", "pässword", LIMIT_S)
+    assert seen == [r'LOGIN "bot" "a\"b\\c"', "AUTHENTICATE PLAIN", "AGJvdABww6Rzc3dvcmQ="]
