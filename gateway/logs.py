@@ -84,11 +84,8 @@ def configure_logs(
     redactor = Redactor(secrets)
     human = format == "text" or (format == "auto" and stream.isatty())
     _destinations.remove()
-    _destinations.add(
-        stream,
-        format=_text_format(colour=human and _wants_colour(stream)) if human else _json_format,
-        **_SAFE,
-    )
+    render = _text_format(colour=human and _wants_colour(stream)) if human else _json_format
+    _destinations.add(_Stream(stream), format=render, **_SAFE)
     if file is not None:
         _open_file(file)
     structlog.configure(
@@ -131,6 +128,20 @@ class _Door:
             _Drops.count += 1
 
     debug = info = warning = error = critical = msg
+
+
+class _Stream:
+    """A destination whose trouble keeps no line from the others."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            _Drops.count += 1
 
 
 class _Bridge(logging.Handler):
@@ -177,7 +188,7 @@ _SAFE: dict[str, Any] = {
     "backtrace": False,
     "diagnose": False,
     "enqueue": False,
-    "catch": True,
+    "catch": False,  # it would print the record and a traceback to stderr; `_Door` counts instead
 }
 _LINE = "{extra[line]}\n"
 

@@ -211,14 +211,15 @@ class TurnHandler:
     async def _think(self, turn: Turn, sink: TurnSink) -> TurnResult:
         messages = [row.message for row in turn.rows]
         session = self._session(turn, messages)
+        tools = list(self._extra_tools(session))
         async with sink.shown():
             return await self._agent.run(
                 session,
                 f"{self._facts(turn)}\n{question_of(messages)}",
                 sink,
                 llm=self._pools(session.purpose),
-                extra_tools=list(self._extra_tools(session)),
-                journal=await StoreStepJournal.load(self._store, turn),
+                extra_tools=tools,
+                journal=await StoreStepJournal.load(self._store, turn, tools),
                 user_lines=self._user_lines(turn),
                 stream=self._channels[turn.session.channel].capabilities.previews,
             )

@@ -66,6 +66,19 @@ class MemoryWriteTool:
         self._max_chars = max_chars
         self._seen_since: int | None = None
 
+    def state(self) -> int | None:
+        """The version that the model has seen, and that a write is therefore based on."""
+        return self._seen_since if self._seen_since is not None else self._shown_version()
+
+    def restore(self, state: int | None) -> None:
+        """
+        Go on from a `state` of an earlier start of this turn.
+
+        A restarted turn has a new prompt with a newer document, but the calls that it takes up again were
+        written in view of the old one; against the new version they would wipe what has come since.
+        """
+        self._seen_since = state
+
     async def execute(self, **arguments: Any) -> ToolResult:
         """Replace the document by ``content``."""
         content = arguments.get("content")
@@ -76,10 +89,9 @@ class MemoryWriteTool:
                 f"Not saved: the document would have {len(content)} characters, {self._max_chars} is the "
                 "limit. Condense it to about 300 words and call memory_write again."
             )
-        base = self._seen_since if self._seen_since is not None else self._shown_version()
         try:
             document = await self._storage.save_global_memory(
-                self._scope, content, base_version=base, session_id=self._session_id, turn=self._turn
+                self._scope, content, base_version=self.state(), session_id=self._session_id, turn=self._turn
             )
         except MemoryConflict as conflict:
             self._seen_since = conflict.current_version

@@ -148,7 +148,7 @@ def _part(subtype: str, text: str) -> MIMENonMultipart:
     charset = Charset("utf-8")
     charset.body_encoding = QP
     part = MIMENonMultipart("text", subtype)
-    part.set_payload(text, charset)
+    part.set_payload(text.encode("utf-8", "replace").decode(), charset)  # half a surrogate pair is no text
     return part
 
 

@@ -121,7 +121,6 @@ class Receiver:
         self._just_answered = just_answered
         self._before_commit = before_commit
         self._stubborn = stubborn
-        self._threads = anyio.CapacityLimiter(2)
         self.position = Position(0, 0)
 
     async def start(self) -> None:
@@ -223,7 +222,6 @@ class Receiver:
                 received_at,
                 raw,
                 info.size <= MAX_MAIL_BYTES,
-                limiter=self._threads,
                 abandon_on_cancel=True,
             )
         if arrival.trouble:

@@ -103,9 +103,10 @@ class Login:
                 self._forget()
                 raise ChannelAuthFailed("the homeserver lets us log in and refuses the new token at once")
             _log.warning("matrix.token_refused", soft=answer.soft_logout, device=refused.device_id)
-            await self._by_password(
-                device_id=refused.device_id if answer.soft_logout else None, before=refused
-            )
+            if answer.soft_logout:
+                await self._by_password(device_id=refused.device_id, before=refused)
+            else:
+                await self._by_password(device_id=self._config.device_id)
 
     def works(self) -> None:
         """A request with the current token was answered."""

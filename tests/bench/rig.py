@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import yaml
 
-from devservers import MailServer, Synapse
+from devservers import MailServer, MatrixPeer, Synapse
 from devservers.environment import cache_folder
 from devservers.ports import lease_ports
 
@@ -52,6 +52,7 @@ class Rig:
         self._stack = contextlib.ExitStack()
         self._synapse: Synapse | None = None
         self._mail: MailServer | None = None
+        self._alice: MatrixPeer | None = None
 
     def __enter__(self) -> Self:
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="squidbot-bench-")))
@@ -79,6 +80,23 @@ class Rig:
             users = {"alice": _PASSWORD}
             self._mail = self._stack.enter_context(MailServer.start(self.folder / "mail", users=users))
         return self._mail
+
+    @property
+    def alice(self) -> MatrixPeer:
+        """The person who asks."""
+        if self._alice is None:
+            self._alice = MatrixPeer.of(self.synapse.url, self.synapse.register("alice", _PASSWORD))
+        return self._alice
+
+    def room_with(self, name: str) -> str:
+        """A direct room of Alice and a bot, which has joined it."""
+        room = self.alice.create_room(invite=[f"@{name}:{self.synapse.server_name}"], is_direct=True)
+        deadline = time.monotonic() + 30
+        while len(self.alice.members(room)) < 2:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{name} did not accept the invitation")
+            time.sleep(0.05)
+        return room
 
     def daemon(self, llm: Mapping[str, Any] | None = None) -> Daemon:
         """

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-from devservers import MatrixPeer
 from tests.bench.rig import ROOT, Daemon, Rig, child_environment
 from tests.bench.table import Figure, Goal
 
@@ -86,16 +85,8 @@ def _with_litellm(rig: Rig) -> list[Figure]:
 
 def _ask(rig: Rig, daemon: Daemon) -> float:
     """One question in a new room; how long its answer took."""
-    alice = rig.alice()
-    room = alice.create_room(invite=[f"@{daemon.name}:{rig.synapse.server_name}"], is_direct=True)
-    _until_joined(alice, room)
+    room = rig.room_with(daemon.name)
     begun = time.perf_counter()
-    alice.send(room, "hello")
-    alice.wait_for_message(lambda event: event.room_id == room, timeout_s=60)
+    rig.alice.send(room, "hello")
+    rig.alice.wait_for_message(lambda event: event.room_id == room, timeout_s=60)
     return time.perf_counter() - begun
-
-
-def _until_joined(alice: MatrixPeer, room: str) -> None:
-    deadline = time.monotonic() + 30
-    while len(alice.members(room)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)

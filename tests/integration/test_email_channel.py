@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import itertools
 import smtplib
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -33,13 +33,16 @@ from channels.base import (
 )
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
-from channels.email.mailbox import Mailbox, Timing
+from channels.email.imap_link import Timing
+from channels.email.mailbox import Mailbox
 from channels.email.submit import SubmitTiming
 from channels.email.tls import verifying_context
 from devservers import MailPeer, MailServer, ToolsMissing
 from tests.clock import LoopClock
 from tests.inbox_double import MemoryInbox, running
 
+USERS = 120
+_numbers = itertools.count()
 QUICK = Timing(connect_s=5, command_s=5, idle_refresh_s=2, idle_deadline_s=1, poll_s=0.3)
 
 
@@ -101,11 +104,9 @@ class Bot:
 
 
 def _bot(server: MailServer, folder: Path, **settings: Any) -> Bot:
-    token = secrets.token_hex(4)
-    server.add_user(f"bot-{token}", "bot-pw")
-    server.add_user(f"alice-{token}", "alice-pw")
-    config = EmailConfig.model_validate(_settings(server, f"bot-{token}", f"alice-{token}") | settings)
-    return Bot(server, server.peer(f"alice-{token}"), config, folder / f"state-{token}")
+    number = next(_numbers)
+    config = EmailConfig.model_validate(_settings(server, f"bot{number}", f"alice{number}") | settings)
+    return Bot(server, server.peer(f"alice{number}"), config, folder / "state")
 
 
 def _settings(server: MailServer, bot: str, person: str) -> dict[str, Any]:
@@ -125,25 +126,36 @@ def _settings(server: MailServer, bot: str, person: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-async def bot(mail_server: MailServer, tmp_path: Path) -> Bot:
-    return await run_sync(_bot, mail_server, tmp_path)
+def _server(folder: Path) -> MailServer:
+    """A server that begins with users for all tests, because a new one takes a second."""
+    users = {f"{name}{number}": f"{name}-pw" for name in ("bot", "alice") for number in range(USERS)}
+    try:
+        return MailServer.start(folder, users=users)
+    except ToolsMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
+    with _server(tmp_path_factory.mktemp("mail")) as server:
+        yield server
 
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[MailServer]:
     """A server to be mistreated."""
-    try:
-        server = MailServer.start(tmp_path / "server")
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
-    with server:
+    with _server(tmp_path / "server") as server:
         yield server
 
 
 @pytest.fixture
-async def lone_bot(own_server: MailServer, tmp_path: Path) -> Bot:
-    return await run_sync(_bot, own_server, tmp_path)
+def bot(mail_server: MailServer, tmp_path: Path) -> Bot:
+    return _bot(mail_server, tmp_path)
+
+
+@pytest.fixture
+def lone_bot(own_server: MailServer, tmp_path: Path) -> Bot:
+    return _bot(own_server, tmp_path)
 
 
 def _answer(to: InboundMessage, text: str = "A **fine** answer", key: str = "row-1") -> OutboundMessage:
@@ -395,7 +407,7 @@ async def test_robots_and_our_own_mail_are_never_answered(bot: Bot) -> None:
 
 async def test_verification_can_be_switched_off(mail_server: MailServer, tmp_path: Path) -> None:
     """With ``sender_verification: off`` the operator vouches for everybody."""
-    bot = await run_sync(lambda: _bot(mail_server, tmp_path, sender_verification="off"))
+    bot = _bot(mail_server, tmp_path, sender_verification="off")
     async with bot.running():
         await bot.inject(_raw(bot, evidence=""))
         await bot.inbox.until_accepted(1)
@@ -409,7 +421,7 @@ async def test_too_many_mails_are_remembered_and_not_answered(
 ) -> None:
     """The limit holds over a restart, and a mail that is read again does not use it up."""
     limits = {"sender_per_hour": 3, "sender_per_day": 0, "thread_per_hour": 0, "total_per_hour": 0}
-    bot = await run_sync(lambda: _bot(mail_server, tmp_path, limits=limits))
+    bot = _bot(mail_server, tmp_path, limits=limits)
     async with bot.running():
         for number in range(2):
             await bot.inject(_raw(bot, message_id=f"<m{number}@peer.test>"))
@@ -539,7 +551,7 @@ async def test_refusals_are_told_apart(bot: Bot, fault: str, reply: str, error: 
 @pytest.mark.parametrize("strategy", ["server", "append"])
 async def test_other_ways_to_a_sent_copy(mail_server: MailServer, tmp_path: Path, strategy: str) -> None:
     """``append`` uploads one copy after sending; ``server`` leaves it to the provider and adds nothing."""
-    bot = await run_sync(lambda: _bot(mail_server, tmp_path, sent_copy=strategy))
+    bot = _bot(mail_server, tmp_path, sent_copy=strategy)
     async with bot.running() as channel:
         await bot.send()
         answer = _answer((await bot.inbox.until_accepted(1))[0])

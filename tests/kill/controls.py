@@ -61,8 +61,8 @@ class _SendsFirst(_Around):
     async def complete(self, turn: Any, completion: Completion) -> Any:
         for new in completion.outbound:
             # The link is there: the message came over it.
-            await self._channel._server.take(  # noqa: SLF001
-                self._channel._connected(),  # noqa: SLF001
+            await self._channel._server.take(
+                self._channel._connected(),
                 Delivered(key=secrets.token_hex(16), conversation=new.session.conversation, text=new.text),
             )
         self._point("control.sent")

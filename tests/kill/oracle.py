@@ -43,6 +43,7 @@ class Evidence:
         deaths: How often the process was killed.
         queue: ``merge`` or ``each``.
         torn: Whether broken lines may stand in the histories.
+        unfiled: How many history lines still wait for their file.
     """
 
     said: Sequence[Saying]
@@ -54,6 +55,7 @@ class Evidence:
     deaths: int = 0
     queue: str = "each"
     torn: bool = False
+    unfiled: int = 0
 
 
 def problems(evidence: Evidence) -> list[str]:
@@ -115,6 +117,8 @@ def _effects(evidence: Evidence) -> list[str]:
 def _histories(evidence: Evidence) -> list[str]:
     """Each question stands in its history once, in order, and behind the last one of a turn its answer."""
     found: list[str] = []
+    if evidence.unfiled:
+        found.append(f"{evidence.unfiled} history lines never reached their file")
     for conversation, said in _said_in(evidence).items():
         lines: list[dict[str, str]] = []
         for raw in evidence.histories.get(conversation, ()):

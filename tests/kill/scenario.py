@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +29,7 @@ from tests.kill.oracle import Evidence, Saying
 __all__ = ["Nursery", "World"]
 
 REPOSITORY = Path(__file__).parents[2]
-_LIFE_LIMIT_S = 60.0
+_LIVES = 40
 
 
 class Nursery:
@@ -47,15 +46,13 @@ class Nursery:
             env={**os.environ, "PYTHONPATH": path},
         )
 
-    def live(self, run: Run, *, kill_after_s: float | None = None) -> int:
+    def live(self, run: Run) -> int:
         """One life of a gateway; returns how it ended (negative: by a signal)."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(asdict(run)) + "\n")
         self._process.stdin.flush()
-        pid = int(self._process.stdout.readline())
-        with _Ending(pid, _LIFE_LIMIT_S if kill_after_s is None else kill_after_s):
-            return int(self._process.stdout.readline())
+        return int(self._process.stdout.readline())
 
     def __enter__(self) -> Self:
         return self
@@ -70,20 +67,91 @@ class Nursery:
         self._process.wait()
 
 
-class _Ending:
-    """Kills a process after a while, unless it is done before."""
+class World:
+    """
+    People on a loopback server, and a gateway that is started, killed and started again.
 
-    def __init__(self, pid: int, after_s: float) -> None:
-        self._timer = subprocess.Popen(
-            [
-                sys.executable,
-                "-I",
-                "-S",
-                "-c",
-                "import os,select,sys;"
-                "select.select([0],[],[],float(sys.argv[2])) == ([],[],[]) and os.kill(int(sys.argv[1]),9)",
-                str(pid),
-                str(after_s),
-            ],
-            stdin=subprocess.PIPE,
+    Args:
+        folder: For everything; fresh.
+        nursery: Forks the gateways.
+        **run: What all lives have in common, see `Run`.
+    """
+
+    def __init__(self, folder: Path, nursery: Nursery, **run: object) -> None:
+        self.folder = folder
+        self.run = Run(folder=str(folder), **run)  # type: ignore[arg-type]
+        self.deaths = 0
+        self.torn = False
+        self._nursery = nursery
+        self._sayings: list[Saying] = []
+        self.server = FileLoopbackServer(folder / "server", redelivery=Redelivery(self.run.policy))
+        self.server.groups = set(GROUPS)
+
+    def say(self, person: str, words: str = "", *, conversation: str | None = None) -> int:
+        """Somebody says the next message."""
+        number = len(self._sayings) + 1
+        place = conversation or f"dm-{person}"
+        self.server.say(person, f"#{number} {words}".strip(), conversation=place, native_id=f"$say-{number}")
+        scope = f"room:{place}" if place in GROUPS else f"person:{person}"
+        self._sayings.append(Saying(number, place, words, scope))
+        return number
+
+    def burst(self, chance: random.Random, size: int) -> None:
+        """Several people say something in several conversations."""
+        for _ in range(size):
+            person = chance.choice(["ann", "bob", "cid"])
+            conversation = chance.choice([None, None, f"second-{person}", "room"])
+            words = chance.choice(["", "effect", "fact", "effect fact", "slow", "effect slow"])
+            self.say(person, words, conversation=conversation)
+
+    def live(self, **changes: object) -> int:
+        """One life of the gateway, until it is quiet or dies; returns how it ended."""
+        ended = self._nursery.live(replace(self.run, **changes))  # type: ignore[arg-type]
+        self.deaths += ended == -signal.SIGKILL
+        self.torn = self.torn or str(changes.get("die", "")).startswith("jsonl.torn")
+        return ended
+
+    def live_until_quiet(self) -> None:
+        """Lives without a planned death; the last one ends by itself."""
+        ended = self.live()
+        assert ended == 0, f"ended with {ended}: {self.log()[-3000:]}"
+
+    def log(self) -> str:
+        """What the gateways have logged."""
+        path = self.folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def evidence(self) -> Evidence:
+        """What the outside world has seen."""
+        return anyio.run(self._evidence)
+
+    async def _evidence(self) -> Evidence:
+        self.server.refresh()
+        home, clock = self.folder / "home", SystemClock()
+        memory = JsonlMemory(home, clock=clock)
+        histories: dict[str, list[bytes]] = {}
+        documents: dict[str, str] = {}
+        for saying in self._sayings:
+            path = memory.layout.history(SessionKey("loopback", saying.conversation))
+            histories[saying.conversation] = path.read_bytes().splitlines() if path.exists() else []
+            kind, _, name = saying.scope.partition(":")
+            scope = MemoryScope(ScopeKind.PERSON, name)
+            if kind == "room":
+                scope = MemoryScope(ScopeKind.ROOM, str(SessionKey("loopback", name)))
+            documents[saying.scope] = (await memory.load_global_memory(scope)).text
+        async with await SqliteWorkStore.open(home / "gateway.db", clock=clock) as store:
+            parked = await store.outbox(states=[OutboxState.UNKNOWN], limit=10_000)
+            stats = await store.stats()
+        effects = self.folder / "effects"
+        return Evidence(
+            said=self._sayings,
+            seen=[(each.conversation, each.text) for each in self.server.seen()],
+            effects=[int(line) for line in effects.read_text().split()] if effects.exists() else [],
+            histories=histories,
+            memory=documents,
+            parked=[row.message.text for row in parked],
+            deaths=self.deaths,
+            queue=self.run.queue,
+            torn=self.torn,
+            unfiled=stats.journal_lines,
         )

@@ -31,7 +31,10 @@ class TestAddresses:
         [
             ("alice@mail.test", [Mailbox("", "alice@mail.test")]),
             ("Alice (the (real) one) <Alice@MAIL.test>", [Mailbox("Alice", "alice@mail.test")]),
-            ('"bob@x.test, <evil@x.test>" <alice@mail.test>', [Mailbox("bob@x.test, <evil@x.test>", "alice@mail.test")]),
+            (
+                '"bob@x.test, <evil@x.test>" <alice@mail.test>',
+                [Mailbox("bob@x.test, <evil@x.test>", "alice@mail.test")],
+            ),
             ("a@x.test, b@x.test", [Mailbox("", "a@x.test"), Mailbox("", "b@x.test")]),
             ("(comment only)", []),
         ],
@@ -83,9 +86,15 @@ class TestEvidence:
             ("mx.mail.test; dmarc=pass header.from=mail.test", True),
             ("mx.mail.test 1; spf=none; dmarc=pass (p=REJECT) header.from=mail.test; dkim=fail", True),
             ("MX.Mail.Test; DMARC=Pass (ok) action=none header.from=Mail.Test", True),
-            ("mx.mail.test; spf=pass smtp.mailfrom=bounce+a=b@x.test; dmarc=pass header.from=mail.test", True),
+            (
+                "mx.mail.test; spf=pass smtp.mailfrom=bounce+a=b@x.test; dmarc=pass header.from=mail.test",
+                True,
+            ),
             ('mx.mail.test; dmarc=pass reason="a; dmarc=fail" header.from=mail.test', True),
-            ("mx.mail.test (evil; dmarc=pass header.from=mail.test); dmarc=fail header.from=mail.test", False),
+            (
+                "mx.mail.test (evil; dmarc=pass header.from=mail.test); dmarc=fail header.from=mail.test",
+                False,
+            ),
             ("mx.mail.test; spf=pass (x; dmarc=pass header.from=mail.test)", False),
             ('mx.mail.test; spf=pass reason="; dmarc=pass header.from=mail.test"', False),
             ("mx.mail.test; dmarc=pass header.from=evil.test", False),
@@ -162,14 +171,20 @@ class TestVerdict:
 
     @pytest.mark.parametrize(
         ("name", "value"),
-        [("auto-submitted", "no"), ("precedence", "first-class"), ("x-auto-response-suppress", "None"), ("return-path", "<a@b>")],
+        [
+            ("auto-submitted", "no"),
+            ("precedence", "first-class"),
+            ("x-auto-response-suppress", "None"),
+            ("return-path", "<a@b>"),
+        ],
     )
     def test_people_may_use_these_fields_too(self, name: str, value: str) -> None:
         """The harmless values of the same fields."""
         assert look((name, value)).refused is None
 
     @pytest.mark.parametrize(
-        "sender", ["MAILER-DAEMON", "postmaster", "no-reply", "noreply+x", "do-not-reply", "bounces-12", "bounce"]
+        "sender",
+        ["MAILER-DAEMON", "postmaster", "no-reply", "noreply+x", "do-not-reply", "bounces-12", "bounce"],
     )
     def test_robots_by_name(self, sender: str) -> None:
         """Addresses that nobody reads."""
@@ -234,7 +249,15 @@ class TestLimits:
         return AnswerLimiter(AnswerLimits(**zero | limits))
 
     @staticmethod
-    def ask(limiter: AnswerLimiter, name: str, *, minute: float = 0, sender: str = "a", thread: str = "t", listed: bool = True) -> bool:
+    def ask(
+        limiter: AnswerLimiter,
+        name: str,
+        *,
+        minute: float = 0,
+        sender: str = "a",
+        thread: str = "t",
+        listed: bool = True,
+    ) -> bool:
         at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
         return limiter.admit(name, sender=sender, thread=thread, listed=listed, at=at)
 

@@ -25,7 +25,7 @@ STREAM = (
     b"* OK hello {5}\r\n"
     b"* 1 FETCH (UID 3 BODY[] {12}\r\nab\r\n* 2 FET\n) FLAGS (\\Seen) BODY[HEADER] {0}\r\n)\r\n"
     b"\r\n"
-    b"* LIST () \"/\" {5}\r\na * b\r\n"
+    b'* LIST () "/" {5}\r\na * b\r\n'
     b"+ go on\n"
     b"A1 OK done\r\n"
 )
@@ -74,8 +74,16 @@ class TestParseFetch:
     @pytest.mark.parametrize(
         "response",
         [
-            (b'* 7 FETCH (UID 3 RFC822.SIZE 12 INTERNALDATE "17-Jul-1996 02:44:25 -0700" BODY[] ', b"x)y", b")"),
-            (b"* 7 fetch (BODY[] ", b"x)y", b' internaldate "17-JUL-1996 09:44:25 +0000" rfc822.size 12 uid 3)'),
+            (
+                b'* 7 FETCH (UID 3 RFC822.SIZE 12 INTERNALDATE "17-Jul-1996 02:44:25 -0700" BODY[] ',
+                b"x)y",
+                b")",
+            ),
+            (
+                b"* 7 fetch (BODY[] ",
+                b"x)y",
+                b' internaldate "17-JUL-1996 09:44:25 +0000" rfc822.size 12 uid 3)',
+            ),
             (b'* 7 FETCH (BODY[] "x)y" UID 3 RFC822.SIZE 12 INTERNALDATE "17-Jul-1996 09:44:25 +0000")',),
         ],
     )
@@ -87,7 +95,9 @@ class TestParseFetch:
 
     def test_flags_and_nil(self) -> None:
         """FLAGS is a set, and a body of NIL is none."""
-        found = parse_fetch((b'* 7 FETCH (FLAGS (\\Seen $Done) BODY[HEADER.FIELDS (FROM "TO")]<0> NIL UID 9)',))
+        found = parse_fetch(
+            (b'* 7 FETCH (FLAGS (\\Seen $Done) BODY[HEADER.FIELDS (FROM "TO")]<0> NIL UID 9)',)
+        )
 
         assert found == Fetched(7, uid=9, flags=frozenset({"\\Seen", "$Done"}))
 

@@ -1,0 +1,61 @@
+"""
+``make bench``: how quick and how small squidbot is, beside its goals and beside what it cannot do without.
+
+    python -m tests.bench [--quick] [--only NAME ...] [--json FILE]
+
+The floors are measured in the same run on the same machine, so their ratios can be compared where the figures
+cannot. Exit code 1 if a goal was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("ready", "size", "overhead", "throughput", "request", "matrix", "email")
+
+
+def main() -> int:
+    """Measure what was asked for and print the table."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "deploy")]
+    from tests.bench.rig import Rig
+    from tests.bench.table import Figure, as_json, as_table
+
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="few repetitions: to try the benchmark itself")
+    parser.add_argument("--only", action="append", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    arguments = parser.parse_args()
+
+    begun = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"· {time.monotonic() - begun:4.0f} s  {text}", file=sys.stderr, flush=True)
+
+    groups: list[tuple[str, list[Figure]]] = []
+    with Rig(quick=arguments.quick, say=say) as rig:
+        for name in arguments.only or NAMES:
+            say(name)
+            groups.append((name, importlib.import_module(f"tests.bench.{name}").measure(rig)))
+    machine = (
+        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.machine()}, {time.monotonic() - begun:.0f} s"
+    )
+    print(f"{machine}\n\n{as_table(groups)}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"machine": machine, "figures": as_json(groups)}, indent=1) + "\n")
+    missed = [figure.what for _, figures in groups for figure in figures if figure.missed]
+    print("\nall goals reached" if not missed else f"\nmissed: {'; '.join(missed)}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

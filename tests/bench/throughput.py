@@ -1,0 +1,33 @@
+"""The durable queue alone, under load; what is measured and how is told in `tests.bench.store`."""
+
+from __future__ import annotations
+
+import json
+
+from tests.bench.rig import Rig, in_child
+from tests.bench.table import Figure, Goal
+
+__all__ = ["measure"]
+
+
+def measure(rig: Rig) -> list[Figure]:
+    """200 sessions of 20 messages with a handler of 10 ms, and the same with each fsync 5 ms slower."""
+    load = {"sessions": 50} if rig.quick else {}
+    rig.say("4,000 messages through the store")
+    plain = in_child("tests.bench.store", json.dumps(load))
+    slow = in_child("tests.bench.store", json.dumps(load | {"fsync_delay_s": 0.005}))
+    figures = [
+        Figure("messages to their committed answers", plain["msg_s"], "/s", Goal(">=", 3000)),
+        Figure("the same until each was sent", plain["msg_s_sent"], "/s"),
+        Figure("order violations", plain["order_violations"], "", Goal("=", 0)),
+        Figure("accepting one: p99", plain["accept_ms"]["p99"], "ms"),
+        Figure("resident memory at most", plain["rss_mib"] * 2**20 / 1e6, "MB"),
+    ]
+    if "skipped" in slow:
+        return [*figures, Figure("with 5 ms more in each fsync", None, "/s", note=slow["skipped"])]
+    return [
+        *figures,
+        Figure("with 5 ms more in each fsync: messages to answers", slow["msg_s"], "/s"),
+        Figure("order violations then", slow["order_violations"], "", Goal("=", 0)),
+        Figure("accepting one then: p99", slow["accept_ms"]["p99"], "ms"),
+    ]

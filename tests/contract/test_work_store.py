@@ -1,0 +1,16 @@
+"""The SQLite store keeps the promises of the port."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import ManualClock
+from tests.contract.work_store import WorkStoreContract
+
+
+class TestSqlite(WorkStoreContract):
+    """All of them."""
+
+    async def opened(self, folder: Path, clock: ManualClock) -> SqliteWorkStore:
+        return await SqliteWorkStore.open(folder / "gateway.db", clock=clock)

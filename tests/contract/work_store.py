@@ -1,0 +1,56 @@
+"""
+What every `WorkStore` promises, as tests. An adapter is held to it by a subclass that says how it is opened.
+
+Tests take ``store`` and ``clock`` and nothing of the adapter; the clock stands still until a test moves it.
+`test_work_store.py` runs them for SQLite, and `test_work_store_catches.py` shows on broken stores that they
+do not pass by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.work.port import WorkStore
+from tests.clock import ManualClock
+from tests.contract import work_store_data as data
+from tests.contract.work_store_care import CareContract
+from tests.contract.work_store_sends import SendsContract
+from tests.contract.work_store_turns import TurnsContract
+
+__all__ = ["WorkStoreContract"]
+
+
+class WorkStoreContract(TurnsContract, SendsContract, CareContract):
+    """All promises. A subclass implements `opened`."""
+
+    async def opened(self, folder: Path, clock: ManualClock) -> WorkStore:
+        """Open the store that lives in ``folder``; a second call after ``aclose`` finds what was there."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock()
+
+    @pytest.fixture
+    async def store(self, tmp_path: Path, clock: ManualClock) -> AsyncIterator[WorkStore]:
+        store = await self.opened(tmp_path, clock)
+        yield store
+        await store.aclose()
+
+    async def test_everything_is_there_after_a_restart(self, tmp_path: Path, clock: ManualClock):
+        """What was accepted, claimed, recorded, answered and sent is the same when the store is opened again."""
+
+        store = await self.opened(tmp_path, clock)
+        await data.accept(store, "a", "b", "c")
+        await data.answer(store, await data.claim(store))
+        kept = [await store.inbox(), await store.outbox(), await store.journal()]
+        await store.aclose()
+        store = await self.opened(tmp_path, clock)
+        try:
+            assert [await store.inbox(), await store.outbox(), await store.journal()] == kept
+            assert await store.position("matrix", data.BOT, "next_batch") == "s3"
+        finally:
+            await store.aclose()

@@ -1,0 +1,254 @@
+"""The promises of `WorkStore` about starting, looking, mending, forgetting, and leases."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.work.port import WorkStore
+from gateway.work.states import IllegalMove, InboxState, OutboxState
+from tests.clock import ManualClock
+from tests.contract.work_store_data import (
+    BOT,
+    OTHER,
+    ROOM,
+    accept,
+    answer,
+    answered,
+    claim,
+    out,
+    pending,
+    step,
+)
+
+__all__ = ["CareContract"]
+
+DAY_S = 86_400
+
+
+class CareContract:
+    """Everything that is not the way of a message."""
+
+    async def test_open_sessions_are_those_with_something_to_do(self, store: WorkStore, clock: ManualClock):
+        """Each session with a waiting head comes once, with the seconds until it is due."""
+        await accept(store, "a", "b")
+        await accept(store, "x", session=OTHER)
+        await store.accept("matrix", BOT, [pending("i", ignore="no")], {})
+        await store.retry(await claim(store), "later", delay_s=40, deferral=True)
+        assert dict(await store.open_sessions()) == {ROOM: pytest.approx(40), OTHER: 0.0}
+        running = await claim(store, OTHER)
+        assert [session for session, _ in await store.open_sessions()] == [ROOM]
+        await store.recover()
+        assert len(await store.open_sessions()) == 2
+        del running
+        clock.advance(41)
+        for session in (ROOM, ROOM, OTHER):
+            await answer(store, await claim(store, session))
+        assert await store.open_sessions() == []
+
+    async def test_rows_are_shown_newest_first(self, store: WorkStore, clock: ManualClock):
+        """By states, by session and up to a limit; without states all but the ignored."""
+        await accept(store, "a", "b")
+        await accept(store, "x", session=OTHER)
+        await store.accept("matrix", BOT, [pending("i", ignore="no")], {})
+        await answer(store, await claim(store))
+
+        async def names(**by):
+            return [row.message.native_id for row in await store.inbox(**by)]
+
+        assert await names() == ["x", "b", "a"]
+        assert await names(limit=2) == ["x", "b"]
+        assert await names(session=ROOM) == ["b", "a"]
+        assert await names(states=[InboxState.IGNORED]) == ["i"]
+        assert await names(states=[InboxState.READY]) == ["x", "b"]
+        assert await names(states=[InboxState.ANSWERED, InboxState.READY], limit=2) == ["x", "b"]
+        assert await names(states=[InboxState.ANSWERED, InboxState.READY], session=ROOM) == ["b", "a"]
+        await store.post([out("p")])
+        assert [row.message.text for row in await store.outbox()] == ["p", "answer to a"]
+        assert [row.message.text for row in await store.outbox(limit=1)] == ["p"]
+        assert await store.outbox(states=[OutboxState.SENT]) == []
+
+    async def test_one_row_with_what_was_sent_for_it(self, store: WorkStore, clock: ManualClock):
+        """Every row of a merged turn shows the turn's answers."""
+        first, second = await accept(store, "a", "b")
+        rows = await answer(store, await claim(store, merge=2), "one", "two")
+        for accepted in (first, second):
+            found = await store.inbox_row(accepted.id)
+            assert found is not None
+            assert (found[0].message.native_id, found[1]) == (accepted.message.native_id, rows)
+        assert await store.inbox_row(999) is None
+
+    async def test_a_dead_message_can_be_tried_again(self, store: WorkStore, clock: ManualClock):
+        """It is READY with fresh counters and before what came after it; its turn is another one."""
+        await accept(store, "a", "b")
+        turn = await claim(store)
+        await store.retry(turn, "x", delay_s=0, deferral=True)
+        turn = await claim(store)
+        await store.bury(turn, "no", [out("sorry")])
+        assert await store.requeue(turn.head.id) == ROOM
+        again = await claim(store, merge=5)
+        assert [row.message.native_id for row in again.rows] == ["a", "b"]
+        assert (again.attempts, again.deferrals, again.head.error) == (1, 0, None)
+        assert again.id != turn.id
+        (row,) = await answer(store, again)
+        await store.sending(row)
+        await store.sent(row, "$1")
+        assert {found.state for found in await store.inbox()} == {InboxState.SETTLED}, (
+            "the apology blocked it"
+        )
+
+    async def test_sends_that_failed_can_be_tried_again(self, store: WorkStore, clock: ManualClock):
+        """DEAD and UNKNOWN answers become PENDING with fresh counters; what was sent stays sent."""
+        sent, dead, unknown = await answered(store, "a", "1", "2", "3")
+        for row in (sent, dead, unknown):
+            await store.sending(row)
+        await store.sent(sent, "$1")
+        await store.send_failed(dead, "403", delay_s=None)
+        await store.uncertain(unknown)
+        await store.park(unknown, "?")
+        inbox_id = sent.inbox_id
+        assert inbox_id is not None
+        assert await store.requeue(inbox_id) == ROOM
+        states = {row.message.text: (row.state, row.attempts) for row in await store.outbox()}
+        assert states == {
+            "1": (OutboxState.SENT, 1),
+            "2": (OutboxState.PENDING, 0),
+            "3": (OutboxState.PENDING, 0),
+        }
+        for _ in range(2):
+            (row,) = await store.next_sends("matrix", BOT)
+            await store.sending(row)
+            await store.sent(row, f"again{row.id}")
+        assert (await store.inbox())[0].state is InboxState.SETTLED
+
+    async def test_there_is_nothing_to_requeue_elsewhere(self, store: WorkStore, clock: ManualClock):
+        """A waiting, a running, a settled, an ignored or an unknown message stays what it is."""
+        (waiting,) = await accept(store, "a")
+        assert await store.requeue(waiting.id) is None
+        turn = await claim(store)
+        assert await store.requeue(waiting.id) is None
+        (row,) = await answer(store, turn)
+        assert await store.requeue(waiting.id) is None
+        await store.sending(row)
+        await store.sent(row, "$1")
+        assert await store.requeue(waiting.id) is None
+        (ignored,) = await store.accept("matrix", BOT, [pending("i", ignore="no")], {})
+        assert await store.requeue(ignored.id) is None
+        assert await store.requeue(999) is None
+
+    async def test_a_message_can_be_given_up(self, store: WorkStore, clock: ManualClock):
+        """A READY or DEAD one becomes IGNORED without its text; a turn loses the row and keeps the others."""
+        first, second, _ = await accept(store, "a", "b", "c")
+        turn = await claim(store, merge=2)
+        await store.step_finished(turn, step(0, result={}))
+        assert await store.drop(first.id) is False, "it is running"
+        await store.release(turn)
+        assert await store.drop(first.id) is True
+        assert await store.drop(first.id) is False
+        (ignored,) = await store.inbox(states=[InboxState.IGNORED])
+        assert (ignored.id, ignored.message.text, ignored.error) == (first.id, "", "dropped")
+        rest = await claim(store, merge=5)
+        assert [row.id for row in rest.rows] == [second.id]
+        assert len(await store.steps(rest)) == 1
+        await store.bury(rest, "no", [out("sorry")])
+        assert await store.drop(second.id) is True
+        assert [row.state for row in await store.outbox()] == [OutboxState.DEAD]
+        assert await store.drop(999) is False
+
+    async def test_unsent_answers_are_given_up_with_their_message(self, store: WorkStore, clock: ManualClock):
+        """What was not sent becomes DEAD; a send that was under way and arrived is sent all the same."""
+        first, second = await answered(store, "a", "1", "2")
+        await store.sending(first)
+        assert first.inbox_id is not None
+        assert await store.drop(first.inbox_id) is True
+        assert {row.state for row in await store.outbox()} == {OutboxState.DEAD}
+        with pytest.raises(IllegalMove):
+            await store.sending(second)
+        await store.send_failed(first, "too late", delay_s=5)
+        assert {row.state for row in await store.outbox()} == {OutboxState.DEAD}
+        await store.sent(first, "$1")
+        assert [row.state for row in await store.outbox()] == [OutboxState.DEAD, OutboxState.SENT]
+
+    async def test_a_reset_drops_what_waits(self, store: WorkStore, clock: ManualClock):
+        """Waiting messages and lines on their way to the history are gone; other sessions keep theirs."""
+        await answered(store, "a")
+        await answered(store, "x", session=OTHER)
+        await accept(store, "b", "c")
+        await store.retry(await claim(store), "later", delay_s=5, deferral=True)
+        await accept(store, "y", session=OTHER)
+        await store.reset_session(ROOM)
+        clock.advance(10)
+        assert await store.claim(ROOM) is None
+        assert await store.journal(ROOM) == []
+        assert len(await store.journal(OTHER)) == 2
+        assert (await claim(store, OTHER)).head.message.native_id == "y"
+        assert {row.message.text for row in await store.inbox(states=[InboxState.IGNORED])} == {""}
+
+    async def test_counts_and_ages(self, store: WorkStore, clock: ManualClock):
+        """Every state is counted, also with 0; ages are those of the oldest open rows."""
+        empty = await store.stats()
+        assert set(empty.inbox) == set(InboxState)
+        assert set(empty.outbox) == set(OutboxState)
+        assert {*empty.inbox.values(), *empty.outbox.values(), empty.journal_lines} == {0}
+        assert (empty.oldest_unanswered_s, empty.oldest_unsent_s) == (None, None)
+        await accept(store, "a", "b")
+        await answer(store, await claim(store))
+        clock.advance(7)
+        await accept(store, "c")
+        stats = await store.stats()
+        assert (stats.inbox[InboxState.ANSWERED], stats.inbox[InboxState.READY]) == (1, 2)
+        assert (stats.outbox[OutboxState.PENDING], stats.journal_lines) == (1, 2)
+        assert (stats.oldest_unanswered_s, stats.oldest_unsent_s) == (pytest.approx(7), pytest.approx(7))
+
+    async def test_what_ended_long_ago_is_forgotten(self, store: WorkStore, clock: ManualClock):
+        """Texts of ended rows go, those of open ones stay, and the keys of all stay."""
+        (row,) = await answered(store, "done", "answer")
+        await store.sending(row)
+        await store.sent(row, "$1")
+        (open_row,) = await answered(store, "open", "unsent", session=OTHER)
+        await accept(store, "waiting")
+        clock.advance(10 * DAY_S)
+        await answered(store, "young")
+        assert await store.prune(older_than_s=5 * DAY_S) == 2
+        assert await store.prune(older_than_s=5 * DAY_S) == 0
+        texts = {found.message.native_id: found.message.text for found in await store.inbox()}
+        assert texts == {
+            "done": "",
+            "open": "text of open",
+            "waiting": "text of waiting",
+            "young": "text of young",
+        }
+        sent = {found.message.id: found.message.text for found in await store.outbox()}
+        assert (sent[row.message.id], sent[open_row.message.id]) == ("", "unsent")
+        assert await accept(store, "done", "open", "young") == []
+
+    async def test_what_was_forgotten_cannot_be_tried_again(self, store: WorkStore, clock: ManualClock):
+        """A dead message without its text has nothing to be answered."""
+        await accept(store, "a")
+        turn = await claim(store)
+        await store.bury(turn, "no")
+        clock.advance(10)
+        assert await store.prune(older_than_s=5) == 1
+        assert await store.requeue(turn.head.id) is None
+
+    async def test_a_lease_has_one_holder(self, store: WorkStore, clock: ManualClock):
+        """It is taken until it ends or is given back; its fence grows with each new holder only."""
+        first = await store.lease("matrix", holder="a", ttl_s=30)
+        assert first is not None
+        assert await store.lease("matrix", holder="b", ttl_s=30) is None
+        assert await store.lease("email", holder="b", ttl_s=30) is not None
+        clock.advance(20)
+        assert await store.lease("matrix", holder="a", ttl_s=30) == first
+        clock.advance(29)
+        assert await store.lease("matrix", holder="b", ttl_s=30) is None
+        clock.advance(1)
+        second = await store.lease("matrix", holder="b", ttl_s=30)
+        assert second is not None
+        assert second > first
+        assert await store.lease("matrix", holder="a", ttl_s=30) is None
+        await store.release_lease("matrix", holder="a")
+        assert await store.lease("matrix", holder="a", ttl_s=30) is None
+        await store.release_lease("matrix", holder="b")
+        third = await store.lease("matrix", holder="a", ttl_s=30)
+        assert third is not None
+        assert third > second
+        await store.release_lease("nothing", holder="a")

@@ -1,0 +1,108 @@
+"""A Matrix account for the channel in integration tests, and what a test does with people and rooms."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import anyio.to_thread
+
+from agent_core.messages import OutboundMessage, SessionKey
+from channels.base import LinkState
+from channels.matrix.channel import MatrixChannel
+from channels.matrix.config import MatrixConfig
+from gateway.clock import SystemClock
+from tests.inbox_double import MemoryInbox, running
+
+__all__ = ["Bot", "bodies", "bot_joined", "call", "joined_room", "wait_until"]
+
+
+async def call(function, *args, **kwargs):
+    """The peers block; they run in a thread."""
+    return await anyio.to_thread.run_sync(partial(function, *args, **kwargs), abandon_on_cancel=True)
+
+
+class Bot:
+    """A Matrix account for the channel, its state folder and its inbox, which survive the channel."""
+
+    def __init__(self, credentials, url, folder, **settings):
+        self.credentials = credentials
+        self.user_id = credentials.user_id
+        self.url = url
+        self.folder = folder
+        self.settings = settings
+        self.inbox = MemoryInbox()
+        self.marks = 0
+
+    def config(self, **changes):
+        settings = {
+            "homeserver": self.url,
+            "user_id": self.user_id,
+            "password": self.credentials.password,
+            **self.settings,
+            **changes,
+        }
+        return MatrixConfig(**settings)
+
+    def channel(self, **changes):
+        return MatrixChannel("matrix", self.config(**changes), state_dir=self.folder, clock=SystemClock())
+
+    @asynccontextmanager
+    async def up(self, **changes):
+        """A channel that runs and has caught up."""
+        channel = self.channel(**changes)
+        self.inbox.states.clear()
+        try:
+            async with running(channel, self.inbox) as run:
+                channel.test_run = run
+                with anyio.fail_after(30):
+                    while self.inbox.state is not LinkState.UP and not run.ended.is_set():
+                        await anyio.sleep(0.01)
+                if run.error is not None:
+                    raise run.error
+                yield channel
+        finally:
+            await channel.aclose()
+
+    def message(self, room, text="an answer", **fields):
+        values = {
+            "id": secrets.token_hex(8),
+            "channel": "matrix",
+            "account": self.user_id,
+            "session": SessionKey("matrix", room),
+            "text": text,
+            "created_at": SystemClock().now(),
+        }
+        return OutboundMessage(**{**values, **fields})
+
+    async def mark(self):
+        self.marks += 1
+
+
+async def joined_room(user, bot, *, version=None, direct=True, name=None):
+    """A room with the bot in it; the channel runs and takes the invitation."""
+    room = await call(user.create_room, [bot.user_id], is_direct=direct, room_version=version, name=name)
+    with anyio.fail_after(15):
+        while bot.user_id not in await call(user.members, room):
+            await anyio.sleep(0.05)
+    return room
+
+
+async def bodies(user, room, sender):
+    return [event.body for event in await call(user.history, room, limit=500) if event.sender == sender]
+
+
+async def wait_until(user, condition, *, within_s=15):
+    with anyio.fail_after(within_s):
+        while not condition():
+            await call(user.sync, 1.0)
+
+
+def bot_joined(user, room, user_id):
+    deadline = time.monotonic() + 15
+    while user_id not in user.members(room):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

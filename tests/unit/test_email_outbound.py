@@ -1,0 +1,316 @@
+"""Threads, ids, outgoing mails and settings: all pure."""
+
+from __future__ import annotations
+
+import email
+from datetime import UTC, datetime
+from email.header import decode_header, make_header
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
+from channels.base import DeliveryFailed
+from channels.email.config import EmailConfig
+from channels.email.intake import Intake, OwnCopy, read_arrival
+from channels.email.limits import AnswerLimiter
+from channels.email.outbound import compose
+from channels.email.threads import (
+    is_own_id,
+    message_id_of,
+    native_id_of,
+    recipient_of,
+    reply_references,
+    session_of,
+    thread_tag,
+)
+
+BOT = "bot@mail.test"
+SESSION = session_of("email", "ab" * 12, "alice@mail.test")
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    return {
+        "address": "Bot@Mail.test",
+        "username": "bot",
+        "password": "secret-pw",
+        "imap": {"host": "mail.test", "port": 993},
+        "smtp": {"host": "mail.test"},
+        "allow_from": ["alice@mail.test"],
+        "trusted_authserv_ids": ["MX.mail.test"],
+    } | changes
+
+
+def row(key: str = "k1", text: str = "Hello", **changes: Any) -> OutboundMessage:
+    values: dict[str, Any] = {
+        "id": key,
+        "channel": "email",
+        "account": BOT,
+        "session": SESSION,
+        "text": text,
+        "created_at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        "context": {
+            "message_id": "<q@x>",
+            "subject": "Lunch",
+            "references": ["<r@x>"],
+            "reply_to": "al@mail.test",
+        },
+    }
+    return OutboundMessage(**values | changes)
+
+
+def sent(message: OutboundMessage, *, self_copy: bool = True) -> Any:
+    return email.message_from_bytes(compose(message, address=BOT, self_copy=self_copy).raw)
+
+
+class TestThreads:
+    def test_the_head_of_the_chain_names_the_thread(self) -> None:
+        """First mail, answer and follow-up have one tag; another first mail has another."""
+        first = thread_tag("<a@x>", (), account=BOT)
+        own = message_id_of("k1", session_of("email", first, "alice@mail.test"), account=BOT)
+
+        assert thread_tag("<c@x>", ("<a@x>", own), account=BOT) == first
+        assert thread_tag("<c@x>", ("<a@x>",), account=BOT) == first
+        assert thread_tag("<c@x>", (own,), account=BOT) == first, "In-Reply-To alone"
+        assert thread_tag("<b@x>", (), account=BOT) != first
+
+    def test_ids_are_fixed_by_the_row(self) -> None:
+        """The same row has the same id, another row another, and strangers' ids are not ours."""
+        one = message_id_of("k1", SESSION, account=BOT)
+
+        assert one == message_id_of("k1", SESSION, account=BOT)
+        assert one != message_id_of("k2", SESSION, account=BOT)
+        assert is_own_id(one, account=BOT)
+        assert not is_own_id(one, account="bot@other.test")
+        assert not is_own_id("<a@mail.test>", account=BOT)
+
+    def test_a_session_is_a_thread_and_a_person(self) -> None:
+        """Who names a foreign thread gets a session of his own, and the key says where to write."""
+        other = session_of("email", "ab" * 12, "bob@mail.test")
+
+        assert other != SESSION
+        assert recipient_of(SESSION) == "alice@mail.test"
+        assert recipient_of(SessionKey("email", "alice@mail.test")) == "alice@mail.test"
+        assert recipient_of(SessionKey("heartbeat", "owner")) is None
+        assert SessionKey.parse(str(SESSION)) == SESSION
+
+    def test_identity_of_a_mail(self) -> None:
+        """Id and sender, with proof apart from without; the digest where there is no id."""
+        real = native_id_of("<a@x>", "alice@mail.test", "d1", verified=True)
+
+        assert real == native_id_of("<a@x>", "alice@mail.test", "d2", verified=True)
+        assert real != native_id_of("<a@x>", "bob@mail.test", "d1", verified=True)
+        assert real != native_id_of("<a@x>", "alice@mail.test", "d1", verified=False)
+        assert native_id_of(None, "a", "d1", verified=True) != native_id_of(None, "a", "d2", verified=True)
+
+    @given(st.lists(st.integers(0, 99), max_size=60))
+    def test_reply_references(self, numbers: list[int]) -> None:
+        """The first and the newest stay, the answered one is last, nothing twice."""
+        chain = list(dict.fromkeys(f"<{number}@x>" for number in numbers))
+        result = reply_references(chain, "<last@x>")
+
+        assert result[0] == (chain[0] if chain else "<last@x>")
+        assert result[-1] == "<last@x>"
+        assert len(result) <= 21
+        assert len(set(result)) == len(result)
+
+
+class TestCompose:
+    def test_an_answer(self) -> None:
+        """Both versions, the thread, the marks of an automatic answer, the envelope."""
+        outgoing = compose(row(text="**Hi** ü\n\n<script>x</script>"), address=BOT, self_copy=True)
+        mail = email.message_from_bytes(outgoing.raw)
+        plain, html = mail.get_payload()
+
+        assert mail["Message-ID"] == outgoing.message_id
+        assert mail["In-Reply-To"] == "<q@x>"
+        assert mail["References"] == "<r@x> <q@x>"
+        assert mail["Subject"] == "Re: Lunch"
+        assert mail["Date"] == "Fri, 02 Jan 2026 03:04:05 +0000"
+        assert mail["Auto-Submitted"] == "auto-replied"
+        assert (mail["From"], mail["To"]) == (BOT, "al@mail.test")
+        assert (
+            plain.get_payload(decode=True).decode().replace("\r\n", "\n") == "**Hi** ü\n\n<script>x</script>"
+        )
+        assert "<strong>Hi</strong> ü" in html.get_payload(decode=True).decode()
+        assert "<script>" not in html.get_payload(decode=True).decode()
+        assert outgoing.envelope.sender == BOT
+        assert outgoing.envelope.recipient == "al@mail.test"
+        assert outgoing.envelope.copies == ("bot+sent@mail.test", BOT)
+        assert b"\n" not in outgoing.raw.replace(b"\r\n", b"")
+        assert max(map(len, outgoing.raw.split(b"\r\n"))) < 300
+
+    def test_the_same_row_gives_the_same_bytes(self) -> None:
+        """An attempt that is repeated hands in the same mail."""
+        assert compose(row(), address=BOT, self_copy=True) == compose(row(), address=BOT, self_copy=True)
+        assert compose(row(), address=BOT, self_copy=False).envelope.copies == ()
+
+    @pytest.mark.parametrize(
+        ("subject", "expected"),
+        [
+            ("Lunch", "Re: Lunch"),
+            ("RE: Lunch", "RE: Lunch"),
+            ("Aw: Essen", "Aw: Essen"),
+            ("Re[2]: x", "Re[2]: x"),
+            ("", "Re: (no subject)"),
+            ("a\r\nBcc: victim@x.test", "Re: a Bcc: victim@x.test"),
+            ("Grüße " * 40, "Re: " + ("Grüße " * 40)[:195] + "…"),
+            ("=?utf-8?q?x?=", "Re: =?utf-8?q?x?="),
+        ],
+    )
+    def test_subjects(self, subject: str, expected: str) -> None:
+        """One Re:, one line, bounded, and nobody else's header in it."""
+        mail = sent(row(context={"message_id": "<q@x>", "subject": subject, "reply_to": "al@mail.test"}))
+
+        assert str(make_header(decode_header(mail["Subject"]))) == expected
+        assert mail["Bcc"] is None
+        assert all(len(word) <= 75 for word in mail["Subject"].split())
+
+    def test_what_answers_nothing(self) -> None:
+        """An alert goes to the person in the session, is auto-generated, and takes its subject from its text."""
+        mail = sent(row(text="# Disk *full*\n\nreally", kind=OutboundKind.ALERT, context={}))
+
+        assert (mail["To"], mail["Subject"]) == ("alice@mail.test", "Disk *full")
+        assert mail["Auto-Submitted"] == "auto-generated"
+        assert mail["In-Reply-To"] is None
+
+    def test_foreign_ids_are_checked(self) -> None:
+        """Broken ids and garbage in the context do not reach the header."""
+        context = {
+            "message_id": "<a\r\nX: y>",
+            "references": ["<b@x>", 7, "<c d>"],
+            "reply_to": "al@mail.test",
+            "subject": "s",
+        }
+        mail = sent(row(context=context))
+
+        assert mail["In-Reply-To"] is None
+        assert mail["References"] == "<b@x>"
+
+    @pytest.mark.parametrize("reply_to", ["a@b@c", "x\r\n@y.test", "älice@mail.test"])
+    def test_nobody_to_write_to(self, reply_to: str) -> None:
+        """Then it fails for good, in words."""
+        with pytest.raises(DeliveryFailed):
+            compose(row(context={"reply_to": reply_to}), address=BOT, self_copy=True)
+        with pytest.raises(DeliveryFailed):
+            compose(row(context={}, session=SessionKey("email", "x")), address=BOT, self_copy=True)
+
+    @given(st.text(max_size=200))
+    def test_any_text_survives(self, text: str) -> None:
+        """The plain version holds what was written, up to line ends."""
+        mail = sent(row(text=text))
+        plain = mail.get_payload()[0].get_payload(decode=True).decode("utf-8", "surrogatepass")
+
+        assert plain.splitlines() == text.encode("utf-8", "replace").decode().splitlines()
+
+
+class TestIntake:
+    @staticmethod
+    def take(raw: bytes, **changes: Any) -> Any:
+        config = EmailConfig.model_validate(settings(sender_verification="off", **changes))
+        intake = Intake("email", config, AnswerLimiter(config.limits))
+        arrival = read_arrival(7, datetime(2026, 1, 1, tzinfo=UTC), raw, whole=True)
+        return intake.take(arrival, uidvalidity=3)
+
+    def test_a_message(self) -> None:
+        """Who, what, where it belongs and what an answer needs."""
+        message = self.take(
+            b"From: Al <Alice@mail.test>\nTo: bot@mail.test, carol@mail.test\nSubject: Lunch\nMessage-ID: <q@x>\n"
+            b"References: <r@x>\nReply-To: al@mail.test\n\nShall we?\n"
+        )
+
+        assert (message.sender.address, message.sender.name, message.text) == (
+            "alice@mail.test",
+            "Al",
+            "Shall we?",
+        )
+        assert message.audience == "group"
+        assert message.context == {
+            "uid": 7,
+            "uidvalidity": 3,
+            "message_id": "<q@x>",
+            "references": ["<r@x>"],
+            "subject": "Lunch",
+            "reply_to": "al@mail.test",
+        }
+
+    def test_the_context_is_enough_for_an_answer(self) -> None:
+        """What comes in goes back into the thread."""
+        message = self.take(
+            b"From: alice@mail.test\nTo: bot@mail.test\nSubject: Lunch\nMessage-ID: <q@x>\n\nhi\n"
+        )
+        mail = sent(row(context=message.context, session=message.session))
+
+        assert (mail["In-Reply-To"], mail["Subject"], mail["To"]) == ("<q@x>", "Re: Lunch", "alice@mail.test")
+        raw = compose(row(context=message.context, session=message.session), address=BOT, self_copy=True).raw
+        assert isinstance(self.take(raw), OwnCopy)
+
+    def test_texts_that_are_none(self) -> None:
+        """A subject speaks for an empty mail, and attachments are named."""
+        head = b"From: alice@mail.test\nTo: bot@mail.test\n"
+        named = self.take(
+            head
+            + b"Content-Type: multipart/mixed; boundary=b\n\n--b\n\nlook\n--b\nContent-Type: application/pdf; name=a.pdf\n\n"
+            + b"x" * 12_000
+            + b"\n--b--\n"
+        )
+
+        assert self.take(head + b"Subject: Only this\n\n").text == "Only this"
+        assert self.take(head + b"\n").text == "(an empty mail)"
+        assert named.text == "look\n\n[Attached, but not read: a.pdf (application/pdf, 12 kB)]"
+
+    def test_no_message_id(self) -> None:
+        """A mail without an id has an identity, a session, and an answer that threads to nothing."""
+        raw = b"From: alice@mail.test\nTo: bot@mail.test\nSubject: s\n\nhi\n"
+        message = self.take(raw)
+        again = self.take(b"Received: somewhere else\n" + raw)
+
+        assert message.native_id == again.native_id
+        assert message.session == again.session
+        assert sent(row(context=message.context))["In-Reply-To"] is None
+
+
+class TestConfig:
+    def test_a_usual_one(self) -> None:
+        """Defaults, normal forms, and a password that is not shown."""
+        config = EmailConfig.model_validate(settings())
+
+        assert (config.address, config.imap.security, config.smtp.security) == (
+            "bot@mail.test",
+            "tls",
+            "starttls",
+        )
+        assert (config.imap.port, config.smtp.port, config.queue) == (993, 587, "each")
+        assert config.trusted_authserv_ids == ("mx.mail.test",)
+        assert "secret-pw" not in repr(config)
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"imap": {"host": "h", "security": "starttls"}}, "use security: tls"),
+            ({"imap": {"host": "mail.test", "security": "none"}}, "in the clear"),
+            ({"smtp": {"host": "10.0.0.1", "security": "none"}}, "in the clear"),
+            ({"smtp": {"host": "h", "port": 0}}, "greater than or equal to 1"),
+            ({"address": "bot"}, "not a mail address"),
+            ({"trusted_authserv_ids": []}, "trusted_authserv_ids"),
+            ({"adress": "x"}, "Extra inputs"),
+            ({"limits": {"sender_per_hour": -1}}, "greater than or equal to 0"),
+            ({"queue": "all"}, "merge"),
+        ],
+    )
+    def test_mistakes_are_named(self, changes: dict[str, Any], words: str) -> None:
+        """What cannot work is said at once, with the remedy."""
+        with pytest.raises(ValidationError) as caught:
+            EmailConfig.model_validate(settings(**changes))
+
+        assert words in str(caught.value)
+        assert "secret-pw" not in str(caught.value)
+
+    def test_this_machine_may_do_without_tls(self) -> None:
+        """Loopback is not the network; verification off needs no trusted servers."""
+        for host in ("localhost", "127.0.0.1", "::1"):
+            EmailConfig.model_validate(settings(imap={"host": host, "security": "none"}))
+        EmailConfig.model_validate(settings(trusted_authserv_ids=[], sender_verification="off"))

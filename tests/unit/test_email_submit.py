@@ -1,0 +1,221 @@
+"""Submission against a scripted SMTP server: every step can fail, and each failure means one thing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from channels.base import (
+    ChannelAuthFailed,
+    ChannelError,
+    ChannelMisconfigured,
+    ChannelUnavailable,
+    DeliveryFailed,
+    DeliveryUncertain,
+)
+from channels.email.config import EmailConfig
+from channels.email.outbound import Envelope
+from channels.email.submit import Submitter
+
+ENVELOPE = Envelope("bot@mail.test", "alice@mail.test", ("bot+sent@mail.test", "bot@mail.test"))
+SILENCE = "…"
+HANG_UP = "✂"
+
+
+@pytest.fixture
+def anyio_backend(virtual_backend: object) -> object:
+    return virtual_backend
+
+
+class Post:
+    """What the server answers, by the beginning of a command, and what it has taken."""
+
+    def __init__(self, **answers: str) -> None:
+        self.answers = answers
+        self.commands: list[str] = []
+        self.taken: list[bytes] = []
+        self.uncertain_before: list[str] = []
+
+    async def uncertain(self) -> None:
+        self.uncertain_before.append(self.commands[-1])
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._say(writer, self.answers.get("greeting", "220 hello"))
+            while line := (await reader.readline()).decode().rstrip("\r\n"):
+                self.commands.append(line)
+                await self._command(line, reader, writer)
+        except (ConnectionError, EOFError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    async def _command(self, line: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for beginning, answer in self.answers.items():
+            if line.upper().startswith(beginning.replace("_", " ").upper()) and beginning != "end":
+                return await self._say(writer, answer)
+        if line.startswith("EHLO"):
+            return await self._say(writer, "250-mail.test\r\n250-SIZE 100000\r\n250 AUTH PLAIN")
+        if line == "DATA":
+            await self._say(writer, "354 go on")
+            self.taken.append(await reader.readuntil(b"\r\n.\r\n"))
+            return await self._say(writer, self.answers.get("end", "250 taken"))
+        await self._say(writer, "235 ok" if line.startswith("AUTH") else "250 ok")
+
+    async def _say(self, writer: asyncio.StreamWriter, answer: str) -> None:
+        if answer == SILENCE:
+            await asyncio.sleep(100_000)
+        if answer == HANG_UP:
+            raise EOFError
+        writer.write(answer.encode() + b"\r\n")
+        await writer.drain()
+
+
+@asynccontextmanager
+async def submitter(post: Post) -> AsyncIterator[Submitter]:
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        await post.serve(reader, writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield Submitter(
+            EmailConfig.model_validate(
+                {
+                    "address": "bot@mail.test",
+                    "username": "bot",
+                    "password": "pw-secret",
+                    "imap": {"host": "127.0.0.1", "port": 1, "security": "none"},
+                    "smtp": {"host": "127.0.0.1", "port": port, "security": "none"},
+                    "sender_verification": "off",
+                }
+            )
+        )
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+
+
+async def submit(
+    post: Post, envelope: Envelope = ENVELOPE, raw: bytes = b"Subject: x\r\n\r\n.dot\r\n"
+) -> None:
+    async with submitter(post) as door:
+        await door.submit(envelope, raw, context=None, uncertain=post.uncertain)
+
+
+async def test_the_steps_of_a_submission() -> None:
+    """Sender, person, one copy, the point of no return, the mail; the name of this machine stays here."""
+    post = Post()
+    await submit(post)
+
+    assert post.commands[0] == "EHLO mail.test"
+    assert post.commands[2:6] == [
+        "MAIL FROM:<bot@mail.test>",
+        "RCPT TO:<alice@mail.test>",
+        "RCPT TO:<bot+sent@mail.test>",
+        "DATA",
+    ]
+    assert post.uncertain_before == ["RCPT TO:<bot+sent@mail.test>"]
+    assert post.taken == [b"Subject: x\r\n\r\n..dot\r\n.\r\n"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "marked"),
+    [
+        ({"greeting": SILENCE}, ChannelUnavailable, 0),
+        ({"greeting": HANG_UP}, ChannelUnavailable, 0),
+        ({"greeting": "421 too busy"}, ChannelUnavailable, 0),
+        ({"greeting": "554 go away"}, ChannelMisconfigured, 0),
+        ({"greeting": "rubbish"}, ChannelUnavailable, 0),
+        ({"EHLO": "250 mail.test"}, ChannelMisconfigured, 0),
+        ({"AUTH": "535 no"}, ChannelAuthFailed, 0),
+        ({"AUTH": "454 later"}, ChannelUnavailable, 0),
+        ({"AUTH": SILENCE}, ChannelUnavailable, 0),
+        ({"MAIL": "530 log in first"}, ChannelAuthFailed, 0),
+        ({"MAIL": "552 too big"}, DeliveryFailed, 0),
+        ({"MAIL": "550 not yours"}, ChannelMisconfigured, 0),
+        ({"MAIL": HANG_UP}, ChannelUnavailable, 0),
+        ({"RCPT": "550 unknown"}, DeliveryFailed, 0),
+        ({"RCPT": "450 grey"}, ChannelUnavailable, 0),
+        ({"RCPT": SILENCE}, ChannelUnavailable, 0),
+        ({"RCPT_TO:<bot": "450 full"}, ChannelUnavailable, 0),
+        ({"RCPT_TO:<bot": "550 no"}, ChannelUnavailable, 0),
+        ({"RCPT_TO:<bot": HANG_UP}, ChannelUnavailable, 0),
+        ({"DATA": "451 later"}, ChannelUnavailable, 1),
+        ({"DATA": "554 no"}, DeliveryFailed, 1),
+        ({"end": "451 later"}, ChannelUnavailable, 1),
+        ({"end": "554 spam"}, DeliveryFailed, 1),
+        ({"end": "421 closing"}, ChannelUnavailable, 1),
+        ({"end": SILENCE}, DeliveryUncertain, 1),
+        ({"end": HANG_UP}, DeliveryUncertain, 1),
+        ({"end": "rubbish"}, DeliveryUncertain, 1),
+        ({"DATA": HANG_UP}, DeliveryUncertain, 1),
+    ],
+)
+async def test_what_each_failure_means(
+    answers: dict[str, str], error: type[ChannelError], marked: int
+) -> None:
+    """Before DATA it is certain; a refusal after it too; silence after it is uncertain and nothing else is."""
+    post = Post(**answers)
+    with pytest.raises(ChannelError) as caught:
+        await submit(post)
+
+    assert type(caught.value) is error, caught.value
+    assert len(post.uncertain_before) == marked
+    assert "pw-secret" not in str(caught.value)
+
+
+async def test_our_copy_goes_to_the_plain_address_where_tags_are_unknown() -> None:
+    """A server without plus-addresses still gets a copy taken."""
+    post = Post(**{"RCPT_TO:<bot+sent": "550 unknown"})
+    await submit(post)
+
+    assert (
+        post.commands[-2:] == ["RCPT TO:<bot@mail.test>", "DATA"]
+        or "RCPT TO:<bot@mail.test>" in post.commands
+    )
+    assert len(post.taken) == 1
+
+
+async def test_without_copies_there_is_none() -> None:
+    """Where the provider keeps sent mail, nobody else gets any."""
+    post = Post()
+    await submit(post, Envelope("bot@mail.test", "alice@mail.test"))
+
+    assert [command for command in post.commands if command.startswith("RCPT")] == [
+        "RCPT TO:<alice@mail.test>"
+    ]
+
+
+async def test_what_is_too_large_is_not_even_begun() -> None:
+    """The server's own limit is read before anything is sent."""
+    post = Post()
+    with pytest.raises(DeliveryFailed) as caught:
+        await submit(post, raw=b"x" * 100_001)
+
+    assert "100000" in str(caught.value)
+    assert not any(command.startswith("MAIL") for command in post.commands)
+
+
+async def test_a_mark_that_cannot_be_made_stops_the_submission() -> None:
+    """If the point of no return cannot be recorded, it is not passed."""
+    post = Post()
+
+    async def full() -> None:
+        raise ZeroDivisionError
+
+    async with submitter(post) as door:
+        with pytest.raises(ZeroDivisionError):
+            await door.submit(ENVELOPE, b"x\r\n", context=None, uncertain=full)
+    assert post.taken == []
