@@ -27,7 +27,10 @@ from urllib.parse import unquote
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.matrix.rooms import JsonObject, Rooms, object_of, text_of
 
-__all__ = ["Me", "Skip", "mentions", "read_event", "replies_to"]
+__all__ = ["SHARED", "Me", "Skip", "mentions", "read_event", "replies_to"]
+
+SHARED = "shared"
+"""In the place of a thread: the session of a room while several people read along."""
 
 _EVENT_ID = re.compile(r"\$[!-~]{1,254}")
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
@@ -95,7 +98,8 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         channel=me.channel,
         account=me.user_id,
         native_id=event_id,
-        session=SessionKey(me.channel, room_id),
+        # What was said while two were alone is not shown to a third who joins: another session begins.
+        session=SessionKey(me.channel, room_id) if direct else SessionKey(me.channel, room_id, SHARED),
         sender=Sender(address=sender, name=_clean(name), verified=True),
         text=text,
         received_at=now,

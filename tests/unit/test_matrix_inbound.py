@@ -234,3 +234,12 @@ def test_no_answer_of_a_server_breaks_the_registry(value):
     rooms.seen_in_gap(ROOM, [value] if isinstance(value, dict) else [], [])
 
     assert not rooms.is_direct(ROOM, ALICE)
+
+
+def test_a_third_person_does_not_see_what_two_have_said():
+    """A private conversation and the same room with a third person in it are two sessions; replies reach both."""
+    alone, shared = read(text("$1", "a secret"), DIRECT), read(text("$2", "what did she say?"), GROUP)
+
+    assert alone.session != shared.session
+    assert alone.session.conversation == shared.session.conversation == ROOM
+    assert read(text("$3", "again"), DIRECT).session == alone.session
