@@ -79,10 +79,16 @@ class TokenEstimate:
             tokens += _other_scripts(text, len(text) - len(plain), len(plain))
         return max(1, int(tokens * self.margin * self.factor + 0.999))
 
+    def at_most(self, chars: int) -> int:
+        """More tokens than this no text of so many characters has; known without looking at it."""
+        return int(chars * _FOUR_BYTES * self.margin * self.factor) + 1
+
     def message(self, message: Message) -> int:
         """Tokens of a message with its frame and its tool calls."""
-        texts = (message.content, *_call_texts(message))
-        return _MESSAGE_OVERHEAD_TOKENS + sum(self.text(text) for text in texts)
+        tokens = _MESSAGE_OVERHEAD_TOKENS + self.text(message.content)
+        if message.tool_calls:
+            tokens += sum(self.text(text) for text in _call_texts(message))
+        return tokens
 
     def definitions(self, tools: Iterable[ToolDefinition]) -> int:
         """Tokens of what a model is told of its tools."""
@@ -117,8 +123,7 @@ def clip(text: str, max_tokens: int, estimate: TokenEstimate) -> str:
     The note itself is not counted. Lines are not respected: this is the emergency exit for what is far
     too long, not a way to shorten prose.
     """
-    tokens = estimate.text(text)
-    if tokens <= max_tokens:
+    if estimate.at_most(len(text)) <= max_tokens or (tokens := estimate.text(text)) <= max_tokens:
         return text
     keep = int(len(text) * max(0, max_tokens) / tokens)
     while keep > 0 and estimate.text(text[: keep - keep // 3] + text[len(text) - keep // 3 :]) > max_tokens:

@@ -14,6 +14,7 @@ __all__ = [
     "AgentError",
     "BudgetSpent",
     "ContextTooLong",
+    "CursorMoved",
     "JournalCorrupt",
     "MemoryConflict",
     "ModelAuthFailed",
@@ -125,6 +126,12 @@ class MemoryConflict(AgentError):
         super().__init__(detail, current_version=current_version)
         self.current_text = current_text
         self.current_version = current_version
+
+
+class CursorMoved(AgentError):
+    """The conversation was condensed or begun anew by somebody else in the meantime."""
+
+    temporary = True
 
 
 class StorageUnavailable(AgentError):

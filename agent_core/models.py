@@ -24,6 +24,8 @@ __all__ = [
     "Purpose",
     "Role",
     "ScopeKind",
+    "SearchAnswer",
+    "SearchHit",
     "Session",
     "Skill",
     "ToolCall",
@@ -141,6 +143,23 @@ class MemoryScope:
     kind: ScopeKind
     name: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.kind.value}:{self.name}" if self.name else self.kind.value
+
+    @classmethod
+    def parse(cls, text: str) -> MemoryScope:
+        """
+        Read what ``str()`` wrote: ``owner``, ``person:ADDRESS`` or ``room:SESSION``.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        kind, _, name = text.partition(":")
+        scope = cls(ScopeKind(kind), name)
+        if str(scope) != text or bool(name) == (scope.kind is ScopeKind.OWNER):
+            raise ValueError(f"not the name of a memory: {text!r}")
+        return scope
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryDocument:
@@ -159,7 +178,9 @@ class HistoryTail:
     were not read. ``skipped_lines`` are lines that could not be read: counted, reported, never fatal.
     ``positions`` has one number for each message: a cursor of that value would stand just before it. A line
     that cannot be read keeps its position, so the numbers may have gaps, and ``total`` counts positions.
-    ``complete`` says that no message was left out because of a limit.
+    ``complete`` says that no message was left out because of a limit. ``summary`` is the session summary at
+    the very moment of ``cursor``, so that nothing is in both or in neither; None where a storage does not
+    read the two at once.
     """
 
     messages: tuple[Message, ...] = ()
@@ -169,6 +190,24 @@ class HistoryTail:
     complete: bool = True
     cursor: int = 0
     positions: tuple[int, ...] = ()
+    summary: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A message that was found, with the one before and the one after it; ``at`` is its place in them."""
+
+    session_id: str
+    messages: tuple[Message, ...]
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAnswer:
+    """What a search found, newest first; not ``complete`` while older messages cannot be searched yet."""
+
+    hits: tuple[SearchHit, ...] = ()
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)

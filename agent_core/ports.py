@@ -17,6 +17,7 @@ from agent_core.models import (
     MemoryScope,
     Message,
     ModelChunk,
+    SearchAnswer,
     Skill,
     ToolCall,
     ToolDefinition,
@@ -29,6 +30,7 @@ __all__ = [
     "Clock",
     "LLMPort",
     "MemoryPort",
+    "SearchPort",
     "SkillsPort",
     "StepJournal",
     "ToolPort",
@@ -161,10 +163,14 @@ class MemoryPort(Protocol):
         """
         ...
 
-    async def load_segment(self, session_id: str, *, start: int, max_messages: int) -> HistoryTail:
+    async def load_segment(
+        self, session_id: str, *, start: int, max_messages: int, max_chars: int | None = None
+    ) -> HistoryTail:
         """
         The oldest messages from position ``start`` on, also those before the cursor; for export, search
         and consolidation. Cheap from the cursor on; from elsewhere it may read the file up to there.
+
+        At least one message is returned if there is one, however long. Characters as in `load_history`.
         """
         ...
 
@@ -221,12 +227,52 @@ class MemoryPort(Protocol):
         """Replace the cursor and leave the summary."""
         ...
 
-    async def save_consolidation(self, session_id: str, *, summary: str, cursor: int) -> None:
-        """Replace summary and cursor together: after a crash both are old or both are new."""
+    async def save_consolidation(
+        self, session_id: str, *, summary: str, cursor: int, base_cursor: int | None = None
+    ) -> None:
+        """
+        Replace summary and cursor together: after a crash both are old or both are new.
+
+        Raises:
+            CursorMoved: ``base_cursor`` is given and is not the current cursor; nothing was changed.
+        """
+        ...
+
+    async def load_session_scope(self, session_id: str) -> MemoryScope | None:
+        """Whose the session was in its last turn; None if no turn has said so yet."""
+        ...
+
+    async def save_session_scope(self, session_id: str, scope: MemoryScope) -> None:
+        """Keep whose the session is; cursor and summary stay."""
         ...
 
     async def sessions(self) -> list[str]:
         """Ids of all sessions that have a history, in no particular order."""
+        ...
+
+
+class SearchPort(Protocol):
+    """
+    Search in the histories of one scope.
+
+    What is found depends on the scope alone: sessions whose last turn had that scope. A session of which
+    nobody knows the scope yet is found by nobody.
+    """
+
+    async def search(
+        self,
+        scope: MemoryScope,
+        query: str,
+        *,
+        since: datetime | None = None,
+        max_results: int = 10,
+    ) -> SearchAnswer:
+        """
+        Messages with all words of ``query``, which is data: no character has a meaning of its own, except
+        that words between double quotes are looked for as they stand, one after the other.
+
+        Never fails because of a damaged index: then it looks through the newest messages.
+        """
         ...
 
 

@@ -75,7 +75,6 @@ class SessionRunner:
         self._failed = 0
         self._tasks: TaskGroup | None = None
         self._closed = False
-        self._halted = False
         self._quiet = anyio.Event()
 
     def submit(self, session: SessionKey, job: Job) -> None:
@@ -116,7 +115,7 @@ class SessionRunner:
 
     def stop(self) -> None:
         """Start nothing any more: what runs may finish, what waits is dropped."""
-        self._closed = self._halted = True
+        self._closed = True
         for session in self._line:
             del self._lanes[session]
         self._line.clear()
@@ -164,6 +163,9 @@ class SessionRunner:
         except Exception:  # noqa: BLE001 - the actor outlives its jobs; each is logged and counted
             self._failed += 1
             _log.exception("session.failed", session=str(session))
+        except BaseException:
+            self.stop()  # `run` is being cancelled: whatever waits must not begin now
+            raise
         finally:
             self._finished += 1
             self._running -= 1

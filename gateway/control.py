@@ -67,11 +67,13 @@ async def serve_control(
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=2)
     await runner.setup()
     path = home.control_socket
+    ours = False
     try:
         try:
             _remove_left_over(path)
             with short_path(path) as short:
                 await web.UnixSite(runner, short).start()
+            ours = True
             path.chmod(0o600)
         except OSError as error:
             raise StateUnusable(
@@ -81,7 +83,8 @@ async def serve_control(
     finally:
         with anyio.CancelScope(shield=True):
             await runner.cleanup()
-            path.unlink(missing_ok=True)
+            if ours:
+                path.unlink(missing_ok=True)
 
 
 class _Calls:

@@ -10,6 +10,7 @@ The same routes are mounted on the control socket, so a service without a port c
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,7 +28,6 @@ from gateway.supervisor import ChannelStatus
 
 __all__ = ["Health", "json_answer", "serve"]
 
-_ANSWER_LIMIT_S = 5.0
 _BODY_LIMIT = 65_536
 _log = structlog.get_logger(__name__)
 
@@ -43,6 +43,7 @@ class Health:
         status: Makes the report of ``/status``; it may take a moment, and may fail.
         refresh: Brings the gauges of the metrics up to date; called before each ``/metrics``.
         started: Whether the start is over; not ready before.
+        limit_s: How long ``status`` and ``refresh`` may take.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class Health:
         *,
         refresh: Callable[[], Awaitable[None]] | None = None,
         started: Callable[[], bool] = lambda: True,
+        limit_s: float = 5.0,
     ) -> None:
         self._channels = channels
         self._status = status
         self._refresh = refresh
         self._started = started
+        self._limit_s = limit_s
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """The four routes, to be added to an application."""
@@ -102,7 +105,7 @@ class Health:
         metrics.show_channels(self._channels())
         if self._refresh is not None:
             try:
-                with anyio.fail_after(_ANSWER_LIMIT_S):
+                with anyio.fail_after(self._limit_s):
                     await self._refresh()
             except Exception as error:  # noqa: BLE001 - old gauges are better than none
                 _log.warning("metrics.stale", error=type(error).__name__)
@@ -110,7 +113,7 @@ class Health:
 
     async def _status_report(self, _request: web.Request) -> web.Response:
         try:
-            with anyio.fail_after(_ANSWER_LIMIT_S):
+            with anyio.fail_after(self._limit_s):
                 return json_answer(dict(await self._status()))
         except Exception as error:  # noqa: BLE001 - whoever asks must learn that something is wrong
             _log.warning("status.failed", error=type(error).__name__)
@@ -119,7 +122,11 @@ class Health:
 
 def json_answer(value: Any, *, status: int = 200) -> web.Response:
     """``value`` as an answer that nobody stores."""
-    body = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+    try:
+        body = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        # Half a surrogate pair, which people can write and orjson cannot.
+        body = json.dumps(value, default=str).encode()
     return web.Response(
         body=body, status=status, content_type="application/json", headers={"Cache-Control": "no-store"}
     )

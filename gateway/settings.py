@@ -264,7 +264,9 @@ def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
         try:
             settings = Settings.model_validate(source.data)
         except ValidationError as error:
-            problems += problems_of(error, source, Settings)
+            # A value that could not be looked up is not complained about for what it is instead.
+            missing = {problem.path for problem in problems} & source.referenced
+            problems += [one for one in problems_of(error, source, Settings) if one.path not in missing]
         problems += check_whole(source)
     return settings, problems
 

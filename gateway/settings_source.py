@@ -211,35 +211,38 @@ class _Walk:
                 return "${"
             self._source.referenced.add(path)
             value = self._look_up(node, path, match.group(1).strip())
+            if value is None:
+                # Left as it is, so that one missing value is not complained about twice.
+                return match.group()
             if value:
                 self._source.secret_texts.add(value)
             return value
 
         return _REFERENCE.sub(replace, text)
 
-    def _look_up(self, node: yaml.Node, path: KeyPath, name: str) -> str:
+    def _look_up(self, node: yaml.Node, path: KeyPath, name: str) -> str | None:
         if name.startswith("file:"):
             return self._read_file(node, path, name.removeprefix("file:").strip())
         if not _ENV_NAME.fullmatch(name):
             self._complain(
                 path, node, f'"${{{name}}}" is no reference; write ${{NAME}}, ${{file:/path}} or $${{'
             )
-            return ""
+            return None
         if name not in self._environ:
             self._complain(path, node, f"the environment variable {name} is not set")
-            return ""
+            return None
         return self._environ[name]
 
-    def _read_file(self, node: yaml.Node, path: KeyPath, name: str) -> str:
+    def _read_file(self, node: yaml.Node, path: KeyPath, name: str) -> str | None:
         if not name:
             self._complain(path, node, "${file:} names no file")
-            return ""
+            return None
         target = self._source.path.parent / Path(name).expanduser()
         try:
             text = _read_text(target)
         except (OSError, ValueError, RuntimeError) as error:
             self._complain(path, node, f"the file {target} cannot be read: {_reason(error)}")
-            return ""
+            return None
         self._source.files.append(target)
         return text.removesuffix("\n").removesuffix("\r")
 

@@ -26,7 +26,7 @@ from agent_core.ports import Clock, LLMPort, ToolPort
 from agent_core.prompt import turn_facts, user_text
 from channels.base import Channel
 from channels.heartbeat.silence import is_silence
-from channels.markup import split_markdown
+from channels.split import split_markdown
 from gateway import metrics
 from gateway.access import Access, Role
 from gateway.backoff import BackoffPolicy

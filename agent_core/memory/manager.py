@@ -187,10 +187,7 @@ class MemoryManager:
 
     def _window(self, tail: HistoryTail, room: int, single: int) -> Window:
         """What of the history fits into ``room`` tokens, no message taking more than ``single``."""
-        history = [
-            message.model_copy(update={"content": clip(message.content, single, self._estimate)})
-            for message in sound_history(tail.messages)
-        ]
+        history = [_clipped(message, single, self._estimate) for message in sound_history(tail.messages)]
         window = fit_window(history, max(0, room), self._estimate)
         if tail.complete or window.left_out:
             return window
@@ -220,3 +217,9 @@ class MemoryManager:
                 break
             texts.append(text)
         return texts
+
+
+def _clipped(message: Message, max_tokens: int, estimate: TokenEstimate) -> Message:
+    """The message itself, or a copy with a shorter text: copying a whole prompt took longer than the rest."""
+    content = clip(message.content, max_tokens, estimate)
+    return message if content is message.content else message.model_copy(update={"content": content})

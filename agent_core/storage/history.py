@@ -26,7 +26,7 @@ from agent_core.budget import message_chars
 from agent_core.models import HistoryTail, Message
 from agent_core.storage import disk, lines
 from agent_core.storage.tail import ReadAt, count_lines, lines_backwards, lines_forwards
-from agent_core.storage.window import Entry, Place, newest
+from agent_core.storage.window import Entry, Place, newest, oldest
 
 __all__ = ["HistoryFile"]
 
@@ -86,38 +86,21 @@ class HistoryFile:
                 max_chars=max_chars,
             )
 
-    def segment(self, *, start: int, max_messages: int, cursor: int, hint: Place) -> HistoryTail:
-        """The oldest messages from position ``start`` on, at most ``max_messages``."""
+    def segment(
+        self, *, start: int, max_messages: int, max_chars: int | None, cursor: int, hint: Place
+    ) -> HistoryTail:
+        """The oldest messages from position ``start`` on, within both limits."""
         with self._opened(hint) as handle:
             if handle is None:
                 return HistoryTail()
             place = hint if hint.position <= start and self._is_right(handle, hint) else Place()
-            entries: list[Entry] = []
-            seen: set[str] = set()
-            skipped = 0
-            complete = True
-            for entry in self._entries_forwards(handle, place):
-                if entry.position < start:
-                    continue
-                if entry.message is None:
-                    skipped += entry.broken
-                    continue
-                if len(entries) >= max_messages:
-                    complete = False
-                    break
-                if entry.message.id is None or entry.message.id not in seen:
-                    entries.append(entry)
-                if entry.message.id is not None:
-                    seen.add(entry.message.id)
-            cursor = min(cursor, self._end)
-            return HistoryTail(
-                messages=tuple(entry.message for entry in entries if entry.message is not None),
+            entries = self._entries_forwards(handle, place)
+            return oldest(
+                (entry for entry in entries if entry.position >= start),
+                cursor=min(cursor, self._end),
                 total=self._end,
-                unconsolidated=self._end - cursor,
-                skipped_lines=skipped,
-                complete=complete,
-                cursor=cursor,
-                positions=tuple(entry.position for entry in entries),
+                max_messages=max_messages,
+                max_chars=max_chars,
             )
 
     def place(self, position: int, hint: Place) -> Place:

@@ -6,18 +6,18 @@ It keeps the same contract (``tests/contract/memory.py``) and chooses from a his
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from agent_core.budget import message_chars
-from agent_core.errors import MemoryConflict
+from agent_core.errors import CursorMoved, MemoryConflict
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import Clock
 from agent_core.storage.documents import Version
 from agent_core.storage.layout import folder_name
 from agent_core.storage.lines import stamped, storable
-from agent_core.storage.window import Entry, newest
+from agent_core.storage.window import Entry, newest, oldest
 
 __all__ = ["InMemoryMemory"]
 
@@ -29,6 +29,7 @@ class _Conversation:
     messages: list[Message] = field(default_factory=list)
     cursor: int = 0
     summary: str = ""
+    scope: MemoryScope | None = None
 
     def entry(self, position: int) -> Entry:
         message = self.messages[position]
@@ -54,27 +55,26 @@ class InMemoryMemory:
         """See `MemoryPort`."""
         talk = self._talk(session_id)
         total = len(talk.messages)
-        return newest(
+        tail = newest(
             (talk.entry(position) for position in range(total - 1, -1, -1)),
             cursor=talk.cursor,
             total=total,
             max_messages=max_messages,
             max_chars=max_chars,
         )
+        return replace(tail, summary=talk.summary)
 
-    async def load_segment(self, session_id: str, *, start: int, max_messages: int) -> HistoryTail:
+    async def load_segment(
+        self, session_id: str, *, start: int, max_messages: int, max_chars: int | None = None
+    ) -> HistoryTail:
         """See `MemoryPort`."""
         talk = self._talk(session_id)
         total = len(talk.messages)
-        positions = tuple(range(max(0, start), min(total, max(0, start) + max_messages)))
-        return HistoryTail(
-            messages=tuple(talk.messages[position] for position in positions),
-            total=total,
-            unconsolidated=total - talk.cursor,
-            complete=start + max_messages >= total,
-            cursor=talk.cursor,
-            positions=positions,
+        entries = (talk.entry(position) for position in range(max(0, start), total))
+        tail = oldest(
+            entries, cursor=talk.cursor, total=total, max_messages=max_messages, max_chars=max_chars
         )
+        return replace(tail, summary=talk.summary)
 
     async def append_message(self, session_id: str, *messages: Message) -> None:
         """See `MemoryPort`."""
@@ -134,10 +134,22 @@ class InMemoryMemory:
         talk = self._talk(session_id)
         talk.cursor = min(max(0, cursor), len(talk.messages))
 
-    async def save_consolidation(self, session_id: str, *, summary: str, cursor: int) -> None:
+    async def save_consolidation(
+        self, session_id: str, *, summary: str, cursor: int, base_cursor: int | None = None
+    ) -> None:
         """See `MemoryPort`."""
+        if base_cursor is not None and base_cursor != self._talk(session_id).cursor:
+            raise CursorMoved(f"the cursor is not at {base_cursor} any more")
         await self.save_session_summary(session_id, summary)
         await self.save_consolidated_cursor(session_id, cursor)
+
+    async def load_session_scope(self, session_id: str) -> MemoryScope | None:
+        """See `MemoryPort`."""
+        return self._talk(session_id).scope
+
+    async def save_session_scope(self, session_id: str, scope: MemoryScope) -> None:
+        """See `MemoryPort`."""
+        self._talk(session_id).scope = scope
 
     async def sessions(self) -> list[str]:
         """See `MemoryPort`."""

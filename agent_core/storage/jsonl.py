@@ -22,10 +22,11 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from agent_core.errors import CursorMoved
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import Clock
-from agent_core.storage.disk import storage_errors
+from agent_core.storage.disk import exclusive, storage_errors
 from agent_core.storage.documents import DocumentFile
 from agent_core.storage.history import HistoryFile
 from agent_core.storage.layout import Layout
@@ -92,7 +93,6 @@ class _SessionFiles:
         self._key = key
         self._path = layout.record(key)
         self._clock = clock
-        self._clamped: int | None = None
 
     def record(self) -> Record:
         """Cursor and summary, the cursor never beyond the end of the history."""
@@ -100,16 +100,43 @@ class _SessionFiles:
         if record.cursor == 0:
             return record
         end = self.history.end(record.place)
-        if record.cursor > end:
-            if self._clamped != record.cursor:
-                self._clamped = record.cursor
-                log.warning("cursor.clamped", file=self._path.name, cursor=record.cursor, end=end)
-            return replace(record, place=Place(end, -1))
-        return record
+        return record if record.cursor <= end else self._clamped_to(end, record)
 
-    def save(self, *, summary: str | None, cursor: int | None) -> None:
-        """Replace summary, cursor, or both, in one write."""
+    def _clamped_to(self, end: int, record: Record) -> Record:
+        """
+        The record of a file that has become shorter.
+
+        It is corrected on the disk too: otherwise the cursor would go on pointing behind whatever is said
+        from now on, and no prompt would ever show it.
+        """
+        corrected = replace(record, place=self.history.place(end, Place()))
+        kept_as = self.record_file.keep_copy(self._clock.now())
+        try:
+            self.record_file.save(corrected)
+        except OSError as exc:
+            log.warning("cursor.not_corrected", file=self._path.name, reason=exc.strerror)
+            return corrected
+        log.warning("cursor.clamped", file=self._path.name, cursor=record.cursor, end=end, kept_as=kept_as)
+        return corrected
+
+    def consolidate(self, *, summary: str, cursor: int, base_cursor: int | None) -> None:
+        """Replace both, if the cursor still is where it was; no other process can come in between."""
+        if base_cursor is None or not self.history.path.exists():
+            self.save(summary=summary, cursor=cursor)
+            return
+        with exclusive(self.history.path):
+            current = self.record().cursor
+            if current != base_cursor:
+                raise CursorMoved(f"the cursor is at {current} and not at {base_cursor} any more")
+            self.save(summary=summary, cursor=cursor)
+
+    def save(
+        self, *, summary: str | None = None, cursor: int | None = None, scope: MemoryScope | None = None
+    ) -> None:
+        """Replace what is given, in one write."""
         record = self.record()
+        if scope is not None:
+            record = replace(record, scope=scope)
         if summary is not None:
             record = replace(record, summary=storable(summary))
         if cursor is not None:
@@ -156,21 +183,29 @@ class JsonlMemory:
         """See `MemoryPort`."""
 
         def work(files: _SessionFiles) -> HistoryTail:
-            place = files.record().place
-            return files.history.read(
-                cursor=place.position, max_messages=max_messages, max_chars=max_chars, hint=place
+            record = files.record()
+            tail = files.history.read(
+                cursor=record.cursor, max_messages=max_messages, max_chars=max_chars, hint=record.place
             )
+            return replace(tail, summary=record.summary)
 
         return await self._in_session(session_id, "read", work)
 
-    async def load_segment(self, session_id: str, *, start: int, max_messages: int) -> HistoryTail:
+    async def load_segment(
+        self, session_id: str, *, start: int, max_messages: int, max_chars: int | None = None
+    ) -> HistoryTail:
         """See `MemoryPort`."""
 
         def work(files: _SessionFiles) -> HistoryTail:
-            place = files.record().place
-            return files.history.segment(
-                start=max(0, start), max_messages=max_messages, cursor=place.position, hint=place
+            record = files.record()
+            tail = files.history.segment(
+                start=max(0, start),
+                max_messages=max_messages,
+                max_chars=max_chars,
+                cursor=record.cursor,
+                hint=record.place,
             )
+            return replace(tail, summary=record.summary)
 
         return await self._in_session(session_id, "read", work)
 
@@ -192,7 +227,7 @@ class JsonlMemory:
 
     async def save_session_summary(self, session_id: str, summary: str) -> None:
         """See `MemoryPort`."""
-        await self._in_session(session_id, "write", lambda files: files.save(summary=summary, cursor=None))
+        await self._in_session(session_id, "write", lambda files: files.save(summary=summary))
 
     async def load_consolidated_cursor(self, session_id: str) -> int:
         """See `MemoryPort`."""
@@ -200,11 +235,25 @@ class JsonlMemory:
 
     async def save_consolidated_cursor(self, session_id: str, cursor: int) -> None:
         """See `MemoryPort`."""
-        await self._in_session(session_id, "write", lambda files: files.save(summary=None, cursor=cursor))
+        await self._in_session(session_id, "write", lambda files: files.save(cursor=cursor))
 
-    async def save_consolidation(self, session_id: str, *, summary: str, cursor: int) -> None:
+    async def save_consolidation(
+        self, session_id: str, *, summary: str, cursor: int, base_cursor: int | None = None
+    ) -> None:
         """See `MemoryPort`."""
-        await self._in_session(session_id, "write", lambda files: files.save(summary=summary, cursor=cursor))
+        await self._in_session(
+            session_id,
+            "write",
+            lambda files: files.consolidate(summary=summary, cursor=cursor, base_cursor=base_cursor),
+        )
+
+    async def load_session_scope(self, session_id: str) -> MemoryScope | None:
+        """See `MemoryPort`."""
+        return await self._in_session(session_id, "read", lambda files: files.record().scope)
+
+    async def save_session_scope(self, session_id: str, scope: MemoryScope) -> None:
+        """See `MemoryPort`."""
+        await self._in_session(session_id, "write", lambda files: files.save(scope=scope))
 
     async def load_global_memory(self, scope: MemoryScope) -> MemoryDocument:
         """See `MemoryPort`."""

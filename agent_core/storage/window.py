@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agent_core.models import HistoryTail, Message
 
-__all__ = ["Entry", "Place", "newest"]
+__all__ = ["Entry", "Place", "newest", "oldest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +65,37 @@ def newest(
         complete=complete,
         cursor=cursor,
         positions=tuple(entry.position for entry in ordered),
+    )
+
+
+def oldest(
+    entries: Iterable[Entry], *, cursor: int, total: int, max_messages: int, max_chars: int | None
+) -> HistoryTail:
+    """Choose from ``entries``, given oldest first, what `MemoryPort.load_segment` promises."""
+    chosen: list[Entry] = []
+    seen: set[str] = set()
+    chars = skipped = 0
+    complete = True
+    for entry in entries:
+        if entry.message is None:
+            skipped += entry.broken
+            continue
+        if len(chosen) >= max_messages or (
+            chosen and max_chars is not None and chars + entry.chars > max_chars
+        ):
+            complete = False
+            break
+        if entry.message.id is None or entry.message.id not in seen:
+            chosen.append(entry)
+            chars += entry.chars
+        if entry.message.id is not None:
+            seen.add(entry.message.id)
+    return HistoryTail(
+        messages=tuple(entry.message for entry in chosen if entry.message is not None),
+        total=total,
+        unconsolidated=total - cursor,
+        skipped_lines=skipped,
+        complete=complete,
+        cursor=cursor,
+        positions=tuple(entry.position for entry in chosen),
     )

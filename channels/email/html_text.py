@@ -103,6 +103,8 @@ class _Stripper:
         self._hidden: list[str] = []
         """The open elements since the one that hides what is in it."""
         self._links: list[str] = []
+        self._none_before = 0
+        """Up to here it is known that no ``>`` comes, so nobody looks for it again."""
 
     def text(self) -> str:
         source, position = self._source, 0
@@ -123,10 +125,10 @@ class _Stripper:
             end = source.find("-->", start + 4)
             return len(source) if end < 0 else end + 3
         if source.startswith(("<!", "<?"), start):
-            end = source.find(">", start, start + _TAG_WINDOW)
+            end = self._end_of_tag(start)
             return start + 2 if end < 0 else end + 1
         name = _NAME.match(source, start + 1)
-        end = _end_of_tag(source, start + 1) if name else -1
+        end = self._end_of_tag(start + 1) if name else -1
         if name is None or end < 0:
             self._put_text("<")
             return start + 1
@@ -137,6 +139,23 @@ class _Stripper:
             return len(source) if closing is None else closing.start()
         self._tag(tag, attributes)
         return end + 1
+
+    def _end_of_tag(self, position: int) -> int:
+        """The ``>`` that ends a tag; one inside quotes does not."""
+        source = self._source
+        limit = min(len(source), position + _TAG_WINDOW)
+        end = source.find(">", max(position, self._none_before), limit)
+        if end < 0:
+            self._none_before = max(self._none_before, limit)
+            return -1
+        inner = source[position:end]
+        if inner.count('"') % 2 == 0 and inner.count("'") % 2 == 0:
+            return end
+        # Most likely this one stood inside a quoted value: look behind its end, once.
+        quote = '"' if inner.count('"') % 2 else "'"
+        closing = source.find(quote, end, limit)
+        behind = source.find(">", closing, limit) if closing >= 0 else -1
+        return behind if behind >= 0 else end
 
     def _tag(self, tag: str, attributes: str) -> None:
         closing, tag = tag.startswith("/"), tag.removeprefix("/")
@@ -179,24 +198,13 @@ class _Stripper:
             self._links.append(_BLANKS.sub("", target) if usable else "")
 
     def _put_text(self, text: str) -> None:
-        if text and not self._hidden:
-            self._out.append(_BLANKS.sub(" ", _INVISIBLE.sub("", html.unescape(text))))
-
-
-def _end_of_tag(source: str, position: int) -> int:
-    """The ``>`` that ends a tag; one inside quotes does not."""
-    limit = min(len(source), position + _TAG_WINDOW)
-    end = source.find(">", position, limit)
-    if end < 0:
-        return -1
-    inner = source[position:end]
-    if inner.count('"') % 2 == 0 and inner.count("'") % 2 == 0:
-        return end
-    # Most likely this one stood inside a quoted value: look behind its end, once.
-    quote = '"' if inner.count('"') % 2 else "'"
-    closing = source.find(quote, end, limit)
-    behind = source.find(">", closing, limit) if closing >= 0 else -1
-    return behind if behind >= 0 else end
+        if not text or self._hidden:
+            return
+        if "&" in text:
+            text = html.unescape(text)
+        if not text.isascii():
+            text = _INVISIBLE.sub("", text)
+        self._out.append(_BLANKS.sub(" ", text) if len(text) > 1 else text.replace("\n", " "))
 
 
 def _hides(attributes: str) -> bool:

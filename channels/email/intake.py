@@ -92,7 +92,7 @@ class Intake:
 
     def __init__(self, channel: str, config: EmailConfig, limiter: AnswerLimiter) -> None:
         self._channel = channel
-        self._account = config.address
+        self.account = config.address
         self._own = OwnIdentity(
             config.address,
             config.trusted_authserv_ids,
@@ -113,7 +113,7 @@ class Intake:
         person = verdict.address or "unknown"
         native_id = native_id_of(message_id, person, arrival.digest, verified=verdict.verified)
         references = headers.references()
-        tag = thread_tag(message_id or native_id, references, account=self._account)
+        tag = thread_tag(message_id or native_id, references, account=self.account)
         session = session_of(self._channel, tag, person)
         refused = self._refused(arrival, verdict, native_id, str(session))
         context: dict[str, Any] = {
@@ -128,7 +128,7 @@ class Intake:
             context["refused"] = refused
         return InboundMessage(
             channel=self._channel,
-            account=self._account,
+            account=self.account,
             native_id=native_id,
             session=session,
             sender=Sender(address=person, name=verdict.name, verified=verdict.verified),
@@ -144,9 +144,9 @@ class Intake:
         name = f"unfetchable-{uidvalidity}-{uid}"
         return InboundMessage(
             channel=self._channel,
-            account=self._account,
+            account=self.account,
             native_id=name,
-            session=session_of(self._channel, thread_tag(name, (), account=self._account), "unknown"),
+            session=session_of(self._channel, thread_tag(name, (), account=self.account), "unknown"),
             sender=Sender(address="unknown"),
             text="",
             received_at=received_at,

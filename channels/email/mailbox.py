@@ -175,6 +175,11 @@ class Mailbox:
         """Mails in the open folder with this Message-ID that come from ``sender``."""
         return await self.search("HEADER", "Message-ID", quote(message_id), "FROM", quote(sender))
 
+    async def find_own(self, sender: str, id_prefix: str, *, since_uid: int) -> list[int]:
+        """Unread mails from ourselves whose Message-ID begins like ours."""
+        id_part = ("HEADER", "Message-ID", quote(id_prefix))
+        return await self.search("UID", f"{since_uid}:*", "UNSEEN", "FROM", quote(sender), *id_part)
+
     async def describe(self, uids: Sequence[int]) -> list[MailInfo]:
         """Sizes and arrival times; a mail that has gone meanwhile is missing."""
         infos = {}

@@ -244,27 +244,15 @@ def _boundary_or_none(part: Part) -> bytes | None:
 
 def _pieces(data: bytes, delimiter: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
     """The regions between the delimiter lines of one multipart."""
+    line = re.compile(rb"\n" + re.escape(delimiter) + rb"(--)?[ \t]{0,80}(?=\n|\Z)")
     piece_at: int | None = None
-    position = start
-    while True:
-        if position == start and data.startswith(delimiter, start, end):
-            found = start
-        else:
-            found = data.find(b"\n" + delimiter, max(position - 1, start), end)
-            found = found + 1 if found >= 0 else -1
-        if found < 0:
-            break
-        after = found + len(delimiter)
-        line_end = data.find(b"\n", after, end)
-        line_end = end if line_end < 0 else line_end
-        rest = data[after : min(line_end, after + 80)].strip()
-        if rest in (b"", b"--"):
-            if piece_at is not None:
-                yield piece_at, max(found - 1, piece_at)
-            if rest == b"--":
-                return
-            piece_at = min(line_end + 1, end)
-        position = max(after, line_end)
+    # The blank line above a body ends just in front of it.
+    for match in line.finditer(data, max(start - 1, 0), end):
+        if piece_at is not None:
+            yield piece_at, max(match.start(), piece_at)
+        if match.group(1):
+            return
+        piece_at = min(match.end() + 1, end)
     if piece_at is not None:
         yield piece_at, end
 

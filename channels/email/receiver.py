@@ -24,6 +24,7 @@ from channels.email.imap_protocol import Refused
 from channels.email.intake import Arrival, Intake, OwnCopy, read_arrival
 from channels.email.mailbox import Mailbox, MailInfo, Selected
 from channels.email.mime import Headers
+from channels.email.threads import OWN_ID_PREFIX
 
 __all__ = ["Position", "Receiver"]
 
@@ -33,6 +34,7 @@ BATCH_MAILS = 50
 BATCH_BYTES = 8_000_000
 PARSE_LIMIT_S = 20.0
 FETCH_TRIES = 3
+REFILE_UIDS = 200
 _log = structlog.get_logger(__name__)
 
 
@@ -136,6 +138,15 @@ class Receiver:
             )
         else:
             self.position = known
+            await self._refile()
+
+    async def _refile(self) -> None:
+        """Find copies of our own mails that were seen, but not filed before the end of the last run."""
+        lately = max(self.position.uid - REFILE_UIDS, 1)
+        copies = await self._mailbox.find_own(self._intake.account, OWN_ID_PREFIX, since_uid=lately)
+        for uid in copies:
+            if uid <= self.position.uid:
+                self._chores.add(FileCopy(uid, self.position.uidvalidity))
 
     async def _begin(self, selected: Selected) -> None:
         floor = await self._mailbox.latest_arrival()

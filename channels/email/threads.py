@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from agent_core.messages import SessionKey
 
 __all__ = [
+    "OWN_ID_PREFIX",
     "is_own_id",
     "message_id_of",
     "native_id_of",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 MAX_REFERENCES = 20
+OWN_ID_PREFIX = "<squidbot."
 _OWN = re.compile(r"<squidbot\.[0-9a-f]{24}\.([0-9a-f]{24})@([A-Za-z0-9.-]{1,253})>")
 _CONVERSATION = re.compile(r"thread-([0-9a-f]{24})")
 
@@ -42,7 +44,7 @@ def message_id_of(outbound_id: str, session: SessionKey, *, account: str) -> str
     match = _CONVERSATION.fullmatch(session.conversation)
     tag = match.group(1) if match else _hash(str(session))[:24]
     domain = account.rpartition("@")[2]
-    return f"<squidbot.{_hash(account, outbound_id)[:24]}.{tag}@{domain}>"
+    return f"{OWN_ID_PREFIX}{_hash(account, outbound_id)[:24]}.{tag}@{domain}>"
 
 
 def is_own_id(message_id: str, *, account: str) -> bool:

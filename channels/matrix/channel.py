@@ -31,6 +31,7 @@ from channels.matrix.config import MatrixConfig
 from channels.matrix.hints import Hints
 from channels.matrix.inbound import Me
 from channels.matrix.invites import Invites
+from channels.matrix.lean import load_nio
 from channels.matrix.rooms import Rooms, text_of
 from channels.matrix.sending import Sending
 from channels.matrix.session import Login
@@ -179,7 +180,8 @@ class MatrixChannel:
 async def _connect_by_nio(config: MatrixConfig) -> Homeserver:
     def connect() -> Homeserver:
         # nio takes half a second to import, which must not stop everything else.
-        from channels.matrix.private import NioHomeserver  # noqa: PLC0415
+        load_nio()
+        from channels.matrix.private import NioHomeserver  # noqa: PLC0415 - after `load_nio`
 
         return NioHomeserver(config.homeserver, config.user_id, tls_ca_file=config.tls_ca_file)
 

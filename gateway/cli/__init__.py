@@ -8,6 +8,7 @@ from sysexits.h; a traceback means a defect.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -19,6 +20,10 @@ def main() -> None:
     from gateway.cli.running import parse_run, run  # noqa: PLC0415 - importing gateway.cli costs nothing
 
     os.umask(0o077)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # People write what not every terminal can show.
+            stream.reconfigure(errors="backslashreplace")
     try:
         daemon = parse_run(sys.argv[1:])
         if daemon is not None:

@@ -327,7 +327,8 @@ def _ask(where: Where, name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def _print(as_json: bool, value: Any, text: str) -> None:  # noqa: FBT001 - what every command was asked for
-    print(json.dumps(value, indent=2, ensure_ascii=False) if as_json else text)
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(value, indent=2, ensure_ascii=not utf8) if as_json else text)
 
 
 def _agreed(question: str) -> bool:

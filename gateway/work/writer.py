@@ -2,11 +2,11 @@
 The two workers of the embedded store: `Writer` with group commit, `Reader` with snapshots.
 
 The writer makes one transaction of a batch. If a call in it fails, everything is rolled back and the calls
-run once more, each within a savepoint, so that the one that fails takes nobody along; savepoints from the
-start would cost every call for something that hardly ever happens. Results are given out after the commit
-only. If every call of a batch is content with surviving the process (claims, ``sending`` marks), the commit
-is not synced: a later synced commit of the same log covers it, and after a power cut it is merely as if it
-had not happened.
+run once more, each in a transaction of its own, so that the one that fails takes nobody along. That is slow
+and hardly ever happens; savepoints, or single transactions from the start, would cost every call. Results are
+given out after the commit only. If every call of a batch is content with surviving the process (claims,
+``sending`` marks), the commit is not synced: a later synced commit of the same log covers it, and after a
+power cut it is merely as if it had not happened.
 
 The reader wraps a batch in one transaction too: all its calls see one state, which is at least as new as
 their beginning.
@@ -56,9 +56,11 @@ class Writer(Worker):
     def _serve(self, db: sqlite3.Connection, calls: Sequence[Call]) -> None:
         try:
             self._set_level(db, "FULL" if self._full and any(call.durable for call in calls) else "NORMAL")
-            if not self._run_all(db, calls):
+            db.execute("BEGIN IMMEDIATE")
+            if self._run_all(db, calls):
+                db.execute("COMMIT")
+            else:
                 self._run_each(db, calls)
-            db.execute("COMMIT")
         except BaseException as error:
             if isinstance(error, sqlite3.Error):
                 self._note_failure(error)
@@ -78,7 +80,6 @@ class Writer(Worker):
 
     def _run_all(self, db: sqlite3.Connection, calls: Sequence[Call]) -> bool:
         """Run all calls as if none could fail; if one does, undo everything and say so."""
-        db.execute("BEGIN IMMEDIATE")
         try:
             for call in calls:
                 call.value = call.run(db)
@@ -92,28 +93,26 @@ class Writer(Worker):
         return True
 
     def _run_each(self, db: sqlite3.Connection, calls: Sequence[Call]) -> None:
-        """Run the calls again, each so that its failure is its own; raises if all is lost."""
-        db.execute("BEGIN IMMEDIATE")
-        for call in calls:
-            self._run_among_others(db, call)
-
-    def _run_among_others(self, db: sqlite3.Connection, call: Call) -> None:
-        db.execute("SAVEPOINT one")
-        call.done, call.value = False, None
-        try:
-            call.value = call.run(db)
-            call.done = True
-        except Exception as error:
-            if isinstance(error, sqlite3.Error):
-                # SQLite may have given up the whole transaction by itself, for example on a full disk.
-                if needs_reopening(error) or not db.in_transaction:
-                    raise
-                self._note_failure(error)
-                call.failed(unavailable(error, self.path, call.name))
-            else:
+        """Run the calls again, each a transaction of its own."""
+        for number, call in enumerate(calls):
+            call.done = False
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                call.value = call.run(db)
+                db.execute("COMMIT")
+                call.done = True
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller
                 call.failed(error)
-            db.execute("ROLLBACK TO one")
-        db.execute("RELEASE one")
+                if isinstance(error, sqlite3.Error):
+                    self._note_failure(error)
+                    call.failed(unavailable(error, self.path, call.name))
+                    if needs_reopening(error):
+                        for later in calls[number + 1 :]:
+                            later.failed(unavailable(error, self.path, later.name))
+                        self._disconnect()
+                        return
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
 
     def _note_failure(self, error: sqlite3.Error) -> None:
         if not self._failing:

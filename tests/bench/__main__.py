@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("ready", "size", "overhead", "throughput", "request", "matrix", "email")
+NAMES = ("ready", "size", "overhead", "throughput", "request", "matrix", "mail")
 
 
 def main() -> int:
@@ -51,7 +51,9 @@ def main() -> int:
     )
     print(f"{machine}\n\n{as_table(groups)}")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine, "figures": as_json(groups)}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps({"machine": machine, "figures": as_json(groups)}, indent=1) + "\n"
+        )
     missed = [figure.what for _, figures in groups for figure in figures if figure.missed]
     print("\nall goals reached" if not missed else f"\nmissed: {'; '.join(missed)}")
     return 1 if missed else 0

@@ -53,7 +53,12 @@ def measure(rig: Rig) -> list[Figure]:
     found = in_child("tests.bench.overhead", json.dumps({"turns": turns}))
     floor = found["floor"]
     figures = []
-    for name, goals in (("10", True), ("10,000", True), ("200,000", True), ("200,000, nothing condensed", False)):
+    for name, goals in (
+        ("10", True),
+        ("10,000", True),
+        ("200,000", True),
+        ("200,000, nothing condensed", False),
+    ):
         for part, label, limit in ((0.5, "p50", 10.0), (0.95, "p95", 25.0)):
             figures.append(
                 Figure(
@@ -120,7 +125,9 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
             floor.once()
             begun = time.perf_counter()
             answers = len(server.delivered) + 1
-            server.say("alice", f"question {number} of an ordinary length, as people write", conversation=name)
+            server.say(
+                "alice", f"question {number} of an ordinary length, as people write", conversation=name
+            )
             await server.answers(answers)
             ended = time.perf_counter()
             if number >= _WARM_UP:
@@ -130,7 +137,13 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
                 whole.append((ended - begun) * 1000)
         cpu_ms = (time.process_time() - cpu - (floor.cpu_s - floor_cpu)) * 1000 / len(whole)
         built.gateway.stop()
-    return {"turn": turn, "accept": accept, "whole": whole, "floor": floor.took_ms[_WARM_UP:], "cpu_ms": cpu_ms}
+    return {
+        "turn": turn,
+        "accept": accept,
+        "whole": whole,
+        "floor": floor.took_ms[_WARM_UP:],
+        "cpu_ms": cpu_ms,
+    }
 
 
 class _StopWatch:

@@ -27,7 +27,9 @@ def measure(rig: Rig) -> list[Figure]:
     headers, body = anyio.run(first_request)
     tools, messages = (len(orjson.dumps(body.get(part, []))) for part in ("tools", "messages"))
     note = f"messages {messages:,}, tools {tools:,}, HTTP {headers:,} bytes"
-    return [Figure('the first request for "hello"', headers + body["bytes"], "bytes", Goal("<", 6000), note=note)]
+    return [
+        Figure('the first request for "hello"', headers + body["bytes"], "bytes", Goal("<", 6000), note=note)
+    ]
 
 
 async def first_request() -> tuple[int, dict[str, Any]]:

@@ -33,8 +33,7 @@ __all__ = ["ROOT", "Daemon", "Rig", "child_environment", "in_child"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _READY_LIMIT_S = 60.0
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PASSWORD = "bench"
+_PASSWORD = secrets.token_hex(8)
 
 
 class Rig:
@@ -98,6 +97,19 @@ class Rig:
             time.sleep(0.05)
         return room
 
+    def helper(self, module: str, *arguments: str) -> None:
+        """Run a module beside the measurements until the end of the run; returns when it says ``ready``."""
+        command = [sys.executable, "-m", module, *arguments]
+        log = self._stack.enter_context((self.folder / f"{module}.log").open("wb"))
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=child_environment(), stdout=subprocess.PIPE, stderr=log
+        )
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"{module} did not get ready: {Path(log.name).read_text(errors='replace')}")
+
     def daemon(self, llm: Mapping[str, Any] | None = None) -> Daemon:
         """
         A daemon with a home of its own, and accounts of its own on both servers; not started yet.
@@ -126,11 +138,20 @@ class Rig:
                     "username": name,
                     "password": _PASSWORD,
                     "imap": {"host": self.mail.imap_host, "port": self.mail.imap_port, "security": "tls"},
-                    "smtp": {"host": self.mail.smtp_host, "port": self.mail.smtp_port, "security": "starttls"},
+                    "smtp": {
+                        "host": self.mail.smtp_host,
+                        "port": self.mail.smtp_port,
+                        "security": "starttls",
+                    },
                     "tls_ca_file": str(self.mail.ca_file),
                     "allow_from": [self.mail.address("alice")],
                     "trusted_authserv_ids": [self.mail.domain],
-                    "limits": {"sender_per_hour": 0, "sender_per_day": 0, "thread_per_hour": 0, "total_per_hour": 0},
+                    "limits": {
+                        "sender_per_hour": 0,
+                        "sender_per_day": 0,
+                        "thread_per_hour": 0,
+                        "total_per_hour": 0,
+                    },
                 },
             },
             "gateway": {"http": {"listen": f"127.0.0.1:{lease.port}"}},
@@ -201,9 +222,9 @@ class Daemon:
 
     @property
     def cpu_s(self) -> float:
-        """The processor time that it has used since its start."""
-        fields = self._proc("stat").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        """The processor time that its threads have used since their start."""
+        tasks = Path(f"/proc/{self._pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
     @property
     def wake_ups(self) -> int:
@@ -245,6 +266,10 @@ def in_child(module: str, *arguments: str, environment: Mapping[str, str] | None
     """Run a module of the benchmark in a clean process and read the JSON that it prints."""
     command: Sequence[str] = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(
-        command, cwd=ROOT, env=child_environment() | dict(environment or {}), stdout=subprocess.PIPE, check=True
+        command,
+        cwd=ROOT,
+        env=child_environment() | dict(environment or {}),
+        stdout=subprocess.PIPE,
+        check=True,
     )
     return json.loads(done.stdout)

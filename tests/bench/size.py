@@ -49,7 +49,13 @@ def measure(rig: Rig) -> list[Figure]:
             floor_is="python with nio, aiohttp, aioimaplib and pydantic",
         ),
         Figure("the same after its first answer through Matrix", asked_mb, "MB"),
-        Figure("processor time while idle", cpu_percent, "%", Goal("<", 0.5), note=f"{woken:.1f} wake-ups a second"),
+        Figure(
+            "processor time while idle",
+            cpu_percent,
+            "%",
+            Goal("<", 0.5),
+            note=f"{woken:.1f} wake-ups a second",
+        ),
         *_with_litellm(rig),
     ]
 

@@ -84,7 +84,9 @@ def _cells(figure: Figure) -> tuple[str, ...]:
         floor = f"{_number(figure.floor)} {figure.unit}".strip()
         if figure.floor > 0 and figure.value is not None:
             ratio = f"{figure.value / figure.floor:.1f}x"
-    note = "; ".join(text for text in (f"floor: {figure.floor_is}" * bool(figure.floor_is), figure.note) if text)
+    note = "; ".join(
+        text for text in (f"floor: {figure.floor_is}" * bool(figure.floor_is), figure.note) if text
+    )
     return f"  {figure.what}", value, goal, verdict, floor, ratio, note
 
 
@@ -96,7 +98,9 @@ def _number(value: float) -> str:
 
 def as_json(groups: Iterable[tuple[str, Sequence[Figure]]]) -> dict[str, list[dict[str, Any]]]:
     """The same for machines."""
-    return {name: [asdict(figure) | {"missed": figure.missed} for figure in figures] for name, figures in groups}
+    return {
+        name: [asdict(figure) | {"missed": figure.missed} for figure in figures] for name, figures in groups
+    }
 
 
 def median(values: Sequence[float]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -89,16 +90,24 @@ class SendsContract:
     async def test_moves_that_do_not_exist_change_nothing(self, store: WorkStore, clock: ManualClock):
         """A move that the table does not know raises, and the row stays as it was."""
         (row,) = await store.post([out("1")])
-        for attempt in (store.uncertain(row), store.sent(row, "$1"), store.park(row, "?")):
+        for attempt in (
+            partial(store.uncertain, row),
+            partial(store.sent, row, "$1"),
+            partial(store.park, row, "?"),
+        ):
             with pytest.raises(IllegalMove):
-                await attempt
+                await attempt()
         assert await state(store, row) == row
         await store.sending(row)
         await store.sent(row, "$1")
         done = await state(store, row)
-        for attempt in (store.sending(row), store.uncertain(row), store.park(row, "?")):
+        for attempt in (
+            partial(store.sending, row),
+            partial(store.uncertain, row),
+            partial(store.park, row, "?"),
+        ):
             with pytest.raises(IllegalMove):
-                await attempt
+                await attempt()
         assert await state(store, row) == done
 
     async def test_a_certain_failure_waits_and_blocks_its_session(self, store: WorkStore, clock: ManualClock):

@@ -35,6 +35,7 @@ from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from channels.email.imap_link import Timing
 from channels.email.mailbox import Mailbox
+from channels.email.outbound import compose
 from channels.email.submit import SubmitTiming
 from channels.email.tls import verifying_context
 from devservers import MailPeer, MailServer, ToolsMissing
@@ -507,6 +508,20 @@ async def test_an_unsent_mail_is_not_found_and_only_after_the_time_of_grace(bot:
         assert await channel.probe(answer) is None
         await channel.deliver(answer, uncertain=Marks())
     assert len(await bot.answers()) == 1
+
+
+async def test_a_copy_that_a_crash_left_in_the_inbox_is_filed_at_the_next_start(bot: Bot) -> None:
+    """Seen, accepted, and then the process died: the copy is still put where it belongs."""
+    async with bot.running():
+        await bot.send()
+        answer = _answer((await bot.inbox.until_accepted(1))[0])
+    await bot.inject(compose(answer, address=bot.address, self_copy=True).raw)
+    bot.inbox.positions["uid"] = str(int(bot.inbox.positions["uid"]) + 1)
+    async with bot.running():
+        await run_sync(lambda: bot.peer().wait_for(lambda mail: True, folder="Sent"))
+
+    assert len(await run_sync(bot.peer().raw_list)) == 1
+    assert len(bot.inbox.offered) == 1
 
 
 async def test_delivering_without_having_probed_is_caught(bot: Bot) -> None:

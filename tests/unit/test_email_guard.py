@@ -161,7 +161,7 @@ class TestVerdict:
             ("return-path", "<>", Refused.BOUNCE),
             ("return-path", " <> ", Refused.BOUNCE),
             ("content-type", "multipart/report; report-type=delivery-status", Refused.BOUNCE),
-            ("message-id", "<squidbot.%s.%s@mail.test>" % ("a" * 24, "b" * 24), Refused.AUTOMATIC),
+            ("message-id", "<squidbot.{}.{}@mail.test>".format("a" * 24, "b" * 24), Refused.AUTOMATIC),
             ("from", "Mallory <mallory@evil.test>", Refused.NO_SENDER),
         ],
     )

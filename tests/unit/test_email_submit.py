@@ -54,16 +54,21 @@ class Post:
             writer.transport.abort()
 
     async def _command(self, line: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for beginning, answer in self.answers.items():
-            if line.upper().startswith(beginning.replace("_", " ").upper()) and beginning != "end":
-                return await self._say(writer, answer)
-        if line.startswith("EHLO"):
-            return await self._say(writer, "250-mail.test\r\n250-SIZE 100000\r\n250 AUTH PLAIN")
-        if line == "DATA":
+        scripted = [
+            answer
+            for beginning, answer in self.answers.items()
+            if beginning != "end" and line.upper().startswith(beginning.replace("_", " ").upper())
+        ]
+        if scripted:
+            await self._say(writer, scripted[0])
+        elif line.startswith("EHLO"):
+            await self._say(writer, "250-mail.test\r\n250-SIZE 100000\r\n250 AUTH PLAIN")
+        elif line == "DATA":
             await self._say(writer, "354 go on")
             self.taken.append(await reader.readuntil(b"\r\n.\r\n"))
-            return await self._say(writer, self.answers.get("end", "250 taken"))
-        await self._say(writer, "235 ok" if line.startswith("AUTH") else "250 ok")
+            await self._say(writer, self.answers.get("end", "250 taken"))
+        else:
+            await self._say(writer, "235 ok" if line.startswith("AUTH") else "250 ok")
 
     async def _say(self, writer: asyncio.StreamWriter, answer: str) -> None:
         if answer == SILENCE:

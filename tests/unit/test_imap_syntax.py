@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 
 import pytest
@@ -46,7 +47,7 @@ class TestResponseReader:
         places = [0, *sorted(cuts), len(STREAM)]
         found = [
             response
-            for start, end in zip(places, places[1:], strict=False)
+            for start, end in itertools.pairwise(places)
             for response in reader.feed(STREAM[start:end])
         ]
 

@@ -264,17 +264,34 @@ async def test_a_minimal_record_is_enough(memory: JsonlMemory) -> None:
     assert await again.load_session_summary(SESSION) == "what was"
 
 
-async def test_a_cursor_beyond_the_end_is_clamped_and_reported_once(memory: JsonlMemory) -> None:
-    """A cursor that points behind the last message stands at the end; the file is not touched."""
+async def test_a_cursor_beyond_the_end_is_kept_aside_clamped_and_reported_once(memory: JsonlMemory) -> None:
+    """A cursor behind the last message stands at the end from then on, so that what is said next is shown."""
     await memory.append_message(SESSION, line(0), line(1))
-    memory.layout.record(KEY).write_text('{"last_consolidated": 180, "offset": 99999, "message_id": "x"}')
+    record = memory.layout.record(KEY)
+    record.write_text('{"last_consolidated": 180, "offset": 99999, "message_id": "x", "summary": "was"}')
 
     again = opened(memory.layout.home)
     with capture_logs() as logs:
         assert await again.load_consolidated_cursor(SESSION) == 2
         assert (await again.load_history(SESSION)).messages == ()
     assert [log["event"] for log in logs] == ["cursor.clamped"]
-    assert json.loads(memory.layout.record(KEY).read_text())["last_consolidated"] == 180
+    assert json.loads(record.read_text())["last_consolidated"] == 2
+    assert json.loads((record.parent / logs[0]["kept_as"]).read_text())["last_consolidated"] == 180
+    await again.append_message(SESSION, line(2))
+    tail = await opened(memory.layout.home).load_history(SESSION)
+    assert ([message.content for message in tail.messages], tail.summary) == (["message 2"], "was")
+
+
+async def test_a_cursor_that_cannot_be_corrected_is_clamped_all_the_same(memory: JsonlMemory) -> None:
+    """Where the folder cannot be written, reading goes on with the clamped cursor."""
+    await memory.append_message(SESSION, line(0), line(1))
+    record = memory.layout.record(KEY)
+    record.write_text('{"last_consolidated": 180}')
+    (record.parent / f"{record.name}.tmp").mkdir()  # stands in the way of every replacement
+
+    with capture_logs() as logs:
+        assert await opened(memory.layout.home).load_consolidated_cursor(SESSION) == 2
+    assert [log["event"] for log in logs] == ["cursor.not_corrected"]
 
 
 async def test_the_readable_copy_is_repaired_from_the_record(memory: JsonlMemory) -> None:

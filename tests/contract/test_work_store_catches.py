@@ -1,0 +1,205 @@
+"""The negative controls: stores with one defect each, and the test of the contract that sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from agent_core.messages import SessionKey
+from gateway.work.port import Completion, OutboxRow, Turn
+from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import ManualClock
+from tests.contract.work_store import WorkStoreContract
+
+
+class ForgetsKeys(SqliteWorkStore):
+    """Knows what it has seen by heart, and gives every message a key of its own."""
+
+    seen = 0
+
+    async def accept(self, channel, account, batch, positions):
+        fresh = []
+        for entry in batch:
+            type(self).seen += 1
+            new_id = f"{entry.message.native_id}~{self.seen}"
+            fresh.append(replace(entry, message=entry.message.model_copy(update={"native_id": new_id})))
+        rows = await super().accept(channel, account, fresh, positions)
+        return [replace(row, message=entry.message) for row, entry in zip(rows, batch, strict=True)]
+
+
+class KeepsBodies(SqliteWorkStore):
+    """Stores what it should only remember."""
+
+    async def accept(self, channel, account, batch, positions):
+        rows = await super().accept(
+            channel, account, [replace(entry, ignore=None) for entry in batch], positions
+        )
+        for row in rows:
+            await self._writer.call(
+                "spoil",
+                lambda db, i=row.id: db.execute("UPDATE inbox SET state='ignored' WHERE id=?", (i,)) and None,
+            )
+        return rows
+
+
+class ClaimsWhatWaits(SqliteWorkStore):
+    """Takes no notice of retry times."""
+
+    async def claim(self, session, *, merge=1):
+        await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET next_at = NULL") and None)
+        return await super().claim(session, merge=merge)
+
+
+class MergesTicks(SqliteWorkStore):
+    """Takes a tick for a message."""
+
+    async def claim(self, session, *, merge=1):
+        await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET kind = 'message'") and None)
+        return await super().claim(session, merge=merge)
+
+
+class NewTurns(SqliteWorkStore):
+    """Makes a new turn of the same rows after a crash."""
+
+    async def recover(self):
+        await super().recover()
+        await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET turn = NULL") and None)
+
+
+class NoFence(SqliteWorkStore):
+    """Lets an older claim complete."""
+
+    async def complete(self, turn, completion):
+        (fence,) = await self._reader.call(
+            "spoil", lambda db: db.execute("SELECT MAX(fence) FROM inbox").fetchone()
+        )
+        return await super().complete(replace(turn, fence=fence), completion)
+
+
+class SendsSeparately(SqliteWorkStore):
+    """Answers and outbox are two commits, the outbox first."""
+
+    async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
+        rows = await self.post(completion.outbound)
+        await super().complete(turn, replace(completion, outbound=()))
+        return rows
+
+
+class DropsSteps(SqliteWorkStore):
+    """A new start begins from nothing."""
+
+    async def claim(self, session, *, merge=1):
+        await self._writer.call("spoil", lambda db: db.execute("DELETE FROM turn_steps") and None)
+        return await super().claim(session, merge=merge)
+
+
+class NewestFirst(SqliteWorkStore):
+    """Sends the newest message of a session first."""
+
+    async def next_sends(self, channel, account, *, busy=(), limit=16):
+        rows = await super().next_sends(channel, account, busy=busy, limit=limit)
+        newest: dict[SessionKey, OutboxRow] = {}
+        for row in await self.outbox(limit=1000):
+            newest.setdefault(row.message.session, row)
+        return [newest[row.message.session] for row in rows]
+
+
+class ForgetsDoubt(SqliteWorkStore):
+    """After a crash everything is merely pending."""
+
+    async def recover(self):
+        await super().recover()
+        await self._writer.call(
+            "spoil",
+            lambda db: db.execute("UPDATE outbox SET state='pending' WHERE state='uncertain'") and None,
+        )
+
+
+class NewKeys(SqliteWorkStore):
+    """Makes a key for each try."""
+
+    tries = 0
+
+    async def next_sends(
+        self, channel: str, account: str, *, busy: Sequence[SessionKey] = (), limit: int = 16
+    ):
+        type(self).tries += 1
+        rows = await super().next_sends(channel, account, busy=busy, limit=limit)
+        return [
+            replace(row, message=row.message.model_copy(update={"id": f"{row.message.id}{self.tries}"}))
+            for row in rows
+        ]
+
+
+class SettlesEarly(SqliteWorkStore):
+    """Settles a turn with its first answer."""
+
+    async def sent(self, row, provider_id):
+        await super().sent(row, provider_id)
+        await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET state='settled'") and None)
+
+
+class EternalLease(SqliteWorkStore):
+    """Renews for anybody with the same fence."""
+
+    async def lease(self, name, *, holder, ttl_s):
+        return await super().lease(name, holder="anybody", ttl_s=ttl_s)
+
+
+class ForgetsOpenOnes(SqliteWorkStore):
+    """Prunes by age alone."""
+
+    async def prune(self, *, older_than_s):
+        before = self._now() - older_than_s
+        return await self._writer.call(
+            "spoil",
+            lambda db: (
+                db.execute("UPDATE inbox SET payload = NULL WHERE accepted_at < ?", (before,)).rowcount
+            ),
+        )
+
+
+class ReusesLineIds(SqliteWorkStore):
+    """Counts journal lines from the start when none is left."""
+
+    async def journal_done(self, ids):
+        await super().journal_done(ids)
+        await self._writer.call("spoil", lambda db: db.execute("DELETE FROM sqlite_sequence") and None)
+
+
+BROKEN = [
+    (ForgetsKeys, "test_what_is_known_is_a_success_without_work"),
+    (ForgetsKeys, "test_a_finished_message_does_not_come_again"),
+    (KeepsBodies, "test_of_an_ignored_message_only_its_having_been_there_is_kept"),
+    (ClaimsWhatWaits, "test_a_retry_keeps_the_order"),
+    (MergesTicks, "test_a_tick_is_never_merged"),
+    (NewTurns, "test_a_recovered_turn_is_the_same_turn"),
+    (NoFence, "test_an_older_claim_has_lost_the_turn"),
+    (SendsSeparately, "test_an_older_claim_has_lost_the_turn"),
+    (SendsSeparately, "test_a_turn_is_settled_with_its_last_answer"),
+    (DropsSteps, "test_steps_survive_the_start"),
+    (NewestFirst, "test_a_destination_gets_its_messages_in_order"),
+    (ForgetsDoubt, "test_after_a_crash_only_the_uncertain_is_uncertain"),
+    (NewKeys, "test_a_row_goes_its_way_with_the_same_key"),
+    (SettlesEarly, "test_a_turn_is_settled_with_its_last_answer"),
+    (EternalLease, "test_a_lease_has_one_holder"),
+    (ForgetsOpenOnes, "test_what_ended_long_ago_is_forgotten"),
+    (ReusesLineIds, "test_the_journal_holds_lines_until_they_are_done"),
+]
+
+
+@pytest.mark.parametrize(("broken", "test"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
+async def test_the_contract_sees_a_broken_store(broken, test, tmp_path):
+    """The named test of the contract fails on a store with this defect, and passes on a sound one."""
+    clock = ManualClock()
+    for kind, folder in ((SqliteWorkStore, "sound"), (broken, "broken")):
+        (tmp_path / folder).mkdir()
+        async with await kind.open(tmp_path / folder / "gateway.db", clock=clock) as store:
+            run = getattr(WorkStoreContract(), test)
+            if kind is SqliteWorkStore:
+                await run(store, clock)
+            else:
+                with pytest.raises((AssertionError, pytest.fail.Exception, ValueError)):
+                    await run(store, clock)

@@ -1,0 +1,75 @@
+"""A whole gateway inside of the test, on a loopback server: for faults that can be seen from outside."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
+from gateway.app import Built, Overrides, build
+from gateway.home import open_home
+from gateway.settings import Settings
+
+__all__ = ["World", "world"]
+
+
+@dataclass(slots=True)
+class World:
+    """A running gateway and its server. ``ended`` is set when `Gateway.run` has returned."""
+
+    server: LoopbackServer
+    built: Built
+    ended: anyio.Event
+
+    async def asked(self, text: str, *, person: str = "ann", within_s: float = 20.0) -> Delivered:
+        """Say something and wait for the next message in that conversation."""
+        place = f"dm-{person}"
+        before = len(self.server.seen(place))
+        self.server.say(person, text)
+        return (await self.server.answers(before + 1, conversation=place, within_s=within_s))[-1]
+
+    async def inbox(self) -> dict[str, int]:
+        """How many messages are in which state."""
+        return {state: count for state, count in (await self.built.store.stats()).inbox.items() if count}
+
+
+@asynccontextmanager
+async def world(
+    root: Path,
+    *,
+    server: LoopbackServer | None = None,
+    queue: str = "each",
+    settings: Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> AsyncIterator[World]:
+    """Run a gateway on ``root`` with the demo model, for the length of the block; then drain it."""
+    server = server or LoopbackServer()
+    built = await build(
+        Settings.model_validate(settings or {}),
+        open_home(root),
+        Overrides(
+            channels={"loopback": (LoopbackChannel(server), queue)},
+            allow_from={"loopback": ("*",)},
+            **overrides,
+        ),
+    )
+    one = World(server, built, anyio.Event())
+
+    async def run() -> None:
+        await built.gateway.run()
+        one.ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            yield one
+        finally:
+            built.gateway.stop()
+            with anyio.move_on_after(30, shield=True):
+                await one.ended.wait()
+            tasks.cancel_scope.cancel()

@@ -1,0 +1,122 @@
+"""A check-in through the whole gateway: it reaches the owner's own conversation, or nobody."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.messages import OutboundKind
+from agent_core.models import Message, ModelChunk, ToolDefinition
+from channels.heartbeat import HeartbeatChannel, HeartbeatConfig
+from channels.loopback import LoopbackChannel, LoopbackServer
+from gateway.app import Built, Overrides, build
+from gateway.clock import SystemClock
+from gateway.home import open_home
+from gateway.settings import Settings
+
+
+class Watchman:
+    """A model that says what it is told to say at every check-in, and echoes otherwise."""
+
+    def __init__(self, says: str) -> None:
+        self.says = says
+        self.ticks = 0
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        tick = "buy milk" in messages[-1].content
+        self.ticks += tick
+
+        async def answer() -> AsyncIterator[ModelChunk]:
+            yield self.says if tick else "noted"
+
+        return answer()
+
+
+@asynccontextmanager
+async def running(root: Path, server: LoopbackServer, model: Watchman) -> AsyncIterator[Built]:
+    settings = Settings.model_validate(
+        {"owner": {"aliases": [{"channel": "matrix", "address": "@ann:hs.test"}]}}
+    )
+    home = open_home(root)
+    (home.root / "workspace" / "HEARTBEAT.md").write_text("- [ ] buy milk\n")
+    schedule = HeartbeatConfig(interval_minutes=0.01).schedule()
+    clock = SystemClock()
+    channels = {
+        "matrix": (LoopbackChannel(server, name="matrix"), "each"),
+        "heartbeat": (
+            HeartbeatChannel(schedule, checklist=home.root / "workspace" / "HEARTBEAT.md", clock=clock),
+            "each",
+        ),
+    }
+    built = await build(
+        settings,
+        home,
+        Overrides(channels=channels, allow_from={"matrix": ("*",)}, models={"demo": model}),
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(built.gateway.run)
+        try:
+            yield built
+        finally:
+            built.gateway.stop()
+
+
+async def settled_ticks(built: Built) -> int:
+    rows = await built.store.inbox(limit=200)
+    return sum(row.message.kind == "tick" and row.state == "settled" for row in rows)
+
+
+async def until(condition, within_s: float = 15.0) -> None:
+    with anyio.fail_after(within_s):
+        while not await condition():
+            await anyio.sleep(0.05)
+
+
+async def test_an_alert_reaches_the_owner_where_the_owner_has_written(tmp_path):
+    """After the owner has written directly, an alert comes into that conversation as an alert."""
+    server, model = LoopbackServer(), Watchman("The milk is out.")
+    async with running(tmp_path, server, model):
+        server.say("@bob:hs.test", "hello")
+        server.say("@ann:hs.test", "hello")
+        await until(lambda: _any_alert(server))
+    alerts = [message for message in server.delivered if message.kind is OutboundKind.ALERT]
+    assert {message.conversation for message in alerts} == {"dm-@ann:hs.test"}
+    assert {message.text for message in alerts} == {"The milk is out."}
+
+
+async def _any_alert(server: LoopbackServer) -> bool:
+    return any(message.kind is OutboundKind.ALERT for message in server.delivered)
+
+
+@pytest.mark.parametrize("says", ["HEARTBEAT_OK", "HEARTBEAT_OK, all is well."])
+async def test_nothing_to_say_is_silence(tmp_path, says):
+    """The token ends a check-in without a message to anybody, and the tick is settled."""
+    server, model = LoopbackServer(), Watchman(says)
+    async with running(tmp_path, server, model) as built:
+        server.say("@ann:hs.test", "hello")
+
+        async def two_ticks() -> bool:
+            return model.ticks >= 2 and await settled_ticks(built) >= 2
+
+        await until(two_ticks)
+    assert [message.kind for message in server.delivered] == [OutboundKind.REPLY]
+
+
+async def test_without_a_direct_conversation_nobody_is_asked_and_nothing_is_spent(tmp_path):
+    """Another person's message makes no target: ticks are settled without a model call."""
+    server, model = LoopbackServer(), Watchman("The milk is out.")
+    async with running(tmp_path, server, model) as built:
+        server.say("@bob:hs.test", "hello")
+
+        async def two_ticks() -> bool:
+            return await settled_ticks(built) >= 2
+
+        await until(two_ticks)
+    assert model.ticks == 0
+    assert all(message.kind is OutboundKind.REPLY for message in server.delivered)

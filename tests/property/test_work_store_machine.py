@@ -1,0 +1,389 @@
+"""Whatever is asked of the SQLite store, in whatever order, it answers like the model."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from agent_core.messages import SessionKey
+from agent_core.models import Message
+from gateway.work.port import Completion, LostTurn, Turn
+from gateway.work.sqlite import SqliteWorkStore
+from gateway.work.states import IllegalMove, InboxState, OutboxState
+from tests.clock import EPOCH, ManualClock
+from tests.contract.work_store_data import BOT, out, pending, step
+from tests.property.work_store_model import Model, Row, Send
+
+SESSIONS = [SessionKey("matrix", f"!{name}") for name in "abc"]
+BY_TEXT = {str(session): session for session in SESSIONS}
+session_keys = st.sampled_from(SESSIONS)
+indexes = st.integers(0, 1000)
+_NO_SHRINK = [Phase.generate]
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Does the same to the store and to the model, and compares after each step."""
+
+    kind = SqliteWorkStore
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="squidbot-machine-"))
+        self.runner = asyncio.Runner()
+        self.clock = ManualClock()
+        self.model = Model()
+        self.turns: list[Turn] = []
+        self.steps: dict[str, set[int]] = {}
+
+    def run(self, call):
+        return self.runner.run(call)
+
+    @initialize()
+    def open(self) -> None:
+        self.store = self.run(
+            self.kind.open(self.folder / "gateway.db", clock=self.clock, synchronous="normal")
+        )
+
+    def teardown(self) -> None:
+        self.run(self.store.aclose())
+        self.runner.close()
+        shutil.rmtree(self.folder)
+
+    # ── taking in ──
+    @rule(
+        session=session_keys,
+        batch=st.lists(
+            st.tuples(st.integers(0, 30), st.sampled_from(["message", "tick", "ignored"])), max_size=4
+        ),
+    )
+    def accept(self, session, batch):
+        entries, expected = [], []
+        for number, what in batch:
+            native = f"{session.conversation}{number}"
+            kind = "tick" if what == "tick" else "message"
+            entries.append(
+                pending(native, session=session, kind=kind, ignore="no" if what == "ignored" else None)
+            )
+            if not self.model.known(native) and native not in expected:
+                expected.append(native)
+        rows = self.run(self.store.accept("matrix", BOT, entries, {}))
+        assert [row.message.native_id for row in rows] == expected
+        last = max((row.id for row in self.model.rows), default=0)
+        for row in rows:
+            assert row.id > last
+            last = row.id
+            tick = row.message.kind == "tick"
+            self.model.rows.append(Row(row.id, row.message.native_id, str(session), tick, row.state))
+
+    # ── turns ──
+    @rule(session=session_keys, merge=st.integers(1, 3))
+    def claim(self, session, merge):
+        self.claim_next(session, merge)
+
+    def claim_next(self, session, merge):
+        expected = self.model.claimable(str(session), merge)
+        turn = self.run(self.store.claim(session, merge=merge))
+        assert [row.id for row in (turn.rows if turn else ())] == [row.id for row in expected]
+        if turn is None:
+            return
+        old = expected[0].turn
+        assert turn.id == old if old else all(turn.id != other.id for other in self.turns)
+        assert turn.fence > max(row.fence for row in expected)
+        self.model.start(expected, turn.id, turn.fence)
+        assert (turn.attempts, turn.deferrals) == (expected[0].attempts, expected[0].deferrals)
+        self.turns.append(turn)
+
+    def turn_of(self, index: int) -> tuple[Turn, list[Row]]:
+        """A claim, live or lost, and the rows that it still owns: the newest ones come most often."""
+        turn = self.turns[-1 - index % min(4, len(self.turns))]
+        return turn, self.model.owned(turn.id, turn.fence)
+
+    def do(self, call, rows: list[Row]) -> object:
+        """Do something with a turn; without its rows it must be lost."""
+        if rows:
+            return self.run(call)
+        with pytest.raises(LostTurn):
+            self.run(call)
+        return None
+
+    @precondition(lambda self: self.turns)
+    @rule(index=indexes, replies=st.lists(session_keys, max_size=3), bury=st.booleans())
+    def end_turn(self, index, replies, bury):
+        self.end(*self.turn_of(index), replies, bury=bury)
+
+    def end_newest(self, replies):
+        self.end(*self.turn_of(0), replies, bury=False)
+
+    def end(self, turn, rows, replies, *, bury):
+        outbound = [out(f"{turn.id}:{n}", session=session) for n, session in enumerate(replies)]
+        if bury:
+            made = self.do(self.store.bury(turn, "no", outbound), rows)
+        else:
+            lines = [Message(role="user", content="x", id=turn.id, turn=turn.id, timestamp=EPOCH)]
+            made = self.do(self.store.complete(turn, Completion(outbound=outbound, history=lines)), rows)
+        if made is None:
+            return
+        if not bury:
+            self.model.journal[str(turn.session)] = self.model.journal.get(str(turn.session), 0) + 1
+        for row in rows:
+            answered = InboxState.ANSWERED if outbound else InboxState.SETTLED
+            row.go(InboxState.DEAD if bury else answered)
+        self.steps.pop(turn.id, None)
+        for row in made:
+            session = str(row.message.session)
+            self.model.sends.append(Send(row.id, rows[-1].id, turn.id, session, row.message.text))
+            assert row.inbox_id == rows[-1].id
+
+    @precondition(lambda self: self.turns)
+    @rule(
+        index=indexes,
+        how=st.sampled_from(["retry", "deferral", "release"]),
+        delay_s=st.sampled_from([0.0, 5.0, 50.0]),
+    )
+    def put_back(self, index, how, delay_s):
+        turn, rows = self.turn_of(index)
+        if how == "release":
+            self.do(self.store.release(turn), rows)
+        else:
+            self.do(self.store.retry(turn, "later", delay_s=delay_s, deferral=how == "deferral"), rows)
+        for row in rows:
+            row.go(InboxState.READY)
+            row.attempts -= how != "retry"
+            row.deferrals += how == "deferral"
+            row.next_at = None if how == "release" else self.model.now + delay_s
+
+    @precondition(lambda self: self.turns)
+    @rule(index=indexes, number=st.integers(0, 3), finish=st.booleans())
+    def record_step(self, index, number, finish):
+        turn, rows = self.turn_of(index)
+        record = self.store.step_finished if finish else self.store.step_started
+        self.do(record(turn, step(number, result={"n": number} if finish else None)), rows)
+        if rows:
+            self.steps.setdefault(turn.id, set()).add(number)
+
+    @precondition(lambda self: self.turns)
+    @rule(index=indexes)
+    def look_at_steps(self, index):
+        turn, rows = self.turn_of(index)
+        found = self.do(self.store.steps(turn), rows)
+        if rows:
+            assert [step.number for step in found] == sorted(self.steps.get(turn.id, ()))
+
+    # ── sending ──
+    @rule(session=session_keys)
+    def post(self, session):
+        (row,) = self.run(self.store.post([out("posted", session=session)]))
+        self.model.sends.append(Send(row.id, None, None, str(session), "posted"))
+
+    @precondition(lambda self: self.model.sends)
+    @rule(
+        index=indexes,
+        act=st.sampled_from(["sending", "uncertain", "sent", "again", "perhaps", "dead", "park"]),
+        delay_s=st.sampled_from([0.0, 10.0]),
+    )
+    def move_send(self, index, act, delay_s):
+        newest = sorted(self.model.sends, key=lambda send: -send.id)
+        self.move(newest[index % min(6, len(newest))], act, delay_s)
+
+    def move(self, send, act, delay_s):
+        rows = self.run(self.store.outbox(limit=10_000))
+        row = next(row for row in rows if row.id == send.id)
+        row = replace(row, state=OutboxState.PENDING)  # what the caller holds may be old
+        calls = {
+            "sending": lambda: self.store.sending(row),
+            "uncertain": lambda: self.store.uncertain(row),
+            "sent": lambda: self.store.sent(row, f"${row.id}"),
+            "again": lambda: self.store.send_failed(row, "no", delay_s=delay_s),
+            "perhaps": lambda: self.store.send_failed(row, "no", delay_s=delay_s, certain=False),
+            "dead": lambda: self.store.send_failed(row, "no", delay_s=None),
+            "park": lambda: self.store.park(row, "?"),
+        }
+        moves = {
+            "sending": {"pending": "sending", "sending": "sending", "uncertain": "sending"},
+            "uncertain": {"sending": "uncertain", "uncertain": "uncertain"},
+            "sent": dict.fromkeys(("sending", "uncertain", "unknown", "dead", "sent"), "sent"),
+            "again": {**dict.fromkeys(("pending", "sending", "uncertain"), "pending"), "dead": "dead"},
+            "perhaps": {"sending": "uncertain", "uncertain": "uncertain", "dead": "dead"},
+            "dead": dict.fromkeys(("pending", "sending", "uncertain", "unknown", "dead"), "dead"),
+            "park": {"uncertain": "unknown"},
+        }
+        new = moves[act].get(send.state.value)
+        if new is None:
+            with pytest.raises(IllegalMove):
+                self.run(calls[act]())
+            return
+        self.run(calls[act]())
+        old, send.state = send.state, OutboxState(new)
+        send.attempts += act == "sending"
+        send.doubt = (send.doubt or new == "uncertain") and not (act == "again" and new == "pending")
+        if act in ("again", "perhaps") and new != "dead":
+            send.next_at = self.model.now + delay_s
+        elif act in ("sent", "dead", "park") or old is OutboxState.DEAD:
+            send.next_at = None
+        if act == "sent":
+            self.model.settle(send)
+
+    @rule(session=session_keys, certainly=st.booleans())
+    def send_what_is_due(self, session, certainly):
+        """The whole way of the oldest row, so that long stories happen often enough."""
+        for send in self.model.due_sends([]):
+            if send.session == str(session):
+                for act in ("sending", "uncertain", "sent") if certainly else ("sending", "sent"):
+                    self.move(send, act, 0.0)
+                break
+
+    @rule(session=session_keys, merge=st.integers(1, 3), replies=st.lists(session_keys, max_size=3))
+    def answer_what_is_due(self, session, merge, replies):
+        """A whole turn."""
+        before = len(self.turns)
+        self.claim_next(session, merge)
+        if len(self.turns) > before:
+            self.end_newest(replies)
+
+    # ── care ──
+    @rule(seconds=st.sampled_from([1.0, 6.0, 60.0]))
+    def time_passes(self, seconds):
+        self.clock.advance(seconds)
+        self.model.now += seconds
+
+    @rule(reopen=st.booleans())
+    def restart(self, reopen):
+        if reopen:
+            self.run(self.store.aclose())
+            self.open()
+        self.run(self.store.recover())
+        self.model.recover()
+
+    @precondition(lambda self: self.model.rows)
+    @rule(index=indexes, what=st.sampled_from(["requeue", "drop"]))
+    def operate(self, index, what):
+        row = self.model.rows[index % len(self.model.rows)]
+        turn = row.turn
+        if what == "requeue":
+            expected = self.model.requeue(row)
+            assert self.run(self.store.requeue(row.id)) == (BY_TEXT[row.session] if expected else None)
+        else:
+            assert self.run(self.store.drop(row.id)) == self.model.drop(row)
+            if not any(
+                other.turn == turn and other.state in ("ready", "running") for other in self.model.rows
+            ):
+                self.steps.pop(turn or "", None)
+
+    @rule(session=session_keys)
+    def reset(self, session):
+        for row in self.model.of(str(session), InboxState.READY):
+            self.steps.pop(row.turn or "", None)
+        self.run(self.store.reset_session(session))
+        self.model.reset(str(session))
+
+    @rule()
+    def clear_journal(self):
+        lines = self.run(self.store.journal())
+        self.run(self.store.journal_done([line.id for line in lines]))
+        self.model.journal.clear()
+
+    @rule(age_s=st.sampled_from([0.0, 30.0]))
+    def prune(self, age_s):
+        """Forgetting changes no state; only a dead message cannot be tried again then, so it is left out."""
+        if not any(row.state is InboxState.DEAD for row in self.model.rows) and not any(
+            send.state is OutboxState.DEAD for send in self.model.sends
+        ):
+            self.run(self.store.prune(older_than_s=age_s))
+
+    # ── what must be the same ──
+    @invariant()
+    def rows_are_the_same(self):
+        if not hasattr(self, "store"):
+            return
+        rows = self.run(self.store.inbox(states=list(InboxState), limit=10_000))
+        assert {row.id: (row.state, row.attempts, row.deferrals) for row in rows} == {
+            row.id: (row.state, row.attempts, row.deferrals) for row in self.model.rows
+        }
+        sends = self.run(self.store.outbox(limit=10_000))
+        assert {row.id: (row.state, row.attempts) for row in sends} == {
+            send.id: (send.state, send.attempts) for send in self.model.sends
+        }
+        assert len({row.message.id for row in sends}) == len(sends)
+
+    @invariant()
+    def views_are_the_same(self):
+        if not hasattr(self, "store"):
+            return
+        for session in SESSIONS:
+            assert self.run(self.store.due_in(session)) == pytest.approx(self.model.due_in(str(session)))
+        waiting = {session: self.model.due_in(str(session)) for session in SESSIONS}
+        assert dict(self.run(self.store.open_sessions())) == {
+            session: pytest.approx(due) for session, due in waiting.items() if due is not None
+        }
+        for busy in ([], SESSIONS[:1]):
+            names = [str(session) for session in busy]
+            offered = self.run(self.store.next_sends("matrix", BOT, busy=busy))
+            assert [row.id for row in offered] == [send.id for send in self.model.due_sends(names)]
+            idle = [send for send in self.model.heads(names) if send.state is not OutboxState.SENDING]
+            due = [max(0.0, (send.next_at or 0.0) - self.model.now) for send in idle]
+            expected = min(due) if due else None
+            assert self.run(self.store.next_send_in("matrix", BOT, busy=busy)) == pytest.approx(expected)
+        stats = self.run(self.store.stats())
+        counts = Counter(row.state.value for row in self.model.rows)
+        assert stats.inbox == {state.value: counts[state.value] for state in InboxState}
+        assert stats.journal_lines == sum(self.model.journal.values())
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(
+    max_examples=30,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestStore.pytestmark = [pytest.mark.timeout(120)]
+
+
+class ForgetsRetryTimes(SqliteWorkStore):
+    """The control: a store in which the head does not wait for its retry."""
+
+    async def retry(self, turn, error, *, delay_s, deferral):
+        await super().retry(turn, error, delay_s=0, deferral=deferral)
+
+
+class SettlesEarly(SqliteWorkStore):
+    """The control: a store that settles a turn with its first answer."""
+
+    async def sent(self, row, provider_id):
+        await super().sent(row, provider_id)
+        spoil = "UPDATE inbox SET state = 'settled' WHERE state = 'answered'"
+        await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", [ForgetsRetryTimes, SettlesEarly])
+def test_the_machine_sees_a_broken_store(kind):
+    """A store with one defect does not get through."""
+
+    class Broken(StoreMachine):
+        pass
+
+    Broken.kind = kind
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(
+            Broken,
+            settings=settings(
+                max_examples=300, stateful_step_count=40, deadline=None, database=None, phases=_NO_SHRINK
+            ),
+        )

@@ -1,0 +1,164 @@
+"""
+A model of `WorkStore` that fits on a page: lists in memory and the tables of moves, no SQL, no threads.
+
+It says what a store must answer; `test_work_store_machine.py` compares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.work.states import InboxState, OutboxState, move_inbox, move_outbox
+
+__all__ = ["Model", "Row", "Send"]
+
+IN, OUT = InboxState, OutboxState
+OPEN = (OUT.PENDING, OUT.SENDING, OUT.UNCERTAIN)
+
+
+@dataclass
+class Row:
+    id: int
+    native: str
+    session: str
+    tick: bool
+    state: InboxState
+    attempts: int = 0
+    deferrals: int = 0
+    next_at: float | None = None
+    turn: str | None = None
+    fence: int = 0
+
+    def go(self, state: InboxState) -> None:
+        self.state = move_inbox(self.state, state)
+
+
+@dataclass
+class Send:
+    id: int
+    tail: int | None
+    turn: str | None
+    session: str
+    text: str
+    state: OutboxState = OUT.PENDING
+    attempts: int = 0
+    next_at: float | None = None
+    doubt: bool = False
+
+    def go(self, state: OutboxState) -> None:
+        self.state = move_outbox(self.state, state)
+
+
+@dataclass
+class Model:
+    now: float = 0.0
+    rows: list[Row] = field(default_factory=list)
+    sends: list[Send] = field(default_factory=list)
+    journal: dict[str, int] = field(default_factory=dict)
+
+    def of(self, session: str, state: InboxState) -> list[Row]:
+        return [
+            row
+            for row in sorted(self.rows, key=lambda row: row.id)
+            if (row.session, row.state) == (session, state)
+        ]
+
+    def known(self, native: str) -> bool:
+        return any(row.native == native for row in self.rows)
+
+    def due_in(self, session: str) -> float | None:
+        ready = self.of(session, IN.READY)
+        if self.of(session, IN.RUNNING) or not ready:
+            return None
+        return max(0.0, (ready[0].next_at or 0.0) - self.now)
+
+    def claimable(self, session: str, merge: int) -> list[Row]:
+        if self.due_in(session) != 0.0:
+            return []
+        head, *others = self.of(session, IN.READY)
+        if head.turn is not None:
+            return [head, *(row for row in others if row.turn == head.turn)]
+        taken = [head]
+        for row in others:
+            stops = head.tick or row.tick or row.turn is not None or (row.next_at or 0.0) > self.now
+            if stops or len(taken) == merge:
+                break
+            taken.append(row)
+        return taken
+
+    def start(self, rows: list[Row], turn: str, fence: int) -> None:
+        for row in rows:
+            row.go(IN.RUNNING)
+            row.attempts += 1
+            row.turn, row.fence, row.next_at = turn, fence, None
+
+    def owned(self, turn: str, fence: int) -> list[Row]:
+        return [row for row in self.rows if (row.state, row.turn, row.fence) == (IN.RUNNING, turn, fence)]
+
+    def settle(self, send: Send) -> None:
+        mine = [other for other in self.sends if other.turn == send.turn]
+        if send.turn is not None and all(other.state is OUT.SENT for other in mine):
+            for row in self.rows:
+                if row.turn == send.turn and row.state is IN.ANSWERED:
+                    row.go(IN.SETTLED)
+
+    def heads(self, busy: list[str]) -> list[Send]:
+        heads: dict[str, Send] = {}
+        for send in sorted(self.sends, key=lambda send: send.id):
+            if send.state in OPEN and send.session not in busy:
+                heads.setdefault(send.session, send)
+        return list(heads.values())
+
+    def due_sends(self, busy: list[str]) -> list[Send]:
+        due = [send for send in self.heads(busy) if (send.next_at or 0.0) <= self.now]
+        return sorted(due, key=lambda send: send.id)
+
+    def recover(self) -> None:
+        for row in self.rows:
+            if row.state is IN.RUNNING:
+                row.go(IN.READY)
+        for send in self.sends:
+            if send.state is OUT.SENDING:
+                send.go(OUT.UNCERTAIN if send.doubt else OUT.PENDING)
+
+    def requeue(self, row: Row) -> bool:
+        if row.state is IN.DEAD:
+            row.go(IN.READY)
+            row.attempts = row.deferrals = 0
+            row.next_at = row.turn = None
+            return True
+        if row.state is not IN.ANSWERED:
+            return False
+        lost = [
+            send for send in self.sends if send.turn == row.turn and send.state in (OUT.DEAD, OUT.UNKNOWN)
+        ]
+        for send in lost:
+            send.go(OUT.PENDING)
+            send.attempts, send.next_at, send.doubt = 0, None, False
+        return bool(lost)
+
+    def drop(self, row: Row) -> bool:
+        if row.state is IN.RUNNING:
+            return False
+        if row.state is IN.ANSWERED:
+            unsent = [send for send in self.sends if send.turn == row.turn]
+            # An older turn's apology hangs on the same row.
+            tail = max((send.tail or 0 for send in unsent), default=0)
+            unsent += [send for send in self.sends if send.tail == tail and send not in unsent]
+        else:
+            unsent = [send for send in self.sends if send.tail == row.id]
+        gone = [send for send in unsent if send.state in (*OPEN, OUT.UNKNOWN)]
+        for send in gone:
+            send.go(OUT.DEAD)
+            send.next_at = None
+        if row.state in (IN.READY, IN.DEAD):
+            row.go(IN.IGNORED)
+            row.next_at = None
+            return True
+        return bool(gone)
+
+    def reset(self, session: str) -> None:
+        for row in self.of(session, IN.READY):
+            row.go(IN.IGNORED)
+            row.next_at = None
+        self.journal.pop(session, None)

@@ -1,0 +1,341 @@
+"""The command line: as a real process where it matters, plain words, exit codes, and the same answers either way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.models import MemoryScope, Message, ScopeKind
+from agent_core.storage.jsonl import JsonlMemory
+from gateway.cli import show
+from gateway.cli.running import parse_run
+from gateway.home import Home, open_home
+from gateway.lock import hold_home
+from gateway.work.port import NewOutbound, Pending
+from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import EPOCH, LoopClock
+
+ROOM = SessionKey("terminal", "main")
+CONFIG = "owner: {aliases: ['@a:hs.test']}\nagents: {heartbeat: {enabled: false}}\n"
+
+
+def squidbot(home, *arguments, stdin="", environ=None):
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *arguments],
+        env={**os.environ, "SQUIDBOT_HOME": str(home), **(environ or {})},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def answer(home, *arguments):
+    done = squidbot(home, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def free_port():
+    with socket.socket() as probe:
+        for port in range(20000 + os.getpid() % 10000, 32768):
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise AssertionError("no free port")
+
+
+@contextmanager
+def daemon(home, port=None):
+    """A real daemon on ``home``."""
+    port = port or free_port()
+    (home / "squidbot.yaml").write_text(f"{CONFIG}gateway: {{http: {{listen: '127.0.0.1:{port}'}}}}\n")
+    with (
+        open(home / "out.txt", "w") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "gateway", "run", "--home", str(home)], stdout=log, stderr=log
+        ) as process,
+    ):
+        try:
+            control = Home(home).control_socket
+            give_up_at = time.monotonic() + 20
+            while not control.exists():
+                assert process.poll() is None, (home / "out.txt").read_text()
+                assert time.monotonic() < give_up_at
+                time.sleep(0.02)
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def fill(root):
+    """A dead message, a waiting one, a history, two versions of a memory."""
+    home = open_home(root)
+    store = await SqliteWorkStore.open(home.database, clock=LoopClock())
+
+    def pending(number, text):
+        return Pending(
+            InboundMessage(
+                channel="terminal", account="local", native_id=str(number), session=ROOM,
+                sender=Sender(address="local", verified=True), text=text, received_at=EPOCH,
+            )
+        )  # fmt: skip
+
+    await store.accept("terminal", "local", [pending(1, "first \x1b[31mred")], {})
+    await store.bury(
+        await store.claim(ROOM), "the model refused", [NewOutbound("terminal", "local", ROOM, "sorry")]
+    )
+    memory = JsonlMemory(root, clock=LoopClock())
+    await memory.append_message(
+        str(ROOM),
+        *[Message(role="user", content=f"text {n} \ud800", id=f"m{n}", timestamp=EPOCH) for n in range(450)],
+    )
+    await memory.sync_history(str(ROOM))
+    for text in ("likes tea\nlives here", "likes coffee\nlives here"):
+        await memory.save_global_memory(MemoryScope(ScopeKind.OWNER), text, session_id=str(ROOM))
+    await store.aclose()
+
+
+@pytest.fixture
+def home(tmp_path):
+    root = tmp_path / "h"
+    root.mkdir(mode=0o700)
+    (root / "squidbot.yaml").write_text(CONFIG)
+    return root
+
+
+@pytest.fixture
+def filled(home):
+    anyio.run(fill, home)
+    return home
+
+
+class TestWords:
+    def test_help_lists_every_command(self, tmp_path):
+        """The interface is what the README says."""
+        told = squidbot(tmp_path, "--help").stdout
+        for command in ("run", "demo", "check", "chat", "status", "inbox", "sessions", "memory", "version"):
+            assert f" {command} " in told
+        assert "retry" in squidbot(tmp_path, "inbox", "--help").stdout
+
+    def test_a_typing_error_is_told_and_is_exit_code_2_like_anywhere(self, tmp_path):
+        """Unknown commands and options end with words, not with a traceback."""
+        for arguments in (("inbx",), ("status", "--hom", "x"), ("inbox", "show", "x"), ("run", "--home")):
+            done = squidbot(tmp_path, *arguments)
+            assert done.returncode not in (0, 70), arguments
+            assert "Traceback" not in done.stdout + done.stderr
+
+    def test_a_broken_configuration_is_78_and_makes_no_folder(self, tmp_path):
+        """The whole list of mistakes, on stderr, and nothing else happens."""
+        root = tmp_path / "h"
+        root.mkdir()
+        (root / "squidbot.yaml").write_text("agents: {x: 1}\nllm: {y: 2}\n")
+        done = squidbot(root, "run")
+        assert done.returncode == 78
+        assert "agents.x: unknown key" in done.stderr and "llm.y: unknown key" in done.stderr
+        assert [path.name for path in root.iterdir()] == ["squidbot.yaml"]
+
+    def test_a_missing_configuration_is_78(self, tmp_path):
+        """With the place where it was looked for."""
+        done = squidbot(tmp_path / "none", "run")
+        assert done.returncode == 78
+        assert "none/squidbot.yaml" in done.stderr
+        assert not (tmp_path / "none").exists()
+
+    def test_looking_at_a_home_that_is_not_there_makes_none(self, tmp_path):
+        """Read-only commands leave no trace."""
+        for command in (("status",), ("inbox", "list"), ("memory", "show")):
+            done = squidbot(tmp_path / "none", *command)
+            assert done.returncode == 1
+            assert "there is nothing in" in done.stderr
+        assert not (tmp_path / "none").exists()
+
+    def test_a_home_that_cannot_be_used_is_74(self, tmp_path):
+        """A file in the place of the folder, for example."""
+        (tmp_path / "h").write_text("")
+        (tmp_path / "c.yaml").write_text(CONFIG)
+        done = squidbot(tmp_path / "h", "run", "--config", str(tmp_path / "c.yaml"))
+        assert done.returncode == 74
+        assert done.stderr.startswith("squidbot: ")
+
+    def test_a_damaged_database_is_told_in_one_sentence(self, home):
+        """No traceback; the file stays as it was."""
+        open_home(home)
+        (home / "gateway.db").write_bytes(b"garbage" * 1000)
+        for arguments in (("status",), ("run",)):
+            done = squidbot(home, *arguments)
+            assert done.returncode == 74, done.stderr
+            assert "Traceback" not in done.stderr
+        assert (home / "gateway.db").read_bytes() == b"garbage" * 1000
+
+    def test_a_reader_that_leaves_is_no_error(self, filled):
+        """`squidbot sessions export … | head` ends quietly."""
+        done = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m gateway sessions export terminal/main | head -1"],
+            env={**os.environ, "SQUIDBOT_HOME": str(filled)}, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert json.loads(done.stdout)["content"].startswith("text 0")
+        assert done.stderr == ""
+
+    def test_the_version_names_the_libraries(self, tmp_path):
+        """What a bug report needs."""
+        told = answer(tmp_path, "version")
+        assert told["libraries"]["aiohttp"] and told["version"]
+
+
+class TestWithoutDaemon:
+    def test_messages(self, filled):
+        """Listed, shown with what was sent, tried again, given up."""
+        [row] = answer(filled, "inbox", "list")["rows"]
+        assert (row["state"], row["error"]) == ("dead", "the model refused")
+        number = str(row["id"])
+        shown = squidbot(filled, "inbox", "show", number).stdout
+        assert "the model refused" in shown and "sorry" in shown
+        assert "\x1b" not in shown
+        assert squidbot(filled, "inbox", "retry", number).returncode == 0
+        assert squidbot(filled, "inbox", "retry", number).returncode == 1
+        assert answer(filled, "inbox", "list", "--state", "ready")["rows"][0]["id"] == row["id"]
+        assert squidbot(filled, "inbox", "drop", number).returncode == 0
+        assert answer(filled, "inbox", "list")["rows"] == []
+
+    def test_a_session_is_exported_whole_into_a_file_of_the_owner_alone(self, filled, tmp_path):
+        """Also half surrogate pairs; an existing file is not overwritten."""
+        out = tmp_path / "export.jsonl"
+        assert (
+            "450 messages"
+            in squidbot(filled, "sessions", "export", "terminal/main", "--output", str(out)).stdout
+        )
+        lines = [json.loads(line) for line in out.read_text().splitlines()]
+        assert [line["content"] for line in lines] == [f"text {n} \ud800" for n in range(450)]
+        assert stat.S_IMODE(out.stat().st_mode) == 0o600
+        assert squidbot(filled, "sessions", "export", "terminal/main", "--output", str(out)).returncode == 73
+        none = tmp_path / "none.jsonl"
+        assert squidbot(filled, "sessions", "export", "terminal/none", "--output", str(none)).returncode == 1
+        assert not none.exists()
+
+    def test_a_reset_wants_a_yes(self, filled):
+        """Without a person to ask, nothing happens."""
+        assert squidbot(filled, "sessions", "reset", "terminal/main").returncode == 1
+        assert answer(filled, "sessions", "list")["sessions"][0]["unconsolidated"] == 450
+        assert squidbot(filled, "sessions", "reset", "terminal/main", "--yes").returncode == 0
+        assert answer(filled, "sessions", "list")["sessions"][0]["unconsolidated"] == 0
+
+    def test_memory(self, filled):
+        """Shown, with its versions as differences, undone."""
+        assert squidbot(filled, "memory", "show").stdout == "likes coffee\nlives here\n"
+        assert "  - likes tea\n  + likes coffee\n" in squidbot(filled, "memory", "history").stdout
+        assert squidbot(filled, "memory", "undo").returncode == 0
+        assert squidbot(filled, "memory", "show").stdout == "likes tea\nlives here\n"
+        assert squidbot(filled, "memory", "show", "nobody").returncode == 2
+
+    def test_a_broken_configuration_does_not_hide_the_inbox_but_the_place_of_the_memory(self, filled):
+        """Where the workspace is, only the configuration knows."""
+        (filled / "squidbot.yaml").write_text("agents: {x: 1}")
+        assert squidbot(filled, "inbox", "list").returncode == 0
+        assert squidbot(filled, "memory", "show").returncode == 78
+
+    def test_the_lock_is_held_only_for_the_moment(self, filled):
+        """A daemon can start right afterwards."""
+        assert squidbot(filled, "status").returncode == 0
+        with hold_home(Home(filled)):
+            pass
+
+
+class TestWithDaemon:
+    def test_the_same_questions_get_the_same_answers(self, filled):
+        """Through the socket as on the files."""
+        questions = [
+            ("inbox", "list"),
+            ("sessions", "list"),
+            ("sessions", "show", "terminal/main", "--limit", "3"),
+            ("memory", "history"),
+        ]
+        before = [answer(filled, *question) for question in questions]
+        with daemon(filled) as process:
+            assert [answer(filled, *question) for question in questions] == before
+            status = answer(filled, "status")
+            assert (status["running"], status["pid"]) == (True, process.pid)
+            assert "running" in squidbot(filled, "status").stdout
+            assert len(squidbot(filled, "sessions", "export", "terminal/main").stdout.splitlines()) == 450
+
+    def test_a_second_daemon_is_refused_with_78_and_the_number_of_the_first(self, home):
+        """And the first one does not notice."""
+        with daemon(home) as process:
+            done = squidbot(home, "run")
+            assert done.returncode == 78
+            assert f"process {process.pid}" in done.stderr
+            assert answer(home, "status")["running"]
+
+    def test_sigterm_ends_it_with_0_and_frees_the_home(self, home):
+        """The socket is gone, and the commands work on the files again."""
+        with daemon(home) as process:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+            assert not Home(home).control_socket.exists()
+            assert answer(home, "status")["running"] is False
+
+    def test_after_sigkill_the_commands_work_on_the_files(self, home):
+        """The socket that stays behind is not believed."""
+        with daemon(home) as process:
+            process.kill()
+            process.wait()
+            assert Home(home).control_socket.exists()
+            assert answer(home, "status")["running"] is False
+
+    def test_check_uses_the_running_daemon(self, home):
+        """No second login."""
+        with daemon(home) as process:
+            report = answer(home, "check")
+            assert {"part": "daemon", "verdict": "ok"}.items() <= report["findings"][-1].items()
+            assert str(process.pid) in report["findings"][-1]["text"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run"], (None, None)),
+        (["run", "--home", "/h"], (Path("/h"), None)),
+        (["run", "--home=/h", "--config", "c"], (Path("/h"), Path("c"))),
+        (["run", "--help"], None),
+        (["run", "--home"], None),
+        (["run", "--home", "--config"], None),
+        (["run", "--home", "a", "--home", "b"], None),
+        (["run", "x"], None),
+        (["status"], None),
+        ([], None),
+    ],
+)
+def test_the_short_way_to_the_daemon_understands_only_what_is_plain(arguments, expected):
+    """Everything else is for the whole command line, with its help and its errors."""
+    assert parse_run(arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (0.25, "0.2 s"), (59, "59 s"), (61, "1 min 1 s"), (7260, "2 h 1 min"), (90_000, "1 d 1 h")]
+)  # fmt: skip
+def test_spans_of_time_are_told_in_two_units(seconds, text):
+    """Nobody wants to divide by 3600."""
+    assert show.duration(seconds) == text
+
+
+def test_a_table_cannot_be_broken_by_its_contents():
+    """Line breaks and control characters stay inside of their cell."""
+    told = show.table(("A", "B"), [("x\ny", "\x1b[2J"), ("long" * 30, "z")])
+    assert len(told.splitlines()) == 3
+    assert "\x1b" not in told

@@ -1,0 +1,93 @@
+"""`squidbot check`: what is wrong is found, named, and nothing is taken from any server meanwhile."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, LinkState, Redelivery
+from channels.loopback import LoopbackChannel, LoopbackServer
+from gateway.doctor import Report, Verdict, check, check_channel
+from gateway.home import Home
+
+
+async def nothing_stored(_name):
+    return None
+
+
+class FailingChannel:
+    name, account = "matrix", "@bot:hs.test"
+    capabilities = Capabilities(redelivery=Redelivery.PARK)
+
+    def __init__(self, error=None, state=None):
+        self.error, self.state = error, state
+
+    async def run(self, inbox):
+        if self.state is not None:
+            inbox.report(self.state)
+            await anyio.sleep_forever()
+        if self.error is not None:
+            raise self.error
+        await anyio.sleep_forever()
+
+
+class TestChannel:
+    @pytest.mark.parametrize("state", [LinkState.UP, LinkState.CATCHING_UP])
+    async def test_a_login_is_enough(self, state):
+        """A channel that has a lot to catch up with is fine."""
+        assert await check_channel(FailingChannel(state=state), nothing_stored) == (
+            Verdict.OK,
+            "logged in as @bot:hs.test",
+        )
+
+    @pytest.mark.parametrize(
+        "error", [ChannelAuthFailed("the password is wrong"), ChannelUnavailable("refused")]
+    )
+    async def test_the_channels_own_words_are_the_answer(self, error):
+        """Whatever it says stands in the report."""
+        assert await check_channel(FailingChannel(error), nothing_stored) == (Verdict.FAILED, str(error))
+
+    async def test_a_server_that_says_nothing_is_given_up(self):
+        """After a limit, with a hint."""
+        verdict, text = await check_channel(FailingChannel(), nothing_stored, limit_s=0.05)
+        assert verdict is Verdict.FAILED
+        assert "no login within" in text
+
+    async def test_no_message_is_acknowledged(self):
+        """What waits at the server is still there afterwards, for the daemon."""
+        server = LoopbackServer()
+        server.say("alice", "hello")
+        assert (await check_channel(LoopbackChannel(server), nothing_stored))[0] is Verdict.OK
+        assert server.acknowledged == 0
+
+
+class TestWhole:
+    def test_a_broken_configuration_is_the_only_finding(self, tmp_path):
+        """Nothing else can be known; the exit code is that of the daemon."""
+        (tmp_path / "c.yaml").write_text("agents: {x: 1}")
+        report = check(Home(tmp_path / "h"), tmp_path / "c.yaml")
+        assert report.exit_code == 78
+        assert [one.part for one in report.findings] == ["configuration"]
+        assert not (tmp_path / "h").exists()
+
+    def test_every_part_is_named(self, tmp_path):
+        """Configuration, home, database, channels that cannot be reached, models that do not answer."""
+        (tmp_path / "c.yaml").write_text(
+            "owner: {aliases: ['@a:hs.test']}\n"
+            "llm: {providers: {p: {api_base: 'http://127.0.0.1:9', api_key: k}},"
+            " models: {m: {provider: p, model: openai/x}}, pools: {main: [m]}}\n"
+            "channels: {matrix: {homeserver: 'http://127.0.0.1:9', user_id: '@b:hs.test', password: p}}\n"
+        )
+        report = check(Home(tmp_path / "h"), tmp_path / "c.yaml")
+        found = {one.part: one for one in report.findings if one.part != "configuration"}
+        assert {"home", "database", "matrix", "model pool main"} == found.keys()
+        assert found["matrix"].verdict is found["model pool main"].verdict is Verdict.FAILED
+        assert report.exit_code == 1
+        assert "failed   matrix: " in report.as_text()
+        assert report.as_dict()["ok"] is False
+
+    def test_several_lines_stay_together(self):
+        """The list of a broken configuration is indented under its part."""
+        report = Report()
+        report.add("configuration", Verdict.FAILED, "x: 2 problems\n  line 1\n  line 2")
+        assert report.as_text().splitlines()[1:] == ["           line 1", "           line 2"]

@@ -1,0 +1,370 @@
+"""What a person can ask, on a real store and real files, directly and through the control socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.models import MemoryScope, Message, ScopeKind
+from agent_core.storage.jsonl import JsonlMemory
+from gateway.control import serve_control
+from gateway.control_client import ControlClient, ControlFailed, DaemonGone
+from gateway.errors import NotFound, StateUnusable
+from gateway.home import Home, open_home
+from gateway.operations import OPERATIONS, Operations, RequestInvalid, parse_scope, show_scope
+from gateway.work.port import Completion, NewOutbound, Pending
+from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import EPOCH, LoopClock
+
+ROOM = SessionKey("matrix", "!room:hs.test")
+OWNER = MemoryScope(ScopeKind.OWNER)
+
+
+def inbound(number, session=ROOM, text="hello"):
+    return InboundMessage(
+        channel=session.channel,
+        account="bot",
+        native_id=f"$e{number}",
+        session=session,
+        sender=Sender(address="@alice:hs.test", verified=True),
+        text=text,
+        received_at=EPOCH,
+    )
+
+
+@pytest.fixture
+def home(tmp_path):
+    return open_home(tmp_path / "h")
+
+
+class Bench:
+    def __init__(self, store, memory, **options):
+        self.store, self.memory = store, memory
+        self.woken = []
+        self.ask = Operations(store, memory, wake=self.woken.append, **options)
+
+    async def accepted(self, *messages):
+        rows = await self.store.accept("matrix", "bot", [Pending(message) for message in messages], {})
+        return [row.id for row in rows]
+
+    async def dead(self, number):
+        [row] = await self.accepted(inbound(number))
+        turn = await self.store.claim(ROOM)
+        await self.store.bury(turn, "the model said 400", [NewOutbound("matrix", "bot", ROOM, "sorry")])
+        return row
+
+    async def talked(self, count):
+        await self.memory.append_message(
+            str(ROOM),
+            *[
+                Message(
+                    role="user" if n % 2 == 0 else "assistant",
+                    content=f"text {n}",
+                    id=f"m{n}",
+                    timestamp=EPOCH,
+                )
+                for n in range(count)
+            ],
+        )
+
+
+@pytest.fixture
+async def bench(home):
+    store = await SqliteWorkStore.open(home.database, clock=LoopClock())
+    yield Bench(store, JsonlMemory(home.root, clock=LoopClock()))
+    await store.aclose()
+
+
+class TestInbox:
+    async def test_messages_are_listed_newest_first_with_a_short_text(self, bench):
+        """States and sessions filter; a long text is cut in the list and whole when shown."""
+        first, second = await bench.accepted(inbound(1, text="x" * 500), inbound(2, text="a\nb"))
+        rows = (await bench.ask.inbox_list())["rows"]
+        assert [row["id"] for row in rows] == [second, first]
+        assert rows[0]["text"] == "a b"
+        assert len(rows[1]["text"]) == 80
+        assert (await bench.ask.inbox_show(first))["row"]["text"] == "x" * 500
+        assert (await bench.ask.inbox_list(states=["dead"]))["rows"] == []
+        assert len((await bench.ask.inbox_list(session=str(ROOM), limit=1))["rows"]) == 1
+
+    async def test_a_dead_message_can_be_tried_again_and_its_session_is_woken(self, bench):
+        """The error is shown, and a retry makes it ready."""
+        row = await bench.dead(1)
+        shown = await bench.ask.inbox_show(row)
+        assert (shown["row"]["state"], shown["row"]["error"]) == ("dead", "the model said 400")
+        assert shown["outbound"][0]["text"] == "sorry"
+        assert (await bench.ask.inbox_retry(row))["changed"]
+        assert bench.woken == [ROOM]
+        assert (await bench.ask.inbox_show(row))["row"]["state"] == "ready"
+
+    async def test_what_has_not_failed_is_not_tried_again(self, bench):
+        """Nothing changes, and that is said."""
+        [row] = await bench.accepted(inbound(1))
+        assert not (await bench.ask.inbox_retry(row))["changed"]
+        assert bench.woken == []
+
+    async def test_a_message_can_be_given_up(self, bench):
+        """It is ignored from then on."""
+        [row] = await bench.accepted(inbound(1))
+        assert (await bench.ask.inbox_drop(row))["changed"]
+        assert await bench.store.claim(ROOM) is None
+
+    @pytest.mark.parametrize("name", ["inbox_show", "inbox_retry", "inbox_drop"])
+    async def test_a_number_that_does_not_exist_is_told(self, bench, name):
+        """With where to look."""
+        with pytest.raises(NotFound, match="inbox list"):
+            await bench.ask.call(name, {"id": 99})
+
+    async def test_an_unknown_state_names_the_known_ones(self, bench):
+        """A typing error does not look like an empty inbox."""
+        with pytest.raises(RequestInvalid, match="known: ready"):
+            await bench.ask.inbox_list(states=["deda"])
+
+
+class TestSessions:
+    async def test_sessions_are_listed_with_their_size(self, bench):
+        """Count and time of the last message."""
+        await bench.talked(5)
+        answer = await bench.ask.sessions_list()
+        assert answer["total"] == 1
+        assert answer["sessions"][0] | {"damaged_lines": 0} == {
+            "session": str(ROOM),
+            "messages": 5,
+            "unconsolidated": 5,
+            "damaged_lines": 0,
+            "last_at": EPOCH.isoformat(),
+        }
+
+    async def test_a_session_is_shown_with_its_newest_messages_and_what_waits(self, bench):
+        """Newest last, as one reads."""
+        await bench.talked(30)
+        await bench.accepted(inbound(1, text="still waiting"))
+        answer = await bench.ask.sessions_show(str(ROOM), limit=3)
+        assert [message["content"] for message in answer["newest"]] == ["text 27", "text 28", "text 29"]
+        assert answer["waiting"][0]["text"] == "still waiting"
+
+    @pytest.mark.parametrize("count", [0, 1, 6, 7, 8, 20])
+    async def test_an_export_is_complete_and_in_order_whatever_the_page(self, bench, count):
+        """Page by page nothing is lost, nothing comes twice, also what is in the summary already."""
+        await bench.talked(count)
+        await bench.accepted(inbound(1))
+        if count:
+            await bench.memory.save_consolidation(str(ROOM), summary="s", cursor=count // 2)
+        found, start = [], 0
+        while start is not None:
+            page = await bench.ask.sessions_page(str(ROOM), start=start, limit=7)
+            found += [message["content"] for message in page["messages"]]
+            start = page["next"]
+        assert found == [f"text {n}" for n in range(count)]
+
+    async def test_a_reset_forgets_for_the_model_and_keeps_the_file(self, bench, home):
+        """Nothing of it is in the next prompt, what waits is dropped, the history is as it was."""
+        await bench.talked(4)
+        await bench.memory.save_session_summary(str(ROOM), "old summary")
+        [row] = await bench.accepted(inbound(1))
+        before = {path: path.read_bytes() for path in (home.root / "sessions").glob("*.jsonl")}
+        assert (await bench.ask.sessions_reset(str(ROOM)))["forgotten"] == 4
+        assert (await bench.memory.load_history(str(ROOM))).messages == ()
+        assert await bench.memory.load_session_summary(str(ROOM)) == ""
+        assert (await bench.ask.inbox_show(row))["row"]["state"] == "ignored"
+        assert before and {path: path.read_bytes() for path in before} == before
+
+    @pytest.mark.parametrize("name", ["sessions_show", "sessions_page", "sessions_reset"])
+    async def test_an_unknown_session_is_told(self, bench, name):
+        """Neither made nor reset by a typing error."""
+        with pytest.raises(NotFound, match="sessions list"):
+            await bench.ask.call(name, {"session": "matrix/!other"})
+        with pytest.raises(RequestInvalid, match="is no session"):
+            await bench.ask.call(name, {"session": "no session"})
+
+
+class TestMemory:
+    async def test_versions_are_listed_and_brought_back(self, bench):
+        """Undo writes the earlier text as a new version; undo of that brings the later one back."""
+        for text in ("one", "two"):
+            await bench.memory.save_global_memory(OWNER, text, session_id=str(ROOM), turn="t")
+        assert (await bench.ask.memory_show())["text"] == "two"
+        assert [one["text"] for one in (await bench.ask.memory_history())["versions"]] == ["one", "two"]
+        undone = await bench.ask.memory_undo()
+        assert (undone["text"], undone["version"], undone["restored"]) == ("one", 3, 1)
+        assert (await bench.ask.memory_undo())["text"] == "two"
+        assert (await bench.ask.memory_undo(to=1))["text"] == "one"
+        assert (await bench.ask.memory_undo(to=0))["text"] == ""
+
+    async def test_there_is_nothing_to_undo_in_an_empty_memory(self, bench):
+        """And a version that never was is told with those that were."""
+        with pytest.raises(NotFound):
+            await bench.ask.memory_undo()
+        await bench.memory.save_global_memory(OWNER, "one")
+        with pytest.raises(NotFound, match="known: 1"):
+            await bench.ask.memory_undo(to=7)
+
+    async def test_everybody_has_a_memory_of_their_own(self, bench):
+        """Scopes are written as text, and never mixed."""
+        await bench.memory.save_global_memory(MemoryScope(ScopeKind.PERSON, "bob@x.test"), "bob's")
+        assert (await bench.ask.memory_show("person:bob@x.test"))["text"] == "bob's"
+        assert (await bench.ask.memory_show())["text"] == ""
+
+    @pytest.mark.parametrize("text", ["owner", "person:@a:b", "room:matrix/!x%3ay"])
+    def test_scopes_are_read_as_they_are_written(self, text):
+        """The two forms are inverse."""
+        assert show_scope(parse_scope(text)) == text
+
+    @pytest.mark.parametrize("text", ["", "me", "person:", "room:", "room:x", "owner:x"])
+    def test_other_scopes_are_refused(self, text):
+        """Instead of showing somebody's memory by accident."""
+        with pytest.raises(RequestInvalid):
+            parse_scope(text)
+
+
+class TestStatus:
+    async def test_counts_and_what_is_stuck_are_told_without_texts_or_people(self, bench):
+        """The same report goes to /status, so nothing personal may be in it."""
+        row = await bench.dead(1)
+        await bench.accepted(inbound(2, text="private words"))
+        report = await bench.ask.status()
+        assert report["running"] is False
+        assert report["work"]["inbox"]["dead"] == 1
+        assert report["stuck"] == [{"what": "not answered", "inbox": row, "channel": "matrix"}]
+        assert "alice" not in json.dumps(report) and "private" not in json.dumps(report)
+
+    async def test_the_daemons_own_report_is_part_of_it(self, home, bench):
+        """What only the daemon knows comes through."""
+
+        async def live():
+            return {"pid": 42, "work": {}}
+
+        report = await Operations(bench.store, bench.memory, status=live).status()
+        assert (report["pid"], report["running"]) == (42, True)
+
+
+class TestCalls:
+    @pytest.mark.parametrize(
+        ("name", "arguments"),
+        [
+            ("nope", {}),
+            ("_stuck", {}),
+            ("__init__", {}),
+            ("call", {"name": "status", "arguments": {}}),
+            ("inbox_show", {}),
+            ("inbox_show", {"id": "x"}),
+            ("inbox_show", {"id": 1, "more": 2}),
+            ("inbox_list", {"limit": "many"}),
+            ("sessions_show", {"session": 5}),
+        ],
+    )
+    async def test_only_operations_can_be_called_and_only_with_their_arguments(self, bench, name, arguments):
+        """The socket offers no other attribute of the class."""
+        with pytest.raises(RequestInvalid):
+            await bench.ask.call(name, arguments)
+
+    def test_every_operation_exists(self):
+        """The table names methods."""
+        assert all(callable(getattr(Operations, name)) for name in OPERATIONS)
+
+
+# ── the control socket ──
+
+
+@asynccontextmanager
+async def served(home, bench):
+    async with serve_control(home, bench.ask):
+        client = ControlClient(home, limit_s=10)
+
+        async def call(name, **arguments):
+            return await anyio.to_thread.run_sync(client.call, name, arguments)
+
+        yield call
+
+
+class TestControl:
+    async def test_what_is_asked_is_answered(self, home, bench):
+        """The client gets what the operation returned."""
+        [row] = await bench.accepted(inbound(1, text="grüße 🦑"))
+        async with served(home, bench) as call:
+            assert (await call("inbox_show", id=row))["row"]["text"] == "grüße 🦑"
+            assert (await call("status"))["work"]["inbox"]["ready"] == 1
+
+    async def test_refusals_keep_their_words_and_exit_codes(self, home, bench):
+        """The person reads the same sentence on either way."""
+        async with served(home, bench) as call:
+            with pytest.raises(ControlFailed, match="there is no message 9") as caught:
+                await call("inbox_show", id=9)
+            assert (caught.value.kind, caught.value.exit_code) == ("NotFound", 1)
+            with pytest.raises(ControlFailed, match="no operation"):
+                await call("shutdown")
+
+    async def test_a_defect_is_told_as_one_and_the_socket_lives_on(self, home, bench):
+        """No internals for the client; the next question is answered."""
+
+        class Defective(Operations):
+            async def memory_show(self, scope: str = "owner"):
+                raise ZeroDivisionError("secret detail")
+
+        bench.ask = Defective(bench.store, bench.memory)
+        async with served(home, bench) as call:
+            with pytest.raises(ControlFailed, match="unexpected ZeroDivisionError") as caught:
+                await call("memory_show")
+            assert "secret" not in str(caught.value)
+            assert await call("inbox_list") == {"rows": []}
+
+    async def test_the_socket_is_for_the_owner_alone_and_is_removed(self, home, bench):
+        """0600 in a folder of 0700."""
+        old = os.umask(0)
+        try:
+            async with served(home, bench):
+                assert stat.S_IMODE(home.control_socket.stat().st_mode) == 0o600
+                assert stat.S_IMODE(home.run.stat().st_mode) == 0o700
+        finally:
+            os.umask(old)
+        assert not home.control_socket.exists()
+
+    async def test_a_socket_left_by_a_killed_daemon_is_replaced(self, home, bench):
+        """The lock says that nobody is there, so it is a left-over."""
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(home.control_socket))
+        assert home.control_socket.exists()
+        with pytest.raises(DaemonGone):
+            ControlClient(home).call("status")
+        async with served(home, bench) as call:
+            assert await call("inbox_list") == {"rows": []}
+
+    async def test_what_is_no_socket_is_not_removed(self, home, bench):
+        """A file of that name may be somebody's."""
+        home.control_socket.write_text("mine")
+        with pytest.raises(StateUnusable, match="control socket"):
+            async with serve_control(home, bench.ask):
+                pass
+        # What was there before us is not ours to remove.
+        assert home.control_socket.read_text() == "mine"
+
+    async def test_a_home_deeper_than_the_kernel_likes_works(self, tmp_path, bench):
+        """Socket paths end at 107 bytes; homes need not."""
+        deep = open_home(tmp_path / ("x" * 120) / "h")
+        async with served(deep, bench) as call:
+            assert await call("inbox_list") == {"rows": []}
+
+    def test_no_daemon_is_told_in_words(self, tmp_path):
+        """With the hint that it may be starting."""
+        with pytest.raises(DaemonGone, match="starting or stopping") as caught:
+            ControlClient(Home(tmp_path)).call("status")
+        assert caught.value.exit_code == 75
+
+
+async def test_answered_messages_do_not_count_as_stuck(bench):
+    """A normal day's status has nothing to do for the operator."""
+    await bench.accepted(inbound(1))
+    turn = await bench.store.claim(ROOM)
+    rows = await bench.store.complete(turn, Completion(outbound=[NewOutbound("matrix", "bot", ROOM, "hi")]))
+    await bench.store.sending(rows[0])
+    await bench.store.sent(rows[0], "$x")
+    report = await bench.ask.status()
+    assert report["stuck"] == []
+    assert report["work"]["inbox"]["settled"] == 1

@@ -1,0 +1,138 @@
+"""What a restarted turn knows: recorded steps, and the state of tools that have one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.models import MemoryScope, ScopeKind, ToolCall, ToolResult, Usage
+from agent_core.storage import InMemoryMemory
+from agent_core.tools.memory_write import MemoryWriteTool
+from gateway.steps import Resumable, StoreStepJournal
+from gateway.work.port import Pending, Turn
+from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import EPOCH, ManualClock
+
+SESSION = SessionKey("loopback", "dm-ann")
+OWNER = MemoryScope(ScopeKind.OWNER)
+CALL = ToolCall(id="m", name="memory_write", arguments={"content": "- tea"})
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
+    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock()) as opened:
+        yield opened
+
+
+async def claimed(store: SqliteWorkStore) -> Turn:
+    said = InboundMessage(
+        channel="loopback",
+        account="bot",
+        native_id="1",
+        session=SESSION,
+        sender=Sender(address="ann", verified=True),
+        text="remember tea",
+        received_at=EPOCH,
+    )
+    await store.accept("loopback", "bot", [Pending(said)], {})
+    turn = await store.claim(SESSION)
+    assert turn is not None
+    return turn
+
+
+async def restarted(store: SqliteWorkStore) -> Turn:
+    await store.recover()
+    turn = await store.claim(SESSION)
+    assert turn is not None
+    return turn
+
+
+def tool_on(memory: InMemoryMemory, shown: int) -> MemoryWriteTool:
+    return MemoryWriteTool(memory, str(SESSION), scope=OWNER, shown_version=lambda: shown)
+
+
+async def test_a_recorded_write_does_not_wipe_what_came_since(store: SqliteWorkStore) -> None:
+    """The model wrote its document in view of version 0; meanwhile another conversation has made version 1."""
+    memory = InMemoryMemory()
+    turn = await claimed(store)
+    before = tool_on(memory, shown=0)
+    journal = await StoreStepJournal.load(store, turn, [before])
+    await journal.record_model_answer(0, "d0", "", [CALL], Usage())
+    await memory.save_global_memory(OWNER, "- coffee")
+
+    turn = await restarted(store)
+    after = tool_on(memory, shown=1)  # the new prompt shows what is there now
+    journal = await StoreStepJournal.load(store, turn, [after])
+    answer = await journal.model_answer(0, "d0")
+    assert answer is not None
+    result = await after.execute(**answer[1][0].arguments)
+
+    assert result.is_error
+    assert "- coffee" in result.content
+    assert (await memory.load_global_memory(OWNER)).text == "- coffee"
+
+
+async def test_without_the_recorded_state_it_would_be_wiped() -> None:
+    """Negative control: the same call by a tool that only knows the new prompt."""
+    memory = InMemoryMemory()
+    await memory.save_global_memory(OWNER, "- coffee")
+
+    await tool_on(memory, shown=1).execute(content="- tea")
+
+    assert (await memory.load_global_memory(OWNER)).text == "- tea"
+
+
+async def test_a_recorded_conflict_is_still_one(store: SqliteWorkStore) -> None:
+    """A merge into the text of an old conflict is compared with the version of that text."""
+    memory = InMemoryMemory()
+    await memory.save_global_memory(OWNER, "- coffee")
+    turn = await claimed(store)
+    before = tool_on(memory, shown=0)
+    journal = await StoreStepJournal.load(store, turn, [before])
+    await journal.record_tool_start(1, "d1", CALL)
+    conflict = await before.execute(content="- tea")
+    await journal.record_tool_result(1, "d1", conflict)
+    await memory.save_global_memory(OWNER, "- coffee\n- milk")
+
+    turn = await restarted(store)
+    after = tool_on(memory, shown=2)
+    journal = await StoreStepJournal.load(store, turn, [after])
+    assert await journal.tool_result(1, "d1") == conflict
+    result = await after.execute(content="- coffee\n- tea")
+
+    assert result.is_error
+    assert "- milk" in result.content
+
+
+async def test_a_tool_that_only_started_is_not_run_again(store: SqliteWorkStore) -> None:
+    """Its outcome is unknown, and the model is told so."""
+    turn = await claimed(store)
+    await (await StoreStepJournal.load(store, turn)).record_tool_start(1, "d1", CALL)
+
+    journal = await StoreStepJournal.load(store, await restarted(store))
+    result = await journal.tool_result(1, "d1")
+
+    assert result is not None
+    assert result.is_error
+    assert "unknown" in result.content
+
+
+async def test_another_digest_is_another_step(store: SqliteWorkStore) -> None:
+    """A record is only used for the very step that made it."""
+    turn = await claimed(store)
+    journal = await StoreStepJournal.load(store, turn)
+    await journal.record_tool_result(1, "d1", ToolResult(content="done"))
+
+    journal = await StoreStepJournal.load(store, await restarted(store))
+
+    assert await journal.tool_result(1, "other") is None
+    assert await journal.model_answer(1, "d1") is None
+    assert await journal.tool_result(1, "d1") == ToolResult(content="done")
+
+
+def test_the_memory_tool_is_resumable() -> None:
+    """The one tool with a state of its own has the shape that the journal looks for."""
+    assert isinstance(tool_on(InMemoryMemory(), shown=0), Resumable)
