@@ -155,7 +155,7 @@ class Inbox(Protocol):
         ...
 
     async def position(self, name: str) -> str | None:
-        """The value last committed under ``name`` for this channel and account; None at the very first start."""
+        """The value last committed under ``name`` for this channel and account; None at the first start."""
         ...
 
     def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:

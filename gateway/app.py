@@ -184,7 +184,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
 def _channels(
     settings: Settings, home: Home, workspace: Path, clock: Clock, access: Access
 ) -> dict[str, tuple[Channel, str]]:
-    """The configured channels by name, each with its queue mode. Imported here: nobody pays for what is off."""
+    """The configured channels by name, each with its queue mode. What is off is not even imported."""
     channels: dict[str, tuple[Channel, str]] = {"terminal": (TerminalChannel(now=clock.now), "merge")}
     matrix, email = settings.channels.matrix, settings.channels.email
     if matrix is not None and matrix.enabled:

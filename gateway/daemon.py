@@ -8,6 +8,7 @@ before the first connection is made.
 
 from __future__ import annotations
 
+import gc
 import signal
 from contextlib import AsyncExitStack
 
@@ -33,6 +34,7 @@ __all__ = ["run_daemon"]
 
 _FORCED = 1
 _STATUS_EVERY_S = 10.0
+_SETTLED_AFTER_S = 30
 _log = structlog.get_logger(__name__)
 
 
@@ -68,6 +70,7 @@ async def _run(settings: Settings, home: Home) -> int:
             forced = _Forced()
             tasks.start_soon(_listen_to_signals, built, tasks, notifier, forced)
             tasks.start_soon(_tell, built, notifier)
+            tasks.start_soon(_settle, built)
             _log.info("gateway.started", home=str(home.root))
             await built.gateway.run()
             tasks.cancel_scope.cancel()
@@ -130,3 +133,18 @@ async def _tell(built: Built, notifier: Notifier) -> None:
         if watchdog_s is not None:
             notifier.watchdog()
         await anyio.sleep(min(watchdog_s or _STATUS_EVERY_S, _STATUS_EVERY_S))
+
+
+async def _settle(built: Built) -> None:
+    """
+    Spare the garbage collector what the start has loaded, as soon as the channels are up.
+
+    It is there to stay. Looking through it again and again found nothing, and each time stopped the loop for
+    40 to 100 ms (90,000 objects, CPython 3.11); what is frozen costs nothing.
+    """
+    for _ in range(_SETTLED_AFTER_S):
+        if built.supervisor.all_up:
+            break
+        await anyio.sleep(1)
+    gc.collect(1)
+    gc.freeze()

@@ -66,6 +66,10 @@ class Demo:
         self.daemon.kill()
         self.daemon = _start_daemon(self.home)
 
+    def end_daemon(self) -> None:
+        """Whichever daemon runs by then."""
+        self.daemon.kill()
+
     def wait_until_ready(self, say: Callable[[str], None]) -> None:
         """
         Return when every channel is connected and has caught up.
@@ -136,7 +140,7 @@ def _start(folder: Path, stack: ExitStack) -> Demo:
     config.touch(mode=0o600)
     config.write_text(yaml.safe_dump(_settings(synapse, mail, model, listen), sort_keys=False))
     demo = Demo(synapse, mail, home, listen, model, _start_daemon(home), alice)
-    stack.callback(lambda: demo.daemon.kill())
+    stack.callback(demo.end_daemon)
     demo.wait_until_ready(_say)
     demo.room = alice.create_room(invite=[f"@bot:{synapse.server_name}"], is_direct=True, name="squidbot")
     return demo

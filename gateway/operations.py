@@ -15,11 +15,12 @@ from pydantic import ValidationError, validate_call
 
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import SessionKey
-from agent_core.models import MemoryScope, Message, ScopeKind
+from agent_core.models import MemoryScope, ScopeKind
 from agent_core.ports import MemoryPort
 from gateway.errors import GatewayError, NotFound
+from gateway.operations_view import inbox_row, message_line, outbox_row
 from gateway.version import version_of
-from gateway.work.port import InboxRow, OutboxRow, WorkStore
+from gateway.work.port import WorkStore
 from gateway.work.states import InboxState, OutboxState
 
 __all__ = ["OPERATIONS", "Operations", "RequestInvalid", "parse_scope", "show_scope"]
@@ -121,7 +122,7 @@ class Operations:
             session=None if session is None else _session(session),
             limit=_within(limit),
         )
-        return {"rows": [_inbox_row(row, preview=80) for row in rows]}
+        return {"rows": [inbox_row(row, preview=80) for row in rows]}
 
     async def inbox_show(self, id: int) -> dict[str, Any]:  # noqa: A002 - the word that people type
         """One message, and what was or will be sent for it."""
@@ -129,7 +130,7 @@ class Operations:
         if found is None:
             raise NotFound(f"there is no message {id}; `squidbot inbox list` shows them")
         row, outbound = found
-        return {"row": _inbox_row(row), "outbound": [_outbox_row(sent) for sent in outbound]}
+        return {"row": inbox_row(row), "outbound": [outbox_row(sent) for sent in outbound]}
 
     async def inbox_retry(self, id: int) -> dict[str, Any]:  # noqa: A002
         """Try a message that failed once more, from the beginning."""
@@ -178,8 +179,8 @@ class Operations:
             "messages": tail.total,
             "unconsolidated": tail.unconsolidated,
             "summary": await self._memory.load_session_summary(str(key)),
-            "newest": [_message(message) for message in tail.messages],
-            "waiting": [_inbox_row(row, preview=80) for row in waiting],
+            "newest": [message_line(message) for message in tail.messages],
+            "waiting": [inbox_row(row, preview=80) for row in waiting],
         }
 
     async def sessions_page(self, session: str, start: int = 0, limit: int = _PAGE) -> dict[str, Any]:
@@ -190,7 +191,7 @@ class Operations:
         following = page.positions[-1] + 1 if page.positions else None
         return {
             "session": str(key),
-            "messages": [_message(message) for message in page.messages],
+            "messages": [message_line(message) for message in page.messages],
             "next": following if following is not None and following < page.total else None,
         }
 
@@ -317,43 +318,3 @@ def _inbox_state(text: str) -> InboxState:
 
 def _within(limit: int) -> int:
     return min(max(limit, 1), _MOST)
-
-
-def _inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
-    message = row.message
-    text = message.text if preview is None else _short(message.text, preview)
-    return {
-        "id": row.id,
-        "state": row.state.value,
-        "channel": message.channel,
-        "session": str(message.session),
-        "sender": message.sender.address,
-        "verified": message.sender.verified,
-        "text": text,
-        "accepted_at": row.accepted_at.isoformat(),
-        "attempts": row.attempts,
-        "deferrals": row.deferrals,
-        "next_at": row.next_at.isoformat() if row.next_at else None,
-        "error": row.error,
-    }
-
-
-def _outbox_row(row: OutboxRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "state": row.state.value,
-        "kind": row.message.kind.value,
-        "text": row.message.text,
-        "attempts": row.attempts,
-        "provider_id": row.provider_id,
-        "error": row.error,
-    }
-
-
-def _message(message: Message) -> dict[str, Any]:
-    return message.model_dump(mode="json", exclude_defaults=True)
-
-
-def _short(text: str, length: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= length else f"{line[: length - 1]}…"

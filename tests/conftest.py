@@ -6,6 +6,8 @@ import pytest
 
 from tests.clock import VirtualLoop
 
+pytest_plugins = ["tests.servers"]
+
 
 @pytest.fixture
 def anyio_backend() -> object:

@@ -43,6 +43,7 @@ META_SUMMARY_SENTENCES = 8
 _LEAST_SENTENCES = 5
 _MESSAGES_PER_SENTENCE = 10
 _SENTENCE_CHARS = 600
+_LONGEST_TURN = 200
 _SHINGLE = 8
 _COPY_CHARS = 400
 _SINGLE = 4
@@ -148,7 +149,13 @@ def _cut(messages: Sequence[Message], wanted: int, last: int) -> int:
     """The best place to cut near ``wanted`` and not after ``last``; 0 if there is none."""
     wanted = min(wanted, last)
     before, after = range(wanted, 0, -1), range(wanted + 1, last + 1)
-    for places, good in ((before, _between_turns), (after, _between_turns), (before, _between_answers)):
+    never = range(0)
+    for places, good in (
+        (before, _between_turns),
+        (after, _between_turns),
+        (before, _between_answers),
+        (before if wanted >= _LONGEST_TURN else never, _not_torn),
+    ):
         for place in places:
             if good(messages[place - 1], messages[place]):
                 return place
@@ -163,6 +170,11 @@ def _between_turns(before: Message, here: Message) -> bool:
 def _between_answers(before: Message, here: Message) -> bool:
     """Something is said here without having been asked."""
     return here.role == "assistant" and before.role in ("assistant", "tool") and not before.tool_calls
+
+
+def _not_torn(before: Message, here: Message) -> bool:
+    """For what is no conversation any more: at least no question goes without the answer next to it."""
+    return not (before.role == "user" and here.role == "assistant")
 
 
 # ── texts ──

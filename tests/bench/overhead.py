@@ -10,6 +10,7 @@ no durable turn can do without: append to a file, fdatasync, commit to SQLite.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -118,6 +119,8 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
         tasks.start_soon(built.gateway.run)
         while not built.supervisor.all_up:
             await anyio.sleep(0.01)
+        gc.collect()
+        gc.freeze()  # as the daemon does
         cpu = time.process_time()
         for number, name in itertools.product(range(_WARM_UP + turns), _SESSIONS):
             if number == _WARM_UP and name == next(iter(_SESSIONS)):

@@ -32,9 +32,9 @@ def measure(rig: Rig) -> list[Figure]:
     ]
 
 
-async def first_request() -> tuple[int, dict[str, Any]]:
+async def first_request(text: str = "hello") -> tuple[int, dict[str, Any]]:
     """
-    Say hello to a gateway on a new home whose model is a server of the OpenAI kind.
+    Say something to a gateway on a new home whose model is a server of the OpenAI kind.
 
     Returns:
         The size of the request's headers, and its body with its own size as ``bytes``.
@@ -57,7 +57,7 @@ async def first_request() -> tuple[int, dict[str, Any]]:
             built = await build(settings, open_home(Path(folder) / "home"), overrides)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(built.gateway.run)
-                server.say("alice", "hello")
+                server.say("alice", text)
                 await server.answers(1)
                 built.gateway.stop()
             headers = fake.headers[0]

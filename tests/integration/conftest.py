@@ -1,23 +1,13 @@
-"""Real servers for the integration tests: one Synapse and one mail server per session, fresh users per
-test.
-
-A server is started by the first test that wants it. Tests must not count on being alone on it: they use
-fresh users and look only at those. A test that kills, freezes or reconfigures a server starts its own.
-
-What a server is made of is installed into squidbot's cache on first use, which may take longer than any
-test should; so the time limit here is for the test function alone. When it cannot be installed, the tests
-that need it skip and say why.
+"""
+Marks every test here, and limits the time of the test function alone: what a server is made of is installed on
+first use (``tests/servers.py``), which may take longer than any test should.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, ToolsMissing
 
 HERE = Path(__file__).parent
 LIMIT_S = 60
@@ -30,59 +20,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker("integration")
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT_S, func_only=True))
-
-
-@pytest.fixture(scope="session")
-def synapse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Synapse]:
-    """The session's homeserver, with room version 12 as default."""
-    try:
-        server = Synapse.start(tmp_path_factory.mktemp("synapse"), say=print)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
-    with server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
-    """The session's mail server: Dovecot where it is installed, otherwise pymap."""
-    try:
-        server = MailServer.start(tmp_path_factory.mktemp("mail"), say=print)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
-    with server:
-        yield server
-
-
-@pytest.fixture
-def fresh_credentials(synapse: Synapse) -> Callable[[str], Credentials]:
-    """Registers a new Matrix user whose localpart begins with the given name."""
-
-    def register(name: str) -> Credentials:
-        return synapse.register(f"{name}-{secrets.token_hex(4)}", f"{name}-pw")
-
-    return register
-
-
-@pytest.fixture
-def fresh_user(
-    synapse: Synapse, fresh_credentials: Callable[[str], Credentials]
-) -> Callable[[str], MatrixPeer]:
-    """Registers a new Matrix user and gives its client."""
-
-    def make(name: str) -> MatrixPeer:
-        return MatrixPeer.of(synapse.url, fresh_credentials(name))
-
-    return make
-
-
-@pytest.fixture
-def fresh_mailbox(mail_server: MailServer) -> Callable[[str], MailPeer]:
-    """Adds a new mail user whose name begins with the given one, and gives its mail program."""
-
-    def make(name: str) -> MailPeer:
-        user = f"{name}-{secrets.token_hex(4)}"
-        mail_server.add_user(user, f"{name}-pw")
-        return mail_server.peer(user)
-
-    return make

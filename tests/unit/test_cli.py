@@ -21,11 +21,12 @@ from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.cli import show
 from gateway.cli.running import parse_run
+from gateway.clock import SystemClock
 from gateway.home import Home, open_home
 from gateway.lock import hold_home
 from gateway.work.port import NewOutbound, Pending
 from gateway.work.sqlite import SqliteWorkStore
-from tests.clock import EPOCH, LoopClock
+from tests.clock import EPOCH
 
 ROOM = SessionKey("terminal", "main")
 CONFIG = "owner: {aliases: ['@a:hs.test']}\nagents: {heartbeat: {enabled: false}}\n"
@@ -87,7 +88,7 @@ def daemon(home, port=None):
 async def fill(root):
     """A dead message, a waiting one, a history, two versions of a memory."""
     home = open_home(root)
-    store = await SqliteWorkStore.open(home.database, clock=LoopClock())
+    store = await SqliteWorkStore.open(home.database, clock=SystemClock())
 
     def pending(number, text):
         return Pending(
@@ -101,7 +102,7 @@ async def fill(root):
     await store.bury(
         await store.claim(ROOM), "the model refused", [NewOutbound("terminal", "local", ROOM, "sorry")]
     )
-    memory = JsonlMemory(root, clock=LoopClock())
+    memory = JsonlMemory(root, clock=SystemClock())
     await memory.append_message(
         str(ROOM),
         *[Message(role="user", content=f"text {n} \ud800", id=f"m{n}", timestamp=EPOCH) for n in range(450)],

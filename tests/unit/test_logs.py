@@ -158,16 +158,16 @@ class TestPaths:
 class TestInertText:
     NASTY = "{x} {0} {extra[line]} <red>r</red> %s %(x)s \x1b[31m\x07 \r\n{'fake': 'line'} \u202e \ud800 \0"
 
-    @pytest.mark.parametrize("format", ["json", "text"])
-    def test_text_that_people_write_is_never_a_template(self, format):
+    @pytest.mark.parametrize("form", ["json", "text"])
+    def test_text_that_people_write_is_never_a_template(self, form):
         """Braces, markup and line breaks arrive as they are, on one line."""
-        stream = logging_to(format=format)
+        stream, before = logging_to(format=form), dropped_lines()
         structlog.get_logger().info("a.b", text=self.NASTY)
         structlog.get_logger().info(self.NASTY)
         logging.getLogger("lib").warning(self.NASTY)
         assert stream.getvalue().count("\n") == 3
         assert "{extra[line]}" in stream.getvalue()
-        assert dropped_lines() == 0 or format
+        assert dropped_lines() == before
 
     def test_control_characters_do_not_reach_the_terminal(self):
         """No escape sequence and no line of its own comes out of a text."""
@@ -287,7 +287,8 @@ class TestSecrets:
             nested={"a": [{"b": CANARY}]},
             error=ValueError(CANARY),
         )
-        log.info(f"event {CANARY}")
+        event = f"event {CANARY}"
+        log.info(event)
         try:
             raise ConnectionError(f"login with {CANARY} failed")
         except ConnectionError:

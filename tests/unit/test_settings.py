@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings as hypothesis_settings
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from gateway.access import Alias
@@ -419,7 +420,7 @@ def test_a_listen_address_is_host_and_port(text, expected):
 @pytest.mark.parametrize("text", ["", ":80", "h", "h:x", "h:65536", "::1:80", "h:-1", "h:²"])
 def test_other_listen_addresses_are_refused(text):
     """What the socket would refuse later, or misread."""
-    with pytest.raises(ValueError, match="must be|brackets"):
+    with pytest.raises(ValueError, match=r"must be|brackets"):
         parse_listen(text)
 
 

@@ -1,0 +1,303 @@
+"""
+What of a conversation must survive its summary, and what of it did not. Pure, and without a model.
+
+Theory of operation. Some things cannot be guessed again once they are gone: addresses on the web, mail
+addresses, dates, numbers, names, and what was decided or put between quotation marks. They can be recognised
+by their form alone, well enough for a check that costs a millisecond. Each is an `Essential` with a
+``snippet``, the few words around it that say what it means.
+
+Not everything with that form matters. Numbers of one digit do not, nor do numbers that only count on
+("message 7", "message 8", …: the same word before many of them), nor words that are capital only because a
+sentence begins with them. Where a language writes all nouns with capitals, a single word says nothing and
+only names of several words are taken.
+
+What survived is looked for by its meaning where that is cheap: 1,234 is 1234, 3 May is 2026-05-03, and a
+decision survives in other words if most of its words are there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+__all__ = ["Essential", "essentials", "excerpts", "join_list", "merge_list", "missing", "split_list"]
+
+_MOST = 60
+_MOST_CHARS = 200_000
+_SNIPPET_CHARS = 90
+_DECISION_CHARS = 160
+_COUNTER = 6
+_NOUNS_ARE_CAPITAL = 0.15
+_SAME = 0.6
+_HEAD = "Also mentioned: "
+_MONTHS = {
+    name: number
+    for number, names in enumerate(
+        (
+            "january jan januar jänner",
+            "february feb februar",
+            "march mar märz",
+            "april apr",
+            "may mai",
+            "june jun juni",
+            "july jul juli",
+            "august aug",
+            "september sep sept",
+            "october oct oktober",
+            "november nov",
+            "december dec dezember",
+        ),
+        1,
+    )
+    for name in names.split()
+}
+_MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
+_ADDRESS = re.compile(r"https?://[^\s<>\"')\]]+|[@#!][\w.\-=/+]+:[\w.\-]+\w|[\w.+\-]+@[\w\-]+(?:\.[\w\-]+)+")
+_DATE = re.compile(
+    rf"\b(?P<y>\d{{4}})-(?P<m>\d{{2}})-(?P<d>\d{{2}})\b"
+    rf"|\b(?P<d2>\d{{1,2}})\.(?P<m2>\d{{1,2}})\.(?:\d{{2,4}})?"
+    rf"|\b(?P<d3>\d{{1,2}})(?:st|nd|rd|th|\.)?\s+(?:of\s+)?(?P<n3>{_MONTH})\b\.?"
+    rf"|\b(?P<n4>{_MONTH})\.?\s+(?P<d4>\d{{1,2}})(?:st|nd|rd|th)?\b(?!\d)",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"(?<![\w.])[€$£]?\d[\d.,:'/\-]*\d%?|(?<![\w.])[€$£]\d|(?<!\w)\d%")
+_CODE = re.compile(r"`([^`\n]{2,40})`")
+_QUOTE = re.compile(r"[“„«\"]([^“”„«»\"\n]{6,120})[”“»\"]")
+_DECISION = re.compile(
+    r"\b(decid\w*|decision|agreed|settled on|promis\w*|must (?:not|never)|never again"
+    r"|entschieden|beschlossen|vereinbart|versprochen)\b",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)?")
+_SENTENCE = re.compile(r"[^\n]+?(?:[.!?…。！？]+[\"”’»)]*(?=\s|$)|(?=\n)|$)")
+_NO_NAMES = frozenset("i i'm i’m i'll i’ll i've i’ve i'd i’d ok".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Essential:
+    """Something that must survive: its kind, its text, and the words around it."""
+
+    kind: str
+    text: str
+    snippet: str
+
+
+def essentials(texts: Iterable[str]) -> list[Essential]:
+    """What must survive of these messages, the most important kinds first, at most sixty."""
+    found: dict[tuple[str, str], Essential] = {}
+    counted: dict[str, set[str]] = {}
+    names: Counter[str] = Counter()
+    capital = words = 0
+    sentences = [sentence for text in texts for sentence in _sentences(text)]
+    for sentence in sentences:
+        for item in _plain(sentence, counted):
+            found.setdefault((item.kind, item.text.casefold()), item)
+        inner = _inner_words(sentence)
+        words += len(inner)
+        capital += sum(word[0].isupper() for word in inner)
+    shouting = words > 0 and capital / words > _NOUNS_ARE_CAPITAL
+    for sentence in sentences:
+        for name in _names(sentence):
+            if not shouting or " " in name:
+                names[name] += 1
+                found.setdefault(("name", name.casefold()), Essential("name", name, name))
+    counters = {number for numbers in counted.values() if len(numbers) > _COUNTER for number in numbers}
+    kept = [item for item in found.values() if item.kind != "number" or item.text not in counters]
+    ranks = ("address", "decision", "date", "quote", "number", "name")
+    return sorted(kept, key=lambda item: (ranks.index(item.kind), -names[item.text]))[:_MOST]
+
+
+def missing(items: Iterable[Essential], *texts: str) -> list[Essential]:
+    """Those of which nothing is in any of the texts."""
+    known = _Known("\n".join(texts))
+    return [item for item in items if not known.has(item)]
+
+
+def excerpts(items: Sequence[Essential], texts: Iterable[str], *, max_chars: int) -> str:
+    """The sentences in which the items stand, in order, as far as there is room."""
+    wanted = {item.text for item in items}
+    chosen: list[str] = []
+    for text in texts:
+        for sentence in _sentences(text):
+            hits = {text for text in wanted if text in sentence}
+            if hits and max_chars > 0:
+                chosen.append(sentence[:max_chars])
+                max_chars -= len(sentence) + 1
+                wanted -= hits
+    return "\n".join(chosen)
+
+
+# ── the list at the end of a summary ──
+
+
+def split_list(summary: str) -> tuple[str, list[str]]:
+    """A summary as its prose and the entries of the list at its end."""
+    prose, head, listed = summary.rpartition(_HEAD)
+    if not head or "\n" in listed.strip() or (prose and not prose.endswith("\n")):
+        return summary, []
+    return prose.rstrip(), [entry for entry in listed.strip().removesuffix(".").split("; ") if entry]
+
+
+def join_list(prose: str, entries: Sequence[str]) -> str:
+    """What `split_list` takes apart."""
+    if not entries:
+        return prose
+    return "\n\n".join(part for part in (prose.rstrip(), f"{_HEAD}{'; '.join(entries)}.") if part)
+
+
+def merge_list(old: Iterable[str], new: Iterable[Essential], prose: str, *, max_chars: int) -> list[str]:
+    """The entries of the list: those that the prose does not have, the newest where there is too little room."""
+    folded = " ".join(prose.split()).casefold()
+    entries: list[str] = []
+    for entry in [*old, *(item.snippet for item in new)]:
+        text = " ".join(entry.replace(";", ",").split()).rstrip(".")
+        if not text or text.casefold() in folded or any(text in other for other in entries):
+            continue
+        entries = [other for other in entries if other not in text]
+        entries.append(text)
+    while entries and sum(len(entry) + 2 for entry in entries) > max_chars:
+        entries.pop(0)
+    return entries
+
+
+# ── inside ──
+
+
+def _sentences(text: str) -> Iterator[str]:
+    for match in _SENTENCE.finditer(text[:_MOST_CHARS]):
+        if sentence := match[0].strip():
+            yield sentence
+
+
+def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[Essential]:
+    """Everything but names. ``counted`` collects numbers by the word before them."""
+    rest = sentence
+    if _DECISION.search(sentence):
+        yield Essential("decision", sentence, _short(sentence, _DECISION_CHARS))
+    for match in _ADDRESS.finditer(rest):
+        address = match[0].rstrip(".,;:!?")
+        yield Essential("address", address, address)
+    rest = _ADDRESS.sub(lambda match: " " * len(match[0]), rest)
+    for match in _DATE.finditer(rest):
+        if _day(match) is not None:
+            yield Essential("date", match[0].strip(), _around(sentence, match.start(), match.end()))
+    rest = _DATE.sub(lambda match: " " * len(match[0]), rest)
+    for match in _QUOTE.finditer(rest):
+        yield Essential("quote", match[1].strip(), _short(match[1].strip(), _DECISION_CHARS))
+    for match in _CODE.finditer(rest):
+        yield Essential("name", match[1].strip(), match[1].strip())
+    for match in re.finditer(r"(\w+)?\W{0,3}?(?<![\w.,])(\d+)\b", rest):
+        counted.setdefault((match[1] or "").casefold(), set()).add(match[2])
+    for match in _NUMBER.finditer(rest):
+        number = match[0].rstrip(".,:/-'")
+        if number:
+            yield Essential("number", number, _around(sentence, match.start(), match.end()))
+
+
+def _inner_words(sentence: str) -> list[str]:
+    """The words after the first one: of the first nobody knows why it has its capital."""
+    return [match[0] for match in list(_WORD.finditer(sentence))[1:] if match[0][0].isalpha()]
+
+
+def _names(sentence: str) -> Iterator[str]:
+    """Words with a capital that no sentence begins with, neighbours together."""
+    words = list(_WORD.finditer(sentence))
+    run: list[re.Match[str]] = []
+    for word in words:
+        text = word[0]
+        is_name = text[0].isupper() and len(text) > 1 and text.casefold() not in _NO_NAMES
+        joined = not run or sentence[run[-1].end() : word.start()] in (" ", "-", ". ")
+        if is_name and joined:
+            run.append(word)
+            continue
+        yield from _named(run, words, sentence)
+        run = [word] if is_name else []
+    yield from _named(run, words, sentence)
+
+
+def _named(run: Sequence[re.Match[str]], words: Sequence[re.Match[str]], sentence: str) -> Iterator[str]:
+    if not run:
+        return
+    begins = run[0].start() == words[0].start() or sentence[: run[0].start()].rstrip()[-1:] in ':([“„"-*'
+    if begins and len(run) == 1:
+        return
+    name = sentence[run[0].start() : run[-1].end()]
+    for ending in ("'s", "’s"):
+        name = name.removesuffix(ending)
+    yield name
+
+
+def _around(sentence: str, start: int, end: int) -> str:
+    """The item with some words before and after it."""
+    if len(sentence) <= _SNIPPET_CHARS:
+        return sentence.strip().rstrip(".")
+    left = max(0, start - (_SNIPPET_CHARS - (end - start)) * 2 // 3)
+    right = min(len(sentence), left + _SNIPPET_CHARS)
+    while 0 < left < start and not sentence[left - 1].isspace():
+        left += 1
+    while end < right < len(sentence) and not sentence[right].isspace():
+        right -= 1
+    return sentence[left:right].strip().rstrip(".")
+
+
+def _short(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _day(match: re.Match[str]) -> tuple[int, int] | None:
+    """Month and day of a match of `_DATE`, if there is such a day."""
+    groups = match.groupdict()
+    month = groups["m"] or groups["m2"]
+    number = int(month) if month else _MONTHS[(groups["n3"] or groups["n4"]).casefold()]
+    day = int(next(groups[name] for name in ("d", "d2", "d3", "d4") if groups[name]))
+    return (number, day) if 1 <= number <= 12 and 1 <= day <= 31 else None
+
+
+def _digits(number: str) -> str:
+    """A number without what only makes it readable."""
+    return re.sub(r"(?<=\d)[,.'](?=\d{3}\b)", "", number.strip("€$£"))
+
+
+class _Known:
+    """A text in which essentials are looked for."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._folded = " ".join(text.split()).casefold()
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        return frozenset(match[0].casefold() for match in _WORD.finditer(self._text))
+
+    @cached_property
+    def _numbers(self) -> frozenset[str]:
+        return frozenset(
+            _digits(found.rstrip(".,:/-'")) for found in re.findall(r"\d[\d.,:'/\-]*%?", self._text)
+        )
+
+    @cached_property
+    def _days(self) -> frozenset[tuple[int, int] | None]:
+        return frozenset(_day(match) for match in _DATE.finditer(self._text))
+
+    def has(self, item: Essential) -> bool:
+        folded = " ".join(item.text.split()).casefold()
+        match item.kind:
+            case "number":
+                return _digits(item.text) in self._numbers
+            case "date":
+                found = _DATE.search(item.text)
+                return folded in self._folded or (found is not None and _day(found) in self._days)
+            case "name":
+                parts = [match[0].casefold() for match in _WORD.finditer(item.text)]
+                return folded in self._folded or parts[-1] in self._words
+            case "decision" | "quote":
+                return folded in self._folded or self._mostly(item.text)
+            case _:
+                return folded in self._folded
+
+    def _mostly(self, text: str) -> bool:
+        words = {match[0].casefold() for match in _WORD.finditer(text) if len(match[0]) > 3}
+        return bool(words) and len(words & self._words) / len(words) >= _SAME

@@ -1,0 +1,146 @@
+"""What squidbot promises of its size: what the daemon does not load, and how little "hello" costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import yaml
+
+from tests.bench.request import first_request
+
+_ROOT = Path(__file__).resolve().parents[2]
+_HEAVY = {"litellm", "rich", "cyclopts", "openai", "tiktoken", "httpx"}
+_LEFT_OUT = {"cffi", "pycparser", "aiohttp_socks", "python_socks", "h2", "h11", "hpack"}
+_REQUEST_BYTES = 6000
+
+
+def _run(code: str, *arguments: str) -> list[str]:
+    """The JSON that some code prints in a clean process."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=30,
+    )
+    return json.loads(done.stdout)
+
+
+def _packages(modules: list[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path):
+    """`squidbot run` with Matrix, mail, heartbeat and a model of the OpenAI kind does without litellm, rich,
+    cyclopts, openai and tiktoken, also after the channels have tried to connect."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    nowhere = {"host": "127.0.0.1", "port": 9, "security": "none"}
+    settings = {
+        "owner": {"aliases": ["@alice:hs.test", "alice@mail.test"]},
+        "llm": {
+            "providers": {"local": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
+            "models": {
+                "plain": {"provider": "local", "model": "openai/x"},
+                "translated": {"provider": "local", "model": "openai/x", "client": "litellm"},
+            },
+            "pools": {"main": ["plain", "translated"]},
+        },
+        "channels": {
+            "matrix": {"homeserver": "http://127.0.0.1:9", "user_id": "@bot:hs.test", "password": "no"},
+            "email": {
+                "address": "bot@mail.test",
+                "username": "bot",
+                "password": "no",
+                "imap": nowhere,
+                "smtp": nowhere,
+                "sender_verification": "off",
+            },
+        },
+    }
+    config = home / "squidbot.yaml"
+    config.touch(mode=0o600)
+    config.write_text(yaml.safe_dump(settings))
+    modules = _run(
+        """
+        import json, os, signal, sys, threading, time
+        from gateway.cli import main
+
+        def look():
+            until = time.monotonic() + 20
+            while time.monotonic() < until:
+                nio = getattr(sys.modules.get("channels.matrix.private"), "NioHomeserver", None)
+                if nio and "aioimaplib" in sys.modules:
+                    break
+                time.sleep(0.05)
+            time.sleep(0.2)
+            print(json.dumps([name for name, module in sys.modules.copy().items() if module is not None]))
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=look).start()
+        sys.argv = ["squidbot", "run", "--home", sys.argv[1]]
+        main()
+        """,
+        str(home),
+    )
+    packages = _packages(modules)
+    assert {"nio", "aioimaplib", "aiosmtplib", "channels", "gateway"} <= packages
+    assert not packages & _HEAVY
+    assert not packages & _LEFT_OUT
+
+
+def test_a_heavy_library_would_be_seen():
+    """The control: structlog alone, imported as usual, brings rich."""
+    modules = _run("import json, sys, structlog\nprint(json.dumps(list(sys.modules)))")
+    assert "rich" in _packages(modules)
+
+
+def test_what_is_left_out_of_nio_is_there_for_everybody_else():
+    """After nio was loaded lean its attachments can be encrypted and decrypted, and what was left out can be
+    imported."""
+    modules = _run(
+        """
+        import json, sys
+        from channels.matrix.lean import load_nio
+
+        load_nio()
+        loaded = list(sys.modules)
+        from nio.crypto import decrypt_attachment, encrypt_attachment
+
+        secret, keys = encrypt_attachment(b"a picture")
+        assert secret != b"a picture"
+        known = keys["key"]["k"], keys["hashes"]["sha256"], keys["iv"]
+        assert decrypt_attachment(secret, *known) == b"a picture"
+        import aiohttp_socks, cffi, h11, h2.connection, h2.events
+
+        assert cffi.FFI and h2.connection.H2Connection and h2.events.DataReceived and h11.Connection
+        assert aiohttp_socks.ProxyConnector.from_url
+        print(json.dumps(loaded))
+        """
+    )
+    assert "nio" in modules
+    assert not _packages(modules) & _LEFT_OUT
+
+
+def test_nio_as_it_is_would_be_seen():
+    """The control: nio, imported as usual, brings what is left out."""
+    modules = _run("import json, sys, nio\nprint(json.dumps(list(sys.modules)))")
+    assert _packages(modules) >= _LEFT_OUT - {"pycparser"}
+
+
+async def test_the_first_hello_is_a_small_request():
+    """The whole request for "hello" on a new home, tools and headers included, is under 6 kB; a long message
+    is counted."""
+    headers, body = await first_request()
+    assert body["messages"][-1]["content"].endswith("hello")
+    assert body["tools"]
+    assert headers + body["bytes"] < _REQUEST_BYTES
+    headers, body = await first_request("hello " * 1000)
+    assert headers + body["bytes"] > _REQUEST_BYTES
