@@ -96,7 +96,7 @@ def system_text(
     return "\n\n".join(part for part in parts if part)
 
 
-def turn_facts(at: datetime, *, channel: str = "", shared: bool = False) -> str:
+def turn_facts(at: datetime, *, channel: str = "", shared: bool = False, subject: str = "") -> str:
     """
     Time and place of a message as one line.
 
@@ -104,10 +104,12 @@ def turn_facts(at: datetime, *, channel: str = "", shared: bool = False) -> str:
         at: When it came (not the time now), in the time zone that the person should read.
         channel: The configured name of the channel.
         shared: Several people read along.
+        subject: What the sender wrote above the text, where the channel has such a thing.
     """
     said = [f"{at:%a %Y-%m-%d %H:%M} {at.tzname() or ''}".rstrip()]
     said += [channel] if channel else []
     said += ["several people read along"] if shared else []
+    said += [f"subject: {_one_line(subject)}"] if subject.strip() else []
     return f"[{', '.join(said)}]"
 
 

@@ -38,6 +38,7 @@ from gateway.model_choice import ModelChoice, choose_model, ollama_models
 __all__ = ["Demo", "run_demo"]
 
 _READY_LIMIT_S = 90.0
+_LIMITS = ("sender_per_hour", "sender_per_day", "thread_per_hour", "total_per_hour")
 _PASSWORD = "demo"  # noqa: S105 - servers on loopback that live as long as the demo
 
 
@@ -182,6 +183,7 @@ def _settings(synapse: Synapse, mail: MailServer, model: ModelChoice, listen: st
                 "tls_ca_file": str(mail.ca_file),
                 "allow_from": [mail.address("alice")],
                 "trusted_authserv_ids": [mail.domain],
+                "limits": dict.fromkeys(_LIMITS, 0),  # nobody is tired of the demo
             },
         },
         "gateway": {"http": {"listen": listen}},

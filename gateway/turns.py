@@ -242,7 +242,8 @@ class TurnHandler:
         last = turn.rows[-1].message
         at = last.received_at.astimezone(self._zone)
         shared = last.audience is Audience.GROUP
-        return turn_facts(at, channel=turn.session.channel, shared=shared)
+        subject = str(last.context.get("subject") or "")
+        return turn_facts(at, channel=turn.session.channel, shared=shared, subject=subject)
 
     def _user_lines(self, turn: Turn) -> list[Message]:
         return [

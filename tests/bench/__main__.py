@@ -41,13 +41,16 @@ def main() -> int:
         print(f"· {time.monotonic() - begun:4.0f} s  {text}", file=sys.stderr, flush=True)
 
     groups: list[tuple[str, list[Figure]]] = []
+    got: list[float] = []
     with Rig(quick=arguments.quick, say=say) as rig:
         for name in arguments.only or NAMES:
             say(name)
+            got.append(_share_of_a_core())
             groups.append((name, importlib.import_module(f"tests.bench.{name}").measure(rig)))
     machine = (
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"{platform.system()} {platform.machine()}, {time.monotonic() - begun:.0f} s"
+        f"{platform.system()} {platform.machine()}; {time.monotonic() - begun:.0f} s, load {os.getloadavg()[1]:.1f}, "
+        f"a busy loop got {min(got):.0%} to {max(got):.0%} of a core"
     )
     print(f"{machine}\n\n{as_table(groups)}")
     if arguments.json:
@@ -57,6 +60,14 @@ def main() -> int:
     missed = [figure.what for _, figures in groups for figure in figures if figure.missed]
     print("\nall goals reached" if not missed else f"\nmissed: {'; '.join(missed)}")
     return 1 if missed else 0
+
+
+def _share_of_a_core() -> float:
+    """How much of 0.3 s this process gets: less than 90 % means that others are at work, and figures are high."""
+    begun, cpu = time.perf_counter(), time.process_time()
+    while (took_s := time.perf_counter() - begun) < 0.3:
+        pass
+    return (time.process_time() - cpu) / took_s
 
 
 if __name__ == "__main__":

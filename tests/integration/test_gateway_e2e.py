@@ -161,7 +161,7 @@ def test_a_stranger_gets_nothing_and_leaves_nothing(
         eve.send(shared, f"{town.bot.user_id}: {word}")
         eve_mail.send(town.bot_mail.address, word, word)
         # What is answered later was taken later: the stranger's has gone through by then.
-        town.says(town.alice, shared, f"{town.bot.user_id}: hello")
+        town.says(town.alice, shared, f"{town.bot.user_id}: {word[::-1]}")
         town.writes(town.alice_mail, "hello")
         until(lambda: daemon.work("inbox", "ignored") >= 2)
 
@@ -170,10 +170,13 @@ def test_a_stranger_gets_nothing_and_leaves_nothing(
         assert [event.sender for event in eve.history(shared)].count(town.bot.user_id) == 1
         daemon.terminate()
         assert daemon.ended() == 0
-        holding = [
-            path for path in daemon.home.rglob("*") if path.is_file() and word.encode() in path.read_bytes()
-        ]
-        assert holding == []
+        assert files_with(daemon.home, word) == []
+        assert files_with(daemon.home, word[::-1]), "the owner's own words are found, so the search works"
+
+
+def files_with(folder: Path, word: str) -> list[Path]:
+    """The files in which a word stands."""
+    return [path for path in folder.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
 
 
 def test_sigterm_finishes_what_is_in_hand_and_the_rest_is_for_the_next_start(town: Town) -> None:

@@ -13,6 +13,7 @@ import ctypes
 import json
 import os
 import random
+import resource
 import select
 import signal
 import sys
@@ -56,6 +57,8 @@ class Run:
         trace: Whether the passed moments are written down.
         max_attempts: See `TurnPolicy`.
         kill_after_s: It is killed from outside after so long.
+        no_file_beyond: For ``disk_full_s`` the system refuses to write beyond so many bytes of any file; what
+            was acknowledged until then goes into the file ``acknowledged-when-full``.
     """
 
     folder: str
@@ -68,6 +71,8 @@ class Run:
     trace: bool = False
     max_attempts: int = 3
     kill_after_s: float = 60.0
+    no_file_beyond: int = 0
+    disk_full_s: float = 1.5
 
 
 async def _live(run: Run) -> int:
@@ -101,6 +106,8 @@ async def _live(run: Run) -> int:
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_when_quiet, built, server)
+        if run.no_file_beyond:
+            tasks.start_soon(_full_for_a_while, run, server)
         await built.gateway.run()
         tasks.cancel_scope.cancel()
     return 0
@@ -125,6 +132,15 @@ async def _stop_when_quiet(built: Built, server: FileLoopbackServer) -> None:
     built.gateway.stop()
 
 
+async def _full_for_a_while(run: Run, server: FileLoopbackServer) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (run.no_file_beyond, hard))
+    await anyio.sleep(run.disk_full_s)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    server.refresh()
+    (Path(run.folder) / "acknowledged-when-full").write_text(str(server.acknowledged))
+
+
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -134,7 +150,8 @@ def _forked(run: Run) -> None:
     code = 70
     try:
         _die_with_parent()
-        log = os.open(Path(run.folder) / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        path = os.devnull if run.no_file_beyond else Path(run.folder) / "log"
+        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
         code = anyio.run(_live, run)

@@ -35,6 +35,8 @@ BY_TEXT = {str(session): session for session in SESSIONS}
 session_keys = st.sampled_from(SESSIONS)
 indexes = st.integers(0, 1000)
 _NO_SHRINK = [Phase.generate]
+delays = st.sampled_from([0.0, 5.0, 50.0])
+ACTS = ["complete", "complete", "bury", "retry", "deferral", "release", "start", "finish", "steps"]
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -49,16 +51,21 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.model = Model()
         self.turns: list[Turn] = []
-        self.steps: dict[str, set[int]] = {}
+        self.steps: dict[str, dict[int, bool]] = {}
 
     def run(self, call):
         return self.runner.run(call)
 
-    @initialize()
     def open(self) -> None:
         self.store = self.run(
             self.kind.open(self.folder / "gateway.db", clock=self.clock, synchronous="normal")
         )
+
+    @initialize()
+    def begin_with_something_to_do(self) -> None:
+        self.open()
+        for session in SESSIONS:
+            self.take(session, [(number, "message") for number in range(3)])
 
     def teardown(self) -> None:
         self.run(self.store.aclose())
@@ -73,6 +80,9 @@ class StoreMachine(RuleBasedStateMachine):
         ),
     )
     def accept(self, session, batch):
+        self.take(session, batch)
+
+    def take(self, session, batch):
         entries, expected = [], []
         for number, what in batch:
             native = f"{session.conversation}{number}"
@@ -92,98 +102,98 @@ class StoreMachine(RuleBasedStateMachine):
             self.model.rows.append(Row(row.id, row.message.native_id, str(session), tick, row.state))
 
     # ── turns ──
-    @rule(session=session_keys, merge=st.integers(1, 3))
-    def claim(self, session, merge):
-        self.claim_next(session, merge)
+    # One rule with many acts rather than many rules: whole stories then happen often enough.
+    @rule(
+        session=session_keys,
+        merge=st.integers(1, 3),
+        act=st.sampled_from([*ACTS, "leave"]),
+        replies=st.lists(session_keys, max_size=3),
+        delay_s=delays,
+    )
+    def work(self, session, merge, act, replies, delay_s):
+        """Take the session's turn, or claim one, and do something with it."""
+        live = [turn for turn in self.turns if turn.session == session and self.rows_of(turn)]
+        turn = live[0] if live else self.claim(session, merge)
+        if turn is not None and act != "leave":
+            self.perform(turn, act, replies, delay_s)
 
-    def claim_next(self, session, merge):
+    @rule(session=session_keys, merge=st.integers(1, 3))
+    def claim_what_may_run(self, session, merge):
+        """A claim beside whatever is going on."""
+        self.claim(session, merge)
+
+    @precondition(lambda self: any(not self.rows_of(turn) for turn in self.turns))
+    @rule(
+        index=indexes, act=st.sampled_from(ACTS), replies=st.lists(session_keys, max_size=2), delay_s=delays
+    )
+    def come_too_late(self, index, act, replies, delay_s):
+        """Whoever has lost the turn, or has ended it, can do nothing."""
+        lost = [turn for turn in self.turns if not self.rows_of(turn)]
+        self.perform(lost[-1 - index % min(4, len(lost))], act, replies, delay_s)
+
+    def rows_of(self, turn: Turn) -> list[Row]:
+        return self.model.owned(turn.id, turn.fence)
+
+    def claim(self, session, merge) -> Turn | None:
         expected = self.model.claimable(str(session), merge)
         turn = self.run(self.store.claim(session, merge=merge))
         assert [row.id for row in (turn.rows if turn else ())] == [row.id for row in expected]
         if turn is None:
-            return
+            return None
         old = expected[0].turn
         assert turn.id == old if old else all(turn.id != other.id for other in self.turns)
         assert turn.fence > max(row.fence for row in expected)
         self.model.start(expected, turn.id, turn.fence)
         assert (turn.attempts, turn.deferrals) == (expected[0].attempts, expected[0].deferrals)
         self.turns.append(turn)
+        return turn
 
-    def turn_of(self, index: int) -> tuple[Turn, list[Row]]:
-        """A claim, live or lost, and the rows that it still owns: the newest ones come most often."""
-        turn = self.turns[-1 - index % min(4, len(self.turns))]
-        return turn, self.model.owned(turn.id, turn.fence)
-
-    def do(self, call, rows: list[Row]) -> object:
-        """Do something with a turn; without its rows it must be lost."""
-        if rows:
-            return self.run(call)
-        with pytest.raises(LostTurn):
-            self.run(call)
-        return None
-
-    @precondition(lambda self: self.turns)
-    @rule(index=indexes, replies=st.lists(session_keys, max_size=3), bury=st.booleans())
-    def end_turn(self, index, replies, bury):
-        self.end(*self.turn_of(index), replies, bury=bury)
-
-    def end_newest(self, replies):
-        self.end(*self.turn_of(0), replies, bury=False)
-
-    def end(self, turn, rows, replies, *, bury):
+    def perform(self, turn: Turn, act: str, replies, delay_s: float) -> None:
+        rows = self.rows_of(turn)
         outbound = [out(f"{turn.id}:{n}", session=session) for n, session in enumerate(replies)]
-        if bury:
-            made = self.do(self.store.bury(turn, "no", outbound), rows)
-        else:
-            lines = [Message(role="user", content="x", id=turn.id, turn=turn.id, timestamp=EPOCH)]
-            made = self.do(self.store.complete(turn, Completion(outbound=outbound, history=lines)), rows)
-        if made is None:
+        number = len(replies)
+        lines = [Message(role="user", content="x", id=turn.id, turn=turn.id, timestamp=EPOCH)]
+        calls = {
+            "complete": lambda: self.store.complete(turn, Completion(outbound=outbound, history=lines)),
+            "bury": lambda: self.store.bury(turn, "no", outbound),
+            "retry": lambda: self.store.retry(turn, "later", delay_s=delay_s, deferral=False),
+            "deferral": lambda: self.store.retry(turn, "later", delay_s=delay_s, deferral=True),
+            "release": lambda: self.store.release(turn),
+            "start": lambda: self.store.step_started(turn, step(number)),
+            "finish": lambda: self.store.step_finished(turn, step(number, result={"n": number})),
+            "steps": lambda: self.store.steps(turn),
+        }
+        if not rows:
+            with pytest.raises(LostTurn):
+                self.run(calls[act]())
             return
-        if not bury:
+        done = self.run(calls[act]())
+        match act:
+            case "complete" | "bury":
+                self.ended(turn, rows, done, buried=act == "bury")
+            case "retry" | "deferral" | "release":
+                for row in rows:
+                    row.go(InboxState.READY)
+                    row.attempts -= act != "retry"
+                    row.deferrals += act == "deferral"
+                    row.next_at = None if act == "release" else self.model.now + delay_s
+            case "start" | "finish":
+                self.steps.setdefault(turn.id, {})[number] = act == "finish"
+            case "steps":
+                found = {each.number: each.result is not None for each in done}
+                assert found == self.steps.get(turn.id, {})
+
+    def ended(self, turn: Turn, rows: list[Row], made, *, buried: bool) -> None:
+        if not buried:
             self.model.journal[str(turn.session)] = self.model.journal.get(str(turn.session), 0) + 1
         for row in rows:
-            answered = InboxState.ANSWERED if outbound else InboxState.SETTLED
-            row.go(InboxState.DEAD if bury else answered)
+            answered = InboxState.ANSWERED if made else InboxState.SETTLED
+            row.go(InboxState.DEAD if buried else answered)
         self.steps.pop(turn.id, None)
         for row in made:
+            assert row.inbox_id == rows[-1].id
             session = str(row.message.session)
             self.model.sends.append(Send(row.id, rows[-1].id, turn.id, session, row.message.text))
-            assert row.inbox_id == rows[-1].id
-
-    @precondition(lambda self: self.turns)
-    @rule(
-        index=indexes,
-        how=st.sampled_from(["retry", "deferral", "release"]),
-        delay_s=st.sampled_from([0.0, 5.0, 50.0]),
-    )
-    def put_back(self, index, how, delay_s):
-        turn, rows = self.turn_of(index)
-        if how == "release":
-            self.do(self.store.release(turn), rows)
-        else:
-            self.do(self.store.retry(turn, "later", delay_s=delay_s, deferral=how == "deferral"), rows)
-        for row in rows:
-            row.go(InboxState.READY)
-            row.attempts -= how != "retry"
-            row.deferrals += how == "deferral"
-            row.next_at = None if how == "release" else self.model.now + delay_s
-
-    @precondition(lambda self: self.turns)
-    @rule(index=indexes, number=st.integers(0, 3), finish=st.booleans())
-    def record_step(self, index, number, finish):
-        turn, rows = self.turn_of(index)
-        record = self.store.step_finished if finish else self.store.step_started
-        self.do(record(turn, step(number, result={"n": number} if finish else None)), rows)
-        if rows:
-            self.steps.setdefault(turn.id, set()).add(number)
-
-    @precondition(lambda self: self.turns)
-    @rule(index=indexes)
-    def look_at_steps(self, index):
-        turn, rows = self.turn_of(index)
-        found = self.do(self.store.steps(turn), rows)
-        if rows:
-            assert [step.number for step in found] == sorted(self.steps.get(turn.id, ()))
 
     # ── sending ──
     @rule(session=session_keys)
@@ -247,14 +257,6 @@ class StoreMachine(RuleBasedStateMachine):
                 for act in ("sending", "uncertain", "sent") if certainly else ("sending", "sent"):
                     self.move(send, act, 0.0)
                 break
-
-    @rule(session=session_keys, merge=st.integers(1, 3), replies=st.lists(session_keys, max_size=3))
-    def answer_what_is_due(self, session, merge, replies):
-        """A whole turn."""
-        before = len(self.turns)
-        self.claim_next(session, merge)
-        if len(self.turns) > before:
-            self.end_newest(replies)
 
     # ── care ──
     @rule(seconds=st.sampled_from([1.0, 6.0, 60.0]))

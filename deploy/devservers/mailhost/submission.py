@@ -128,7 +128,8 @@ class Submission:
         if len(claimed) != 1 or headers.mailbox_of(claimed[0]) != sender:
             return self._note("data", sender, recipients, NOT_YOURS)
         reverse_path = "" if envelope.mail_from in EMPTY else envelope.mail_from
-        refused = await self._deliver_all(reverse_path, recipients, self._sealed(raw))
+        # Whoever hangs up now has still handed the mail over, to all of its recipients or to none.
+        refused = await asyncio.shield(self._deliver_all(reverse_path, recipients, self._sealed(raw)))
         if refused:
             return self._note("data", sender, recipients, refused)
         if self._faults.take_or_none(Fault.DROP_AFTER_DELIVERY, sender):

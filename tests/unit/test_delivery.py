@@ -1,0 +1,259 @@
+"""What happens to a message on its way out when the channel or the store misbehaves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agent_core.messages import OutboundMessage, SessionKey
+from channels.base import (
+    Capabilities,
+    ChannelUnavailable,
+    DeliveryFailed,
+    DeliveryUncertain,
+    Inbox,
+    Receipt,
+    Redelivery,
+)
+from gateway.clock import SystemClock
+from gateway.delivery import Delivery
+from gateway.work.port import NewOutbound, OutboxRow, StoreUnavailable
+from gateway.work.sqlite import SqliteWorkStore
+from gateway.work.states import OutboxState
+from tests.clock import ManualClock
+
+ANN, BOB = SessionKey("there", "ann"), SessionKey("there", "bob")
+
+
+class There:
+    """A channel whose answers are scripted: an exception is raised, anything else is a success."""
+
+    name, account = "there", "bot"
+
+    def __init__(self, redelivery: Redelivery = Redelivery.SAME_KEY) -> None:
+        self.capabilities = Capabilities(redelivery=redelivery)
+        self.script: list[Exception | None] = []
+        self.probes: list[Exception | Receipt | None] = []
+        self.tries: list[str] = []
+        self.hold: anyio.Event | None = None
+
+    async def run(self, inbox: Inbox) -> None:
+        raise NotImplementedError
+
+    async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
+        self.tries.append(message.text)
+        await uncertain()
+        failure = self.script.pop(0) if self.script else None
+        if failure is not None:
+            raise failure
+        if self.hold is not None:
+            await self.hold.wait()
+        return Receipt(f"taken-{len(self.tries)}")
+
+    async def probe(self, message: OutboundMessage) -> Receipt | None:
+        outcome = self.probes.pop(0) if self.probes else None
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def typing(self, session: SessionKey, *, on: bool) -> None: ...
+
+    async def preview(self, session: SessionKey, text: str) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
+    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def running(channel: Any, store: Any, **more: Any) -> AsyncIterator[Delivery]:
+    """A delivery whose link is up, until the block ends."""
+    delivery = Delivery(channel, store, more.pop("clock", SystemClock()), **more)
+    delivery.link(up=True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(delivery.run)
+        yield delivery
+        tasks.cancel_scope.cancel()
+
+
+async def settled(
+    store: SqliteWorkStore, *texts: str, state: OutboxState = OutboxState.SENT
+) -> list[OutboxRow]:
+    """Wait until exactly these messages are in a state."""
+    with anyio.fail_after(15):
+        while True:
+            rows = await store.outbox(states=[state])
+            if sorted(row.message.text for row in rows) == sorted(texts):
+                return rows
+            await anyio.sleep(0.01)
+
+
+async def post(store: SqliteWorkStore, session: SessionKey, *texts: str) -> list[OutboxRow]:
+    return await store.post([NewOutbound("there", "bot", session, text) for text in texts])
+
+
+async def test_in_order_per_destination_and_past_each_other(store: SqliteWorkStore) -> None:
+    """A message that is tried again keeps the ones behind it waiting, and nobody else's."""
+    channel = There()
+    channel.script = [ChannelUnavailable("away", retry_after_s=0.3)]
+    await post(store, ANN, "ann 1", "ann 2")
+    await post(store, BOB, "bob 1")
+    async with running(channel, store):
+        await settled(store, "ann 1", "ann 2", "bob 1")
+
+    assert [text for text in channel.tries if text.startswith("ann")] == ["ann 1", "ann 1", "ann 2"]
+    assert channel.tries.index("bob 1") < channel.tries.index("ann 2")
+
+
+async def test_what_a_server_refuses_for_good_lets_the_next_one_through(store: SqliteWorkStore) -> None:
+    """Dead, shown, and not in the way."""
+    channel = There()
+    channel.script = [DeliveryFailed("no such room")]
+    await post(store, ANN, "one", "two")
+    async with running(channel, store):
+        await settled(store, "two")
+
+    [dead] = await store.outbox(states=[OutboxState.DEAD])
+    assert (dead.message.text, dead.error) == ("one", "no such room")
+
+
+async def test_a_defect_in_one_probe_stops_nothing_else(store: SqliteWorkStore) -> None:
+    """An exception that nobody foresaw belongs to one message; the others go out, and it is asked again."""
+    channel = There(Redelivery.PROBE)
+    [row] = await post(store, ANN, "unsure")
+    await store.sending(row)
+    await store.uncertain(row)
+    channel.probes = [RuntimeError("a defect"), Receipt("found")]
+    async with running(channel, store) as delivery:
+        await post(store, BOB, "sure")
+        delivery.wake()
+        await settled(store, "unsure", "sure")
+
+    assert channel.tries == ["sure"], "what was found is not sent again"
+
+
+async def test_what_cannot_be_asked_about_is_shown_to_a_person_in_the_end(store: SqliteWorkStore) -> None:
+    """A probe that fails for two days does not block its conversation for ever."""
+    channel = There(Redelivery.PROBE)
+    [row] = await post(store, ANN, "unsure")
+    await store.sending(row)
+    await store.uncertain(row)
+    channel.probes = [ChannelUnavailable("the Sent folder is gone")]
+    clock = ManualClock(SystemClock().now() + timedelta(days=3))
+    async with running(channel, store, clock=clock):
+        await post(store, ANN, "next")
+        await settled(store, "unsure", state=OutboxState.UNKNOWN)
+        await settled(store, "next")
+
+
+async def test_an_old_message_gets_its_chance(store: SqliteWorkStore) -> None:
+    """The machine was off for a week: the first hiccup afterwards does not make the answer undeliverable."""
+    channel = There()
+    channel.script = [ChannelUnavailable("not yet", retry_after_s=0.1)]
+    await post(store, ANN, "old")
+    async with running(channel, store, clock=ManualClock(SystemClock().now() + timedelta(days=7))):
+        await settled(store, "old")
+
+
+async def test_it_is_given_up_after_some_tries_all_the_same(store: SqliteWorkStore) -> None:
+    """The counterpart: old, and it still does not work."""
+    channel = There()
+    channel.script = [ChannelUnavailable("no", retry_after_s=0.1)] * 20
+    await post(store, ANN, "old")
+    async with running(channel, store, clock=ManualClock(SystemClock().now() + timedelta(days=7))):
+        await settled(store, "old", state=OutboxState.DEAD)
+
+    assert len(channel.tries) == 5
+
+
+@pytest.mark.parametrize("redelivery", [Redelivery.SAME_KEY, Redelivery.PROBE])
+async def test_a_lost_answer_follows_the_rule_of_the_channel(
+    redelivery: Redelivery, store: SqliteWorkStore
+) -> None:
+    """The same key again, or not at all if the probe finds it."""
+    channel = There(redelivery)
+    channel.script = [DeliveryUncertain("the line broke", retry_after_s=0.1)]
+    channel.probes = [Receipt("found")]
+    await post(store, ANN, "one")
+    async with running(channel, store):
+        await settled(store, "one")
+
+    assert len(channel.tries) == (2 if redelivery is Redelivery.SAME_KEY else 1)
+
+
+async def test_what_the_server_took_is_told_to_the_store_even_at_a_stop(store: SqliteWorkStore) -> None:
+    """A cancellation between the server's yes and its record would park a message that has arrived."""
+
+    class Slow:
+        """A store whose ``sent`` takes a moment."""
+
+        def __init__(self) -> None:
+            self.telling = anyio.Event()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        async def sent(self, row: OutboxRow, provider_id: str) -> None:
+            self.telling.set()
+            await anyio.sleep(0.2)
+            await store.sent(row, provider_id)
+
+    slow = Slow()
+    await post(store, ANN, "one")
+    async with running(There(Redelivery.PARK), slow):
+        await slow.telling.wait()
+    # The block was left by cancelling everything.
+
+    await settled(store, "one")
+
+
+async def test_a_full_disk_after_the_servers_yes_sends_nothing_twice(store: SqliteWorkStore) -> None:
+    """Until the store knows, the row stays in hand."""
+
+    class Full:
+        failures = 2
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        async def sent(self, row: OutboxRow, provider_id: str) -> None:
+            if self.failures:
+                self.failures -= 1
+                raise StoreUnavailable("the disk is full")
+            await store.sent(row, provider_id)
+
+    channel = There()
+    await post(store, ANN, "one")
+    async with running(channel, Full()):
+        await settled(store, "one")
+
+    assert channel.tries == ["one"]
+
+
+async def test_a_drain_sends_what_is_due_and_ends(store: SqliteWorkStore) -> None:
+    """`run` returns when nothing is due; at once if the link is down."""
+    channel = There()
+    await post(store, ANN, "one", "two")
+    delivery = Delivery(channel, store, SystemClock())
+    delivery.link(up=True)
+    delivery.drain()
+    with anyio.fail_after(10):
+        await delivery.run()
+    assert channel.tries == ["one", "two"]
+
+    await post(store, ANN, "three")
+    away = Delivery(channel, store, SystemClock())
+    away.drain()
+    with anyio.fail_after(10):
+        await away.run()
+    assert channel.tries == ["one", "two"]
