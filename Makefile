@@ -12,7 +12,7 @@ demo: setup        ## talk to the bot through a real Matrix server and a real ma
 	@.venv/bin/squidbot demo
 
 test: check        ## everything that must hold, in about ten minutes
-	.venv/bin/pytest -q
+	.venv/bin/pytest -q -n 2 --dist loadfile
 
 check: setup       ## style, types, import directions, file sizes
 	.venv/bin/ruff check .

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -25,7 +24,10 @@ from devservers.ports import lease_ports
 __all__ = ["Daemon", "email_settings", "matrix_settings"]
 
 REPOSITORY = Path(__file__).parents[1]
-_PR_SET_PDEATHSIG = 1
+# Becomes the daemon, and dies with the test's process (PR_SET_PDEATHSIG).
+_DIE_WITH_PARENT = (
+    "import ctypes,os,signal,sys;ctypes.CDLL(None).prctl(1,signal.SIGKILL);os.execv(sys.argv[1],sys.argv[1:])"
+)
 
 
 def matrix_settings(
@@ -59,10 +61,6 @@ def email_settings(mail: MailServer, address: str, password: str, *allow: str, *
     }
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 class Daemon:
     """
     ``squidbot run`` on a home folder.
@@ -91,13 +89,15 @@ class Daemon:
         path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "deploy")])
         with (self.home / "daemon.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gateway", "run", "--home", str(self.home)],
+                [
+                    *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT),
+                    *(sys.executable, "-m", "gateway", "run", "--home", str(self.home)),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.home,
                 env={**os.environ, "PYTHONPATH": path},
-                preexec_fn=_die_with_parent,
             )
         return self.process
 

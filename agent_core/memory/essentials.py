@@ -26,7 +26,7 @@ from functools import cached_property
 __all__ = ["Essential", "essentials", "excerpts", "join_list", "merge_list", "missing", "split_list"]
 
 _MOST = 60
-_MOST_CHARS = 200_000
+_MOST_CHARS = 50_000
 _SNIPPET_CHARS = 90
 _DECISION_CHARS = 160
 _COUNTER = 6
@@ -55,7 +55,11 @@ _MONTHS = {
     for name in names.split()
 }
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
-_ADDRESS = re.compile(r"https?://[^\s<>\"')\]]+|[@#!][\w.\-=/+]+:[\w.\-]+\w|[\w.+\-]+@[\w\-]+(?:\.[\w\-]+)+")
+_ADDRESS = re.compile(
+    r"https?://[^\s<>\"')\]]+"
+    r"|[@#!][\w.\-=/+]{1,200}:[\w.\-]{1,200}\w"
+    r"|(?<![\w.+\-])[\w.+\-]{1,64}@[\w\-]{1,63}(?:\.[\w\-]{1,63}){1,8}"
+)
 _DATE = re.compile(
     rf"\b(?P<y>\d{{4}})-(?P<m>\d{{2}})-(?P<d>\d{{2}})\b"
     rf"|\b(?P<d2>\d{{1,2}})\.(?P<m2>\d{{1,2}})\.(?:\d{{2,4}})?"
@@ -64,6 +68,7 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"(?<![\w.])[€$£]?\d[\d.,:'/\-]*\d%?|(?<![\w.])[€$£]\d|(?<!\w)\d%")
+_COUNTED = re.compile(r"(?<![\w.,])\d{1,12}\b")
 _CODE = re.compile(r"`([^`\n]{2,40})`")
 _QUOTE = re.compile(r"[“„«\"]([^“”„«»\"\n]{6,120})[”“»\"]")
 _DECISION = re.compile(
@@ -72,8 +77,10 @@ _DECISION = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)?")
-_SENTENCE = re.compile(r"[^\n]+?(?:[.!?…。！？]+[\"”’»)]*(?=\s|$)|(?=\n)|$)")
-_NO_NAMES = frozenset("i i'm i’m i'll i’ll i've i’ve i'd i’d ok".split())
+_BEGINS = frozenset(':([“„"-*')
+_SENTENCE = re.compile(r"[^\n]+?(?:[.!?…。！？]{1,4}[\"”’»)]{0,4}(?=\s|$)|(?=\n)|$)")
+_WORD_BEFORE = re.compile(r"(\w{1,30})\W{0,3}$")
+_NO_NAMES = frozenset(["i'm", "i’m", "i'll", "i’ll", "i've", "i’ve", "i'd", "i’d", "ok", *_MONTHS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,7 @@ def join_list(prose: str, entries: Sequence[str]) -> str:
 
 
 def merge_list(old: Iterable[str], new: Iterable[Essential], prose: str, *, max_chars: int) -> list[str]:
-    """The entries of the list: those that the prose does not have, the newest where there is too little room."""
+    """The entries that the prose does not have; where there is too little room, the newest."""
     folded = " ".join(prose.split()).casefold()
     entries: list[str] = []
     for entry in [*old, *(item.snippet for item in new)]:
@@ -189,8 +196,9 @@ def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[Essential]:
         yield Essential("quote", match[1].strip(), _short(match[1].strip(), _DECISION_CHARS))
     for match in _CODE.finditer(rest):
         yield Essential("name", match[1].strip(), match[1].strip())
-    for match in re.finditer(r"(\w+)?\W{0,3}?(?<![\w.,])(\d+)\b", rest):
-        counted.setdefault((match[1] or "").casefold(), set()).add(match[2])
+    for match in _COUNTED.finditer(rest):
+        before = _WORD_BEFORE.search(rest[max(0, match.start() - 33) : match.start()])
+        counted.setdefault(before[1].casefold() if before else "", set()).add(match[0])
     for match in _NUMBER.finditer(rest):
         number = match[0].rstrip(".,:/-'")
         if number:
@@ -221,8 +229,9 @@ def _names(sentence: str) -> Iterator[str]:
 def _named(run: Sequence[re.Match[str]], words: Sequence[re.Match[str]], sentence: str) -> Iterator[str]:
     if not run:
         return
-    begins = run[0].start() == words[0].start() or sentence[: run[0].start()].rstrip()[-1:] in ':([“„"-*'
-    if begins and len(run) == 1:
+    if run[0].start() == words[0].start() or sentence[: run[0].start()].rstrip()[-1:] in _BEGINS:
+        run = run[1:]
+    if not run:
         return
     name = sentence[run[0].start() : run[-1].end()]
     for ending in ("'s", "’s"):

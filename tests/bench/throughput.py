@@ -28,6 +28,7 @@ def measure(rig: Rig) -> list[Figure]:
         Figure("the same until each was sent", plain["msg_s_sent"], "/s"),
         Figure("order violations", sum(run["order_violations"] for run in runs), "", Goal("=", 0)),
         Figure("accepting one: p99", plain["accept_ms"]["p99"], "ms"),
+        Figure("processor time of a message", plain["cpu_ms_per_message"], "ms"),
         Figure("resident memory at most", plain["rss_mib"] * 2**20 / 1e6, "MB"),
     ]
     if "skipped" in slow:

@@ -1,4 +1,9 @@
-"""What the kill tests share."""
+"""
+What the kill tests share.
+
+``SQUIDBOT_KILLS`` says how many random kills there are (besides those at named moments), and
+``SQUIDBOT_KILL_SEED`` where their seeds begin, to try other moments than the usual ones.
+"""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ indexes = st.integers(0, 1000)
 _NO_SHRINK = [Phase.generate]
 delays = st.sampled_from([0.0, 5.0, 50.0])
 ACTS = ["complete", "complete", "bury", "retry", "deferral", "release", "start", "finish", "steps"]
+MOVES = ["sending", "uncertain", "sent", "again", "perhaps", "dead", "park"]
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -102,18 +103,35 @@ class StoreMachine(RuleBasedStateMachine):
             self.model.rows.append(Row(row.id, row.message.native_id, str(session), tick, row.state))
 
     # ── turns ──
-    # One rule with many acts rather than many rules: whole stories then happen often enough.
+    # One rule for several acts in a row rather than a rule for each: whole stories then happen often enough.
     @rule(
-        session=session_keys,
-        merge=st.integers(1, 3),
-        act=st.sampled_from([*ACTS, "leave"]),
-        replies=st.lists(session_keys, max_size=3),
-        delay_s=delays,
+        acts=st.lists(
+            st.tuples(
+                st.sampled_from(["turn", "turn", "send", "move"]),
+                session_keys,
+                indexes,
+                st.lists(session_keys, max_size=3),
+                delays,
+            ),
+            min_size=1,
+            max_size=6,
+        )
     )
-    def work(self, session, merge, act, replies, delay_s):
-        """Take the session's turn, or claim one, and do something with it."""
-        live = [turn for turn in self.turns if turn.session == session and self.rows_of(turn)]
-        turn = live[0] if live else self.claim(session, merge)
+    def live(self, acts):
+        for kind, session, index, replies, delay_s in acts:
+            if kind == "turn":
+                self.work(session, index, replies, delay_s)
+            elif kind == "send":
+                self.send_what_is_due(session, certainly=index % 2 == 0)
+            elif self.model.sends:
+                newest = sorted(self.model.sends, key=lambda send: -send.id)
+                self.move(newest[index % min(6, len(newest))], MOVES[index % len(MOVES)], delay_s)
+
+    def work(self, session, index, replies, delay_s):
+        """Take the session's turn, or claim one, and do something with it, or nothing."""
+        running = [turn for turn in self.turns if turn.session == session and self.rows_of(turn)]
+        turn = running[0] if running else self.claim(session, 1 + index % 3)
+        act = [*ACTS, "leave"][index % (len(ACTS) + 1)]
         if turn is not None and act != "leave":
             self.perform(turn, act, replies, delay_s)
 
@@ -201,16 +219,6 @@ class StoreMachine(RuleBasedStateMachine):
         (row,) = self.run(self.store.post([out("posted", session=session)]))
         self.model.sends.append(Send(row.id, None, None, str(session), "posted"))
 
-    @precondition(lambda self: self.model.sends)
-    @rule(
-        index=indexes,
-        act=st.sampled_from(["sending", "uncertain", "sent", "again", "perhaps", "dead", "park"]),
-        delay_s=st.sampled_from([0.0, 10.0]),
-    )
-    def move_send(self, index, act, delay_s):
-        newest = sorted(self.model.sends, key=lambda send: -send.id)
-        self.move(newest[index % min(6, len(newest))], act, delay_s)
-
     def move(self, send, act, delay_s):
         rows = self.run(self.store.outbox(limit=10_000))
         row = next(row for row in rows if row.id == send.id)
@@ -249,9 +257,8 @@ class StoreMachine(RuleBasedStateMachine):
         if act == "sent":
             self.model.settle(send)
 
-    @rule(session=session_keys, certainly=st.booleans())
-    def send_what_is_due(self, session, certainly):
-        """The whole way of the oldest row, so that long stories happen often enough."""
+    def send_what_is_due(self, session, *, certainly):
+        """The whole way of the oldest row."""
         for send in self.model.due_sends([]):
             if send.session == str(session):
                 for act in ("sending", "uncertain", "sent") if certainly else ("sending", "sent"):
