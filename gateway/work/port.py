@@ -15,12 +15,22 @@ it last owns it, and `complete`, `retry`, `bury` and the step methods of an olde
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Protocol
 
-from agent_core.messages import InboundMessage, OutboundKind, OutboundMessage, SessionKey
-from agent_core.models import Message, Purpose, Usage
+from agent_core.messages import SessionKey
+from agent_core.models import Purpose, Usage
+from gateway.work.rows import (
+    Completion,
+    InboxRow,
+    JournalLine,
+    NewOutbound,
+    OutboxRow,
+    Pending,
+    Step,
+    StoreStats,
+    Turn,
+    UsageRow,
+)
 from gateway.work.states import InboxState, OutboxState
 
 __all__ = [
@@ -79,143 +89,6 @@ class LostTurn(Exception):
 
     temporary = False
     public = "Somebody else is answering this."
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """
-    A message to be accepted.
-
-    ``ignore`` holds the reason (a short constant such as ``sender_not_allowed``) when it shall only be
-    remembered as seen: its text and context are not stored then.
-    """
-
-    message: InboundMessage
-    ignore: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InboxRow:
-    """One accepted message and where it is. ``id`` grows in the order of acceptance and is never reused."""
-
-    id: int
-    message: InboundMessage
-    state: InboxState
-    attempts: int
-    deferrals: int
-    accepted_at: datetime
-    turn: str | None
-    error: str | None
-    next_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """
-    A claim on the head of a session.
-
-    ``id`` stays the same when the turn is claimed again after a crash, with the same rows in the same
-    order. ``attempts`` counts starts, this one included; ``first_deferred_s`` is how long ago the first
-    deferral of this turn was, 0.0 if there was none.
-    """
-
-    id: str
-    session: SessionKey
-    fence: int
-    rows: tuple[InboxRow, ...]
-    attempts: int
-    deferrals: int
-    first_deferred_s: float = 0.0
-
-    @property
-    def head(self) -> InboxRow:
-        """The oldest message of the turn."""
-        return self.rows[0]
-
-
-@dataclass(frozen=True, slots=True)
-class NewOutbound:
-    """
-    Something to be sent. It belongs to the inbox row of the turn that is answered (``context`` is the one
-    of that message; it is filled in when it is empty and the session is the turn's) or, without a turn, to
-    nothing.
-    """
-
-    channel: str
-    account: str
-    session: SessionKey
-    text: str
-    kind: OutboundKind = OutboundKind.REPLY
-    context: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class OutboxRow:
-    """One message on its way out. ``message.id`` is its idempotency key, fixed when the row was made."""
-
-    id: int
-    inbox_id: int | None
-    message: OutboundMessage
-    state: OutboxState
-    attempts: int
-    uncertain_since: datetime | None
-    provider_id: str | None
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class JournalLine:
-    """A line of a history that is committed but perhaps not yet in its file. ``id`` orders the lines."""
-
-    id: int
-    session: SessionKey
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a turn: ``kind`` is ``model`` or ``tool``, ``result`` None while it has only started."""
-
-    number: int
-    kind: str
-    digest: str
-    request: Mapping[str, Any]
-    result: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """Everything that becomes true together when a turn is answered."""
-
-    outbound: Sequence[NewOutbound] = ()
-    history: Sequence[Message] = ()
-    usage: Usage = field(default_factory=Usage)
-    purpose: Purpose = Purpose.CHAT
-
-
-@dataclass(frozen=True, slots=True)
-class UsageRow:
-    """Tokens of one day (UTC, ``YYYY-MM-DD``), session, purpose and model."""
-
-    day: str
-    session: str
-    purpose: str
-    model: str
-    usage: Usage
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """
-    Counts by state, and the age in seconds of the oldest message that is not answered and of the oldest
-    answer that is not sent (None: there is none).
-    """
-
-    inbox: Mapping[str, int]
-    outbox: Mapping[str, int]
-    oldest_unanswered_s: float | None
-    oldest_unsent_s: float | None
-    journal_lines: int
 
 
 class WorkStore(Protocol):
