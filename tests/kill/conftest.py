@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kill.scenario import Nursery
+from tests.kill.tally import TALLY
 
 HERE = Path(__file__).parent
 DEFAULT_KILLS = 20
@@ -30,6 +31,12 @@ def random_kills() -> tuple[int, int]:
     wanted = int(os.environ.get("SQUIDBOT_KILLS", DEFAULT_KILLS))
     real = max(2, wanted // 10)
     return max(2, wanted - real), real
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if TALLY:
+        told = ", ".join(f"{count} {what}" for what, count in sorted(TALLY.items()))
+        terminalreporter.write_line(f"SIGKILLs that hit: {sum(TALLY.values())} ({told})")
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from gateway.work.sqlite import SqliteWorkStore
 from gateway.work.states import OutboxState
 from tests.kill.gateway_child import GROUPS, Run
 from tests.kill.oracle import Evidence, Saying
+from tests.kill.tally import TALLY
 
 __all__ = ["Nursery", "World"]
 
@@ -108,6 +109,7 @@ class World:
         """One life of the gateway, until it is quiet or dies; returns how it ended."""
         ended = self._nursery.live(replace(self.run, **changes))  # type: ignore[arg-type]
         self.deaths += ended == -signal.SIGKILL
+        TALLY["of the whole gateway"] += ended == -signal.SIGKILL
         self.torn = self.torn or str(changes.get("die", "")).startswith("jsonl.torn")
         return ended
 

@@ -52,7 +52,6 @@ READS = [
     "store.aclose",
     "memory.load_history",
     "memory.load_global_memory",
-    "memory.load_session_summary",
 ]
 MOMENTS = [
     *CHANNEL,

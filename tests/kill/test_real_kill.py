@@ -21,6 +21,7 @@ from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, t
 from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.kill.conftest import random_kills
 from tests.kill.oracle import Evidence, Saying, problems
+from tests.kill.tally import TALLY
 
 _, KILLS = random_kills()
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + 30 * KILLS, func_only=True)]
@@ -128,6 +129,7 @@ def test_sigkill_at_random_moments_on_real_servers(
             )
             daemon.kill()
             assert daemon.ended() == -signal.SIGKILL
+            TALLY["of the daemon on real Matrix and mail"] += 1
             people.say(chance)
             daemon.start()
         daemon.wait_until(lambda: len(people.seen()) >= len(people.said), within_s=ANSWERED_WITHIN_S)

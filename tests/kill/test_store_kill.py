@@ -21,6 +21,7 @@ import pytest
 
 from tests.kill.store_child import ADAPTERS, POINTS, Life
 from tests.kill.store_oracle import problems
+from tests.kill.tally import TALLY
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(900)]
 
@@ -110,6 +111,7 @@ def story(
             life = Life(str(folder), seed, policy, **named, **more)
         end = nursery.live(life)
         kills += end == -signal.SIGKILL
+        TALLY["of the queue alone"] += end == -signal.SIGKILL
         if end == 0 and not waiting:
             return kills, problems(folder, seed=seed, policy=policy)
         if end not in (0, -signal.SIGKILL):
