@@ -60,8 +60,9 @@ class Message(_Frozen):
     """
     One message of a conversation.
 
-    ``id``, ``turn``, ``timestamp`` and ``sender`` are set on messages of the history. Ids are deterministic
-    (turn and number), so that a line written twice after a crash is recognised; readers drop repetitions.
+    ``id``, ``turn``, ``timestamp``, ``sender`` and ``scope`` are set on messages of the history. Ids are
+    deterministic (turn and number), so that a line written twice after a crash is recognised; readers drop
+    repetitions. ``scope`` is the `MemoryScope` of the turn as text: who could read along when it was said.
     """
 
     role: Role
@@ -70,6 +71,7 @@ class Message(_Frozen):
     turn: str | None = None
     timestamp: AwareDatetime | None = None
     sender: str | None = None
+    scope: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
 

@@ -238,14 +238,6 @@ class MemoryPort(Protocol):
         """
         ...
 
-    async def load_session_scope(self, session_id: str) -> MemoryScope | None:
-        """Whose the session was in its last turn; None if no turn has said so yet."""
-        ...
-
-    async def save_session_scope(self, session_id: str, scope: MemoryScope) -> None:
-        """Keep whose the session is; cursor and summary stay."""
-        ...
-
     async def sessions(self) -> list[str]:
         """Ids of all sessions that have a history, in no particular order."""
         ...
@@ -255,8 +247,8 @@ class SearchPort(Protocol):
     """
     Search in the histories of one scope.
 
-    What is found depends on the scope alone: sessions whose last turn had that scope. A session of which
-    nobody knows the scope yet is found by nobody.
+    What is found depends on the scope alone: messages whose turn had it (`Message.scope`). A message that
+    does not say whose it is is found by nobody.
     """
 
     async def search(

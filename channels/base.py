@@ -31,6 +31,7 @@ __all__ = [
     "DeliveryUncertain",
     "Inbox",
     "LinkState",
+    "NobodyThere",
     "Receipt",
     "Redelivery",
 ]
@@ -76,6 +77,10 @@ class ChannelUnavailable(ChannelError):
     """The server cannot be reached at the moment."""
 
     temporary = True
+
+
+class NobodyThere(ChannelUnavailable):
+    """Nobody is there to take it. Only for a channel that tells when somebody comes (`Delivery.present`)."""
 
 
 class ChannelAuthFailed(ChannelError):

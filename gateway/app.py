@@ -21,9 +21,11 @@ from agent_core.ports import Clock, LLMPort, MemoryPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.registry import ToolRegistry
+from agent_core.tools.search_history import SearchHistoryTool
 from channels.base import Channel
 from channels.heartbeat import HeartbeatChannel
 from channels.terminal import TerminalChannel
@@ -38,6 +40,7 @@ from gateway.settings import Settings
 from gateway.supervisor import Supervisor
 from gateway.target import OwnerTarget
 from gateway.turns import TurnHandler, TurnPolicy
+from gateway.upkeep import Upkeep
 from gateway.work.lanes import LaneDispatcher
 from gateway.work.port import WorkStore
 from gateway.work.sqlite import SqliteWorkStore
@@ -80,6 +83,7 @@ class Built:
     models: Models
     supervisor: Supervisor
     channels: Mapping[str, Channel]
+    upkeep: Upkeep
 
 
 async def build(settings: Settings, home: Home, overrides: Overrides = Overrides()) -> Built:  # noqa: B008
@@ -96,7 +100,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     )
     store = overrides.wrap_store(sqlite)
     workspace = home.path(settings.agents.workspace)
-    memory = overrides.wrap_memory(JsonlMemory(home.root, clock=clock, workspace=workspace))
+    files = JsonlMemory(home.root, clock=clock, workspace=workspace)
+    memory = overrides.wrap_memory(files)
+    search = SearchIndex(home.root / "search.db", files.layout)
     models = build_models(settings.llm, clock, given=overrides.models)
     access = Access(settings.owner.aliases, {**settings.allow_from(), **overrides.allow_from})
     channels = overrides.channels
@@ -111,7 +117,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     manager = MemoryManager(
         memory,
         skills=skills,
+        llm=models.pool(settings.agents.consolidation_pool),
         consolidation_threshold=settings.agents.consolidation_threshold,
+        consolidation_tokens=settings.agents.consolidation_tokens,
         keep_recent_ratio=settings.agents.keep_recent_ratio,
         always_skills=settings.skills.always,
     )
@@ -122,7 +130,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     def extra_tools(session: Session) -> list[ToolPort]:
         shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
         return [
-            MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown)
+            MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
+            SearchHistoryTool(search, session.id, scope=session.scope, clock=clock),
         ]
 
     deliveries = {
@@ -130,8 +139,12 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         name: Delivery(channel, store, clock, **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}))
         for name, (channel, _) in channels.items()
     }
+    for name, (channel, _) in channels.items():
+        if isinstance(channel, TerminalChannel):
+            channel.on_attach = deliveries[name].present
     dispatcher = LaneDispatcher(concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions)
     history = HistoryWriter(store, memory)
+    upkeep = Upkeep(manager=manager, history=history, search=search, store=store, clock=clock)
     handler = TurnHandler(
         store=store,
         history=history,
@@ -145,6 +158,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
         pools=_pools(settings, models),
         on_outbox=lambda name: deliveries[name].wake(),
+        completed=upkeep.turn_completed,
         zone=settings.agents.heartbeat.schedule().zone,
         policy=overrides.policy,
     )
@@ -173,11 +187,18 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         intake=intake,
         channels=[channel for channel, _ in channels.values()],
         deliveries=deliveries,
-        at_close=[models.aclose],
+        at_close=[models.aclose, search.aclose],
+        background=[upkeep.run],
     )
     gateway = Gateway(parts, drain_s=settings.gateway.drain_seconds)
     return Built(
-        gateway, store, memory, models, supervisor, {name: channel for name, (channel, _) in channels.items()}
+        gateway,
+        store,
+        memory,
+        models,
+        supervisor,
+        {name: channel for name, (channel, _) in channels.items()},
+        upkeep,
     )
 
 

@@ -14,7 +14,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from agent_core.messages import SessionKey
+from agent_core.messages import OutboundKind, SessionKey
 from agent_core.ports import Clock
 from channels.base import (
     Channel,
@@ -23,10 +23,12 @@ from channels.base import (
     ChannelMisconfigured,
     DeliveryFailed,
     DeliveryUncertain,
+    NobodyThere,
     Redelivery,
 )
 from gateway import metrics
 from gateway.backoff import BackoffPolicy
+from gateway.errors import describe
 from gateway.work.port import OutboxRow, StoreUnavailable, WorkStore
 from gateway.work.states import IllegalMove, OutboxState
 
@@ -64,6 +66,7 @@ class Delivery:
         self._clock = clock
         self._give_up_after_s = give_up_after_s
         self._busy: set[SessionKey] = set()
+        self._absent: set[SessionKey] = set()
         self._changed = anyio.Event()
         self._link_up = anyio.Event()
         self._draining = False
@@ -71,6 +74,11 @@ class Delivery:
 
     def wake(self) -> None:
         """There may be something to send."""
+        self._changed.set()
+
+    def present(self, session: SessionKey) -> None:
+        """Somebody is there to take what was kept because nobody was."""
+        self._absent.discard(session)
         self._changed.set()
 
     def link(self, *, up: bool) -> None:
@@ -110,14 +118,15 @@ class Delivery:
         room = _AT_ONCE - len(self._busy)
         if room <= 0 or self._closed_link:
             return _IDLE_LOOK_S
-        rows = await self._store.next_sends(name, account, busy=tuple(self._busy), limit=room)
+        passed_over = tuple(self._busy | self._absent)
+        rows = await self._store.next_sends(name, account, busy=passed_over, limit=room)
         for row in rows:
-            if row.message.session not in self._busy:
+            if row.message.session not in self._busy | self._absent:
                 self._busy.add(row.message.session)
                 senders.start_soon(self._send_guarded, row)
         if rows:
             return _IDLE_LOOK_S
-        due_s = await self._store.next_send_in(name, account, busy=tuple(self._busy))
+        due_s = await self._store.next_send_in(name, account, busy=tuple(self._busy | self._absent))
         return _IDLE_LOOK_S if due_s is None else min(max(due_s, 0.05), _IDLE_LOOK_S)
 
     async def _send_guarded(self, row: OutboxRow) -> None:
@@ -218,6 +227,11 @@ class Delivery:
         await self._store.send_failed(row, text, delay_s=delay_s, certain=False)
 
     async def _failed(self, row: OutboxRow, error: Exception, *, certain: bool) -> None:
+        if isinstance(error, NobodyThere):
+            self._absent.add(row.message.session)  # before anything is awaited: somebody may come meanwhile
+            _log.info("message.kept", channel=self._channel.name, outbox=row.id, error=str(error))
+            await self._store.send_failed(row, str(error), delay_s=0.1, certain=certain)
+            return
         age_s = (self._clock.now() - row.message.created_at).total_seconds()
         if isinstance(error, DeliveryFailed):
             give_up = "refused"
@@ -244,7 +258,10 @@ class Delivery:
                 retry_in_s=delay_s,
                 certain=certain,
             )
-        await self._store.send_failed(row, text, delay_s=delay_s, certain=certain)
+        apology = _apology(row, error) if give_up in ("refused", "defect") else None
+        await self._store.send_failed(row, text, delay_s=delay_s, certain=certain, apology=apology)
+        if apology is not None:
+            self.wake()
 
     def _delay(self, row: OutboxRow, error: Exception) -> float:
         asked_s = getattr(error, "retry_after_s", None)
@@ -255,6 +272,14 @@ class Delivery:
         if isinstance(error, (ChannelError, TimeoutError)) and not self._link_up.is_set():
             return 1.0  # nothing is tried before the link is up again, so there is nobody to spare
         return _SEND_RETRY.delay(row.attempts + 1, random=random.random())
+
+
+def _apology(row: OutboxRow, error: Exception) -> str | None:
+    """What to send in the place of an answer that is not taken; None if it may have arrived after all."""
+    answers = row.message.kind is OutboundKind.REPLY and row.inbox_id is not None
+    if not answers or row.uncertain_since is not None:
+        return None
+    return f"Sorry, I have an answer for you and could not send it. {describe(error).public}"
 
 
 def _is_certain(error: Exception) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio
 
@@ -38,6 +38,17 @@ _OWN_CHANNELS = ("terminal", "heartbeat")
 _QUESTION = Message(role="user", content="Say OK.")
 
 Position = Callable[[str], Awaitable[str | None]]
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A channel that can say more about itself than that it is up: a mailbox also has to be able to send."""
+
+    account: str
+
+    async def check(self) -> Mapping[str, str]:
+        """Log in everywhere and change nothing; what was seen. A `ChannelError` says what is wrong."""
+        ...
 
 
 class Verdict(StrEnum):
@@ -118,7 +129,7 @@ async def check_channel(
     channel: Channel, position: Position, *, limit_s: float = _LOGIN_LIMIT_S
 ) -> tuple[Verdict, str]:
     """
-    Run ``channel`` until it has logged in, says why not, or the time is over.
+    Run ``channel`` until it has logged in, says why not, or the time is over; or let it examine itself.
 
     Args:
         channel: The channel; it is not closed.
@@ -128,13 +139,16 @@ async def check_channel(
     inbox = _ClosedInbox(position)
     verdict = (
         Verdict.FAILED,
-        f"no login within {limit_s:.0f} s; is the address right, and can it be reached?",
+        f"no login within {limit_s:.0f} s; are address, port and http or https right, and can it be reached?",
     )
     with anyio.move_on_after(limit_s):
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(channel.run, inbox)
-                await inbox.logged_in.wait()
+                if isinstance(channel, Examinable):
+                    await channel.check()
+                else:
+                    tasks.start_soon(channel.run, inbox)
+                    await inbox.logged_in.wait()
                 verdict = (Verdict.OK, f"logged in as {channel.account}")
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer

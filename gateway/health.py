@@ -10,7 +10,9 @@ The same routes are mounted on the control socket, so a service without a port c
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +21,7 @@ import anyio
 import orjson
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from channels.base import LinkState
 from gateway import metrics
@@ -26,7 +29,10 @@ from gateway.errors import ListenFailed
 from gateway.settings import is_loopback
 from gateway.supervisor import ChannelStatus
 
-__all__ = ["Health", "json_answer", "serve"]
+__all__ = ["MAX_CONNECTIONS", "Health", "json_answer", "serve"]
+
+MAX_CONNECTIONS = 64
+"""Everybody on this machine may connect, and each connection costs one of the process's open files."""
 
 _BODY_LIMIT = 65_536
 _log = structlog.get_logger(__name__)
@@ -141,22 +147,58 @@ async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[
         ListenFailed: The address cannot be used.
     """
     runner = web.AppRunner(
-        app, access_log=None, handle_signals=False, keepalive_timeout=15, shutdown_timeout=2
+        app,
+        access_log=None,
+        handle_signals=False,
+        keepalive_timeout=15,
+        shutdown_timeout=2,
+        logger=_server_log(),
     )
     await runner.setup()
+    listening: asyncio.Server | None = None
     try:
-        site = web.TCPSite(runner, host, port)
         try:
-            await site.start()
+            listening = await asyncio.get_running_loop().create_server(
+                lambda: _one_more(runner.server), host, port
+            )
         except OSError as error:
             raise ListenFailed(
                 f"gateway.http.listen: {host}:{port} cannot be used ({error.strerror or error}); "
                 "is another program there? Choose another port, or leave the key out"
             ) from error
-        yield int(runner.addresses[0][1])
+        yield int(listening.sockets[0].getsockname()[1])
     finally:
         with anyio.CancelScope(shield=True):
+            if listening is not None:
+                listening.close()
             await runner.cleanup()
+
+
+def _one_more(server: web.Server | None) -> asyncio.BaseProtocol:
+    """Who speaks with the next client: nobody, if there are too many."""
+    if server is None or len(server.connections) >= MAX_CONNECTIONS:
+        return _Refusal()
+    return server()
+
+
+class _Refusal(asyncio.Protocol):
+    """Hangs up."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.WriteTransport):
+            transport.abort()
+
+
+def _server_log() -> logging.Logger:
+    """Where the HTTP server logs its own defects; not, with a traceback each, what clients do wrong."""
+    log = logging.getLogger("gateway.health.http")
+    log.addFilter(_is_no_bad_request)
+    return log
+
+
+def _is_no_bad_request(record: logging.LogRecord) -> bool:
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, HttpProcessingError)
 
 
 @web.middleware

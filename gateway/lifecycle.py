@@ -10,8 +10,9 @@ again at the next start, after its last finished step.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 import structlog
@@ -55,6 +56,8 @@ class Parts:
     channels: Sequence[Channel]
     deliveries: Mapping[str, Delivery]
     at_close: Sequence[Callable[[], Awaitable[None]]] = ()
+    background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+    """What runs beside all of it until the end, and never fails."""
 
 
 class Gateway:
@@ -98,6 +101,8 @@ class Gateway:
                     parts.dispatcher.wake(session, after_s=due_s)
                 tasks.start_soon(parts.supervisor.run)
                 tasks.start_soon(self._care)
+                for work in parts.background:
+                    tasks.start_soon(work)
                 self.started.set()
                 await self._stop.wait()
                 await self._drain(tasks, turns_ended, deliveries)

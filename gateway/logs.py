@@ -69,6 +69,7 @@ def configure_logs(
     file: Path | None = None,
     secrets: Iterable[str] = (),
     stream: TextIO | None = None,
+    quiet: bool = False,
 ) -> None:
     """
     Send log lines to ``stream`` (default: stderr) and, as JSON, to ``file``. May be called again.
@@ -79,13 +80,15 @@ def configure_logs(
         file: Grows to 10 MB, then turns into one of five older ones.
         secrets: Values that are masked wherever they stand.
         stream: Where to write, for tests.
+        quiet: Write to no stream at all, for commands that speak to a person themselves.
     """
     stream = stream or sys.stderr
     redactor = Redactor(secrets)
     human = format == "text" or (format == "auto" and stream.isatty())
     _destinations.remove()
     render = _text_format(colour=human and _wants_colour(stream)) if human else _json_format
-    _destinations.add(_Stream(stream), format=render, **_SAFE)
+    if not quiet:
+        _destinations.add(_Stream(stream), format=render, **_SAFE)
     if file is not None:
         _open_file(file)
     structlog.configure(

@@ -7,8 +7,8 @@ counts and channel names, never an address or a text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CHANNEL_RESTARTS",
     "CHANNEL_UP",
+    "CONSOLIDATIONS",
+    "CONSOLIDATION_FAILING",
     "CONTENT_TYPE",
     "INBOUND_ACCEPTED",
     "INBOUND_IGNORED",
@@ -37,6 +39,7 @@ __all__ = [
     "exposition",
     "show_channels",
     "show_store",
+    "watch_consolidation",
 ]
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -86,6 +89,20 @@ LOG_LINES_DROPPED = Gauge(
     "squidbot_log_lines_dropped", "Log lines that could not be written", registry=REGISTRY
 )
 LOG_LINES_DROPPED.set_function(dropped_lines)
+
+
+CONSOLIDATION_FAILING = Gauge(
+    "squidbot_consolidation_failing", "Conversations that could not be condensed yet", registry=REGISTRY
+)
+# what: segments (condensed), failures
+CONSOLIDATIONS = Gauge("squidbot_consolidations", "Condensing since the start", ["what"], registry=REGISTRY)
+
+
+def watch_consolidation(state: Callable[[], Mapping[str, Any]]) -> None:
+    """Read the gauges of condensing from a `Consolidator.state`."""
+    CONSOLIDATION_FAILING.set_function(lambda: state()["failing_sessions"])
+    CONSOLIDATIONS.labels("segments").set_function(lambda: state()["segments"])
+    CONSOLIDATIONS.labels("failures").set_function(lambda: state()["failures"])
 
 
 def show_channels(statuses: Iterable[ChannelStatus]) -> None:

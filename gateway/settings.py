@@ -107,7 +107,8 @@ class AgentSettings(_Strict):
 
     workspace: str = Field(default="workspace", min_length=1)
     restrict_to_workspace: bool = True
-    consolidation_threshold: int = Field(default=100, ge=4, le=100_000)
+    consolidation_threshold: int = Field(default=100, ge=1, le=100_000)
+    consolidation_tokens: int = Field(default=12_000, ge=500, le=10_000_000)
     keep_recent_ratio: float = Field(default=0.2, gt=0, lt=1)
     consolidation_pool: str = ""
     heartbeat: HeartbeatConfig = HeartbeatConfig()

@@ -43,6 +43,7 @@ async def status_report(built: Built, started_at: datetime) -> dict[str, Any]:
         "models": {
             name: [asdict(member) for member in pool.state()] for name, pool in built.models.pools.items()
         },
+        **built.upkeep.state(),
         "memory_mb": _resident_mb(),
     }
 

@@ -78,6 +78,7 @@ class TurnHandler:
         wake: Asks for another run of a session after so many seconds.
         pools: The model of a purpose; None is the agent's own.
         on_outbox: Called with a channel's name when something was put into its outbox.
+        completed: Called when a turn of a session was committed; must return at once.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class TurnHandler:
         wake: Callable[[SessionKey, float], None],
         pools: Callable[[Purpose], LLMPort | None] = lambda _: None,
         on_outbox: Callable[[str], None] = lambda _: None,
+        completed: Callable[[SessionKey], None] = lambda _: None,
         zone: tzinfo | None = None,
         policy: TurnPolicy = TurnPolicy(),  # noqa: B008 - a frozen value
     ) -> None:
@@ -110,6 +112,7 @@ class TurnHandler:
         self._target = target
         self._wake = wake
         self._on_outbox = on_outbox
+        self._completed = completed
         self._zone = zone
         self._policy = policy
         self._blocked = 0
@@ -271,6 +274,7 @@ class TurnHandler:
         await self._until_stored(lambda: self._store.complete(turn, completion))
         self._history.committed(turn.session)
         self._on_outbox(target.channel if target else turn.session.channel)
+        self._completed(turn.session)
         metrics.TOKENS.labels(completion.purpose, "prompt").inc(result.usage.prompt_tokens)
         metrics.TOKENS.labels(completion.purpose, "completion").inc(result.usage.completion_tokens)
 

@@ -102,7 +102,7 @@ class AgentLoop:
             raise TurnLimitReached(f"no answer within {self._limits.seconds:g} s", steps=turn.steps)
         await channel.send(reply)
         history = _history(
-            session.turn or uuid4().hex,
+            session,
             user_lines or [Message(role="user", content=user_message)],
             reply,
             began_at=began_at,
@@ -145,6 +145,7 @@ class AgentLoop:
             turn=answered.turn or "",
             sender=sender,
             at=asked.timestamp,
+            scope=session.scope,
         )
         return result
 
@@ -161,8 +162,9 @@ class AgentLoop:
 
 
 def _history(
-    turn: str, user_lines: Sequence[Message], reply: str, *, began_at: datetime, ended_at: datetime
+    session: Session, user_lines: Sequence[Message], reply: str, *, began_at: datetime, ended_at: datetime
 ) -> tuple[Message, ...]:
+    turn, scope = session.turn or uuid4().hex, str(session.scope)
     lines = [
         line.model_copy(
             update={
@@ -170,11 +172,17 @@ def _history(
                 "id": line.id or f"{turn}.{number}",
                 "turn": line.turn or turn,
                 "timestamp": line.timestamp or began_at,
+                "scope": scope,
             }
         )
         for number, line in enumerate(user_lines)
     ]
     answer = Message(
-        role="assistant", content=reply, id=f"{turn}.{len(lines)}", turn=turn, timestamp=ended_at
+        role="assistant",
+        content=reply,
+        id=f"{turn}.{len(lines)}",
+        turn=turn,
+        timestamp=ended_at,
+        scope=scope,
     )
     return (*lines, answer)

@@ -86,6 +86,7 @@ class PromptMemory(Protocol):
         turn: str = "",
         sender: str | None = None,
         at: datetime | None = None,
+        scope: MemoryScope | None = None,
     ) -> None:
         """Keep a question and its answer."""
         ...

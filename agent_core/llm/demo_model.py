@@ -6,7 +6,8 @@ It is deterministic: the same conversation gets the same answer. What it can do:
 - greet, say what it is, thank and say goodbye; anything else it gives back in a friendly way;
 - ``remember that …`` writes the fact into the memory document with ``memory_write``, beside what is there;
 - ``what do you know about me?`` tells the document, and a question with a word of it finds the line;
-- ``forget …`` takes out the lines that contain the rest.
+- ``forget …`` takes out the lines that contain the rest;
+- asked to condense a conversation, it gives the beginnings of what was said.
 
 Magic words make it fail. A number after the word says how many times in a row (``always``: each time);
 after that the same message is answered, which shows what retrying does.
@@ -45,7 +46,15 @@ from agent_core.errors import (
     StreamBroken,
 )
 from agent_core.llm.classify import empty_answer
-from agent_core.llm.demo_mind import MEMORY_TOOL, Reply, last_user_text, magic_in, question_in, reply_to
+from agent_core.llm.demo_mind import (
+    MEMORY_TOOL,
+    Reply,
+    condensed,
+    last_user_text,
+    magic_in,
+    question_in,
+    reply_to,
+)
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 
 __all__ = ["DemoModel", "EchoModel"]
@@ -111,6 +120,8 @@ class DemoModel:
         yield _usage(messages, reply)
 
     def _reply(self, messages: Sequence[Message], tools: Sequence[str]) -> Reply:
+        if (summary := condensed(messages)) is not None:
+            return Reply(summary)
         text = question_in(messages)
         magic = magic_in(text)
         if magic is not None and messages[-1].role != "tool":

@@ -41,7 +41,7 @@ from agent_core.llm.classify import classify
 from agent_core.llm.prices import Price
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.llm.warm_up import warm_up_responder
-from agent_core.llm.wire import Piece, Tokens, ToolFragment, request_body
+from agent_core.llm.wire import Piece, Tokens, ToolFragment, request_body, token_count
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.ports import Clock
 
@@ -259,7 +259,7 @@ class LiteLLMClient:
         tokens = None
         cost = None
         if usage is not None:
-            tokens = Tokens(prompt=usage.prompt_tokens or 0, completion=usage.completion_tokens or 0)
+            tokens = Tokens(token_count(usage.prompt_tokens), token_count(usage.completion_tokens))
             cost = self._cost_or_none(tokens, usage)
         fragments = tuple(
             ToolFragment(

@@ -98,12 +98,18 @@ class OpenAIClient:
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
-            headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
+            headers = {
+                "Content-Type": "application/json",
+                "Accept": "text/event-stream, application/json",
+                # Packed answers are not read: a few kilobytes of them can be gigabytes of text.
+                "Accept-Encoding": "identity",
+            }
             if self._key:
                 headers["Authorization"] = f"Bearer {self._key}"
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE_S),
                 headers=headers,
+                auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S),
                 trust_env=not _is_loopback(self._url),
             )
@@ -122,7 +128,7 @@ class OpenAIClient:
                         yield self._priced(piece)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._error(Failure(text=_describe(error), transport=True)) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._error(Failure(text=f"cannot be read: {error}")) from error
 
     async def _stream(self, response: aiohttp.ClientResponse) -> AsyncGenerator[Piece, None]:

@@ -27,6 +27,8 @@ from agent_core.models import ModelChunk, Usage
 __all__ = ["AnswerLimits", "answer"]
 
 _CLOSE_LIMIT_S = 2.0
+_FRAGMENT_CHARS = 16
+"""What a fragment of a tool call counts besides its arguments: calls without any end somewhere, too."""
 _log = structlog.get_logger(__name__)
 
 
@@ -36,7 +38,7 @@ class AnswerLimits:
     How long one answer may take, and how long it may be.
 
     ``first_token_s`` until the first piece of a streamed answer (a whole one has ``total_s``), ``idle_s``
-    between pieces, ``total_s`` for all of it, ``max_chars`` of text.
+    between pieces, ``total_s`` for all of it, ``max_chars`` of text and tool calls together.
     """
 
     first_token_s: float = 90.0
@@ -59,7 +61,7 @@ async def answer(
     """
     assembler = Assembler()
     text: list[str] = []
-    length = 0
+    length = wanted = 0
     deadline = anyio.current_time() + limits.total_s
     patience = limits.first_token_s if stream else limits.total_s
     try:
@@ -73,11 +75,12 @@ async def answer(
             if piece is None:
                 break
             patience = limits.idle_s
+            wanted += sum(_FRAGMENT_CHARS + len(fragment.arguments) for fragment in piece.fragments)
             if shown := assembler.feed(piece):
                 text.append(shown)
                 length += len(shown)
                 yield shown
-            if length > limits.max_chars:
+            if length + wanted > limits.max_chars:
                 raise endless_answer(model, f"{limits.max_chars} characters")
         if shown := assembler.rest():
             text.append(shown)

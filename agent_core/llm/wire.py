@@ -27,9 +27,12 @@ __all__ = [
     "bare_model_name",
     "parse_piece",
     "request_body",
+    "token_count",
 ]
 
 _MAX_EVENT_BYTES = 4 * 1024 * 1024
+_MOST_TOKENS = 1_000_000_000
+"""A larger count is none: no answer has it, and no database column holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +184,14 @@ def _fragments(calls: object) -> Iterator[ToolFragment]:
 def _tokens(usage: object) -> Tokens | None:
     if not isinstance(usage, dict):
         return None
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     return Tokens(
-        prompt=prompt if isinstance(prompt, int) else 0,
-        completion=completion if isinstance(completion, int) else 0,
+        prompt=token_count(usage.get("prompt_tokens")), completion=token_count(usage.get("completion_tokens"))
     )
+
+
+def token_count(value: object) -> int:
+    """What a server says of tokens, 0 if that cannot be."""
+    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else 0
 
 
 class TextJoiner:
@@ -223,7 +229,7 @@ def _sound(text: str) -> str:
 class _Call:
     id: str
     name: str
-    arguments: str
+    arguments: list[str]
 
 
 class Assembler:
@@ -253,13 +259,13 @@ class Assembler:
     def _add(self, fragment: ToolFragment) -> None:
         call = self._open_call(fragment)
         if call is None:
-            call = _Call("", "", "")
+            call = _Call("", "", [])
             self._calls.append(call)
         if fragment.index is not None:
             self._by_index[fragment.index] = call
         call.id = call.id or fragment.id
         call.name = call.name or fragment.name
-        call.arguments += fragment.arguments
+        call.arguments.append(fragment.arguments)
 
     def _open_call(self, fragment: ToolFragment) -> _Call | None:
         """The call that a fragment goes on with; None if it begins one."""
@@ -280,9 +286,10 @@ class Assembler:
             name = call.id or f"call_{number}"
             name = name if name not in seen else f"{name}_{number}"
             seen.add(name)
-            arguments = _arguments_or_none(call.arguments)
+            text = "".join(call.arguments)
+            arguments = _arguments_or_none(text)
             if arguments is None:
-                out.append(ToolCall(id=name, name=call.name, malformed=_sound(call.arguments)))
+                out.append(ToolCall(id=name, name=call.name, malformed=_sound(text)))
             else:
                 out.append(ToolCall(id=name, name=call.name, arguments=arguments))
         return out
@@ -303,7 +310,8 @@ class SseDecoder:
     """Server-sent events: bytes in any cut, the data of complete events out. Comments are dropped."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._begun: list[bytes] = []
+        """The line in hand, in pieces: joined once, however small the bites in which it comes."""
         self._data: list[bytes] = []
         self._size = 0
 
@@ -314,17 +322,21 @@ class SseDecoder:
         Raises:
             ValueError: An event is larger than 4 MiB, or no UTF-8.
         """
-        lines = (self._buffer + data).split(b"\n")
-        self._buffer = lines.pop()
-        for raw in lines:
-            line = raw.removesuffix(b"\r")
-            if line.startswith(b"data:"):
-                self._data.append(line[5:].removeprefix(b" "))
-                self._size += len(line)
-            elif not line and self._data:
-                event, self._data, self._size = b"\n".join(self._data), [], 0
-                yield event.decode()
-        if len(self._buffer) + self._size > _MAX_EVENT_BYTES:
+        first, *others = data.split(b"\n")
+        self._begun.append(first)
+        self._size += len(first)
+        if others:
+            lines = [b"".join(self._begun), *others]
+            self._begun = [lines.pop()]
+            for raw in lines:
+                line = raw.removesuffix(b"\r")
+                if line.startswith(b"data:"):
+                    self._data.append(line[5:].removeprefix(b" "))
+                elif not line and self._data:
+                    event, self._data = b"\n".join(self._data), []
+                    yield event.decode()
+            self._size = len(self._begun[0]) + sum(map(len, self._data))
+        if self._size > _MAX_EVENT_BYTES:
             raise ValueError("an event that does not end")
 
     def rest(self) -> Iterator[str]:

@@ -30,7 +30,11 @@ _MOST_CHARS = 50_000
 _SNIPPET_CHARS = 90
 _DECISION_CHARS = 160
 _COUNTER = 6
-_NOUNS_ARE_CAPITAL = 0.15
+_DENSE = 4
+_LONGEST_NUMBER = 40
+_LONGEST_ADDRESS = 300
+_NOUNS_ARE_CAPITAL = 0.2
+_ENOUGH_WORDS = 12
 _SAME = 0.6
 _HEAD = "Also mentioned: "
 _MONTHS = {
@@ -105,13 +109,13 @@ def essentials(texts: Iterable[str]) -> list[Essential]:
         inner = _inner_words(sentence)
         words += len(inner)
         capital += sum(word[0].isupper() for word in inner)
-    shouting = words > 0 and capital / words > _NOUNS_ARE_CAPITAL
+    shouting = words >= _ENOUGH_WORDS and capital / words > _NOUNS_ARE_CAPITAL
     for sentence in sentences:
         for name in _names(sentence):
             if not shouting or " " in name:
                 names[name] += 1
                 found.setdefault(("name", name.casefold()), Essential("name", name, name))
-    counters = {number for numbers in counted.values() if len(numbers) > _COUNTER for number in numbers}
+    counters = {number for numbers in counted.values() if _counts_on(numbers) for number in numbers}
     kept = [item for item in found.values() if item.kind != "number" or item.text not in counters]
     ranks = ("address", "decision", "date", "quote", "number", "name")
     return sorted(kept, key=lambda item: (ranks.index(item.kind), -names[item.text]))[:_MOST]
@@ -186,7 +190,8 @@ def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[Essential]:
         yield Essential("decision", sentence, _short(sentence, _DECISION_CHARS))
     for match in _ADDRESS.finditer(rest):
         address = match[0].rstrip(".,;:!?")
-        yield Essential("address", address, address)
+        if len(address) <= _LONGEST_ADDRESS:
+            yield Essential("address", address, address)
     rest = _ADDRESS.sub(lambda match: " " * len(match[0]), rest)
     for match in _DATE.finditer(rest):
         if _day(match) is not None:
@@ -196,13 +201,23 @@ def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[Essential]:
         yield Essential("quote", match[1].strip(), _short(match[1].strip(), _DECISION_CHARS))
     for match in _CODE.finditer(rest):
         yield Essential("name", match[1].strip(), match[1].strip())
-    for match in _COUNTED.finditer(rest):
-        before = _WORD_BEFORE.search(rest[max(0, match.start() - 33) : match.start()])
-        counted.setdefault(before[1].casefold() if before else "", set()).add(match[0])
+    _count(rest, counted)
     for match in _NUMBER.finditer(rest):
         number = match[0].rstrip(".,:/-'")
-        if number:
+        if len(number) <= _LONGEST_NUMBER:
             yield Essential("number", number, _around(sentence, match.start(), match.end()))
+
+
+def _count(text: str, counted: dict[str, set[str]]) -> None:
+    for match in _COUNTED.finditer(text):
+        before = _WORD_BEFORE.search(text[max(0, match.start() - 33) : match.start()])
+        counted.setdefault(before[1].casefold() if before else "", set()).add(match[0])
+
+
+def _counts_on(numbers: set[str]) -> bool:
+    """Whether these are many numbers close to each other."""
+    values = [int(number) for number in numbers]
+    return len(values) > _COUNTER and max(values) - min(values) < _DENSE * len(values)
 
 
 def _inner_words(sentence: str) -> list[str]:

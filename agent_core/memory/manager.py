@@ -7,7 +7,8 @@ cursor, then the user's message. What is before the cursor is in the summary, so
 The whole never exceeds ``context_tokens`` by our estimate. Each part has its share: the user's message at
 most a half, the document a quarter, the summary, the bodies of skills and any single old message an eighth
 or a quarter; the history gets what is left, newest first, and a note says when older messages are missing.
-Nothing of this changes anything on the disk, and no model is asked while a person waits.
+Nothing of this changes anything on the disk, and no model is asked while a person waits. How the past
+becomes a summary, later and in the background, is told in ``condensing``.
 """
 
 from __future__ import annotations
@@ -15,21 +16,26 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Any
 
 import structlog
 
 from agent_core import prompt
 from agent_core.budget import TokenEstimate, Window, clip, fit_window, sound_history
 from agent_core.errors import SkillInvalid
+from agent_core.memory.condensing import CALL_LIMIT_S, Condensing
+from agent_core.memory.consolidation import Rules
 from agent_core.memory.scopes import OWNER
-from agent_core.models import HistoryTail, MemoryScope, Message
+from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import LLMPort, MemoryPort, SkillsPort
 
-__all__ = ["DEFAULT_CONTEXT_TOKENS", "MemoryManager"]
+__all__ = ["DEFAULT_CONSOLIDATION_TOKENS", "DEFAULT_CONTEXT_TOKENS", "MemoryManager"]
 
 DEFAULT_CONTEXT_TOKENS = 24_000
+DEFAULT_CONSOLIDATION_TOKENS = 12_000
 _MEMORY_TOOL = "memory_write"
 _SKILL_TOOL = "read_skill"
+_SUMMARY_SHARE = 8
 _WARN_BEFORE = 2
 _AT_LEAST = 4
 _SHOWN_SESSIONS = 4096
@@ -37,9 +43,9 @@ _SHOWN_SESSIONS = 4096
 log = structlog.get_logger(__name__)
 
 
-class MemoryManager:
+class MemoryManager(Condensing):
     """
-    Builds prompts from what is remembered, and keeps what was said.
+    Builds prompts from what is remembered, keeps what was said, and condenses what becomes too much.
 
     Args:
         storage: Where history, summaries and documents are.
@@ -47,9 +53,11 @@ class MemoryManager:
         llm: Who condenses. Without it nothing is condensed, and nothing is announced either.
         consolidation_threshold: So many messages after the cursor are too many.
         keep_recent_ratio: This part of the threshold stays word for word when the rest is condensed.
+        consolidation_tokens: So many tokens after the cursor are too many as well.
         context_tokens: What a prompt may take by our estimate; tool definitions and answer excluded.
         always_skills: Names of skills whose bodies are in every prompt, whatever they say themselves.
         estimate: The first guess at tokens; `observe` corrects it.
+        call_limit_s: How long a call that condenses may take.
     """
 
     def __init__(
@@ -60,18 +68,29 @@ class MemoryManager:
         llm: LLMPort | None = None,
         consolidation_threshold: int = 100,
         keep_recent_ratio: float = 0.2,
+        consolidation_tokens: int = DEFAULT_CONSOLIDATION_TOKENS,
         context_tokens: int = DEFAULT_CONTEXT_TOKENS,
         always_skills: Collection[str] = (),
         estimate: TokenEstimate = TokenEstimate(),  # noqa: B008 (a frozen constant)
+        call_limit_s: float = CALL_LIMIT_S,
     ) -> None:
-        self._storage = storage
+        rules = Rules(
+            consolidation_threshold,
+            keep_recent_ratio,
+            max_tokens=consolidation_tokens,
+            segment_tokens=context_tokens * 3 // 4,
+        )
+        super().__init__(
+            storage,
+            llm,
+            rules=rules,
+            summary_tokens=context_tokens // _SUMMARY_SHARE,
+            estimate=estimate,
+            call_limit_s=call_limit_s,
+        )
         self._skills = skills
-        self._llm = llm
-        self._threshold = consolidation_threshold
-        self._keep_recent = max(1, int(consolidation_threshold * keep_recent_ratio))
         self._context_tokens = context_tokens
         self._always_skills = frozenset(always_skills)
-        self._estimate = estimate
         self._shown: OrderedDict[str, int] = OrderedDict()
 
     @property
@@ -110,11 +129,25 @@ class MemoryManager:
             context_tokens: Less than usual, for example after the model said that it was too much.
         """
         limit = self._context_tokens if context_tokens is None else context_tokens
-        guess = self._estimate
         document = await self._storage.load_global_memory(scope)
-        summary = await self._storage.load_session_summary(session_id)
-        tail = await self._storage.load_history(session_id, max_chars=guess.chars(limit))
         self._remember_shown(session_id, document.version)
+        return await self._assembled(session_id, system_prompt, user_message, document, tool_names, limit)
+
+    async def _assembled(  # noqa: PLR0917 - what `build_messages` has worked out
+        self,
+        session_id: str,
+        system_prompt: str,
+        user_message: str,
+        document: MemoryDocument,
+        tool_names: Collection[str],
+        limit: int,
+    ) -> list[Message]:
+        guess = self._estimate
+        tail = await self._storage.load_history(session_id, max_chars=guess.chars(limit))
+        # Summary and history must be of one moment: condensing goes on while prompts are built.
+        summary = tail.summary
+        if summary is None:
+            summary = await self._storage.load_session_summary(session_id)
 
         current = Message(role="user", content=clip(user_message, limit // 2, guess))
         warning = [prompt.condensing_warning()] if self._warns(tail, tool_names) else []
@@ -123,7 +156,7 @@ class MemoryManager:
             text = prompt.system_text(
                 system_prompt,
                 memory=clip(document.text, limit // 4, guess),
-                summary=clip(summary, limit // 8, guess),
+                summary=clip(summary, limit // _SUMMARY_SHARE, guess),
                 skills=skills,
                 notes=[*warning, *notes],
             )
@@ -138,6 +171,38 @@ class MemoryManager:
         notes = [] if tail.complete and window.left_out == 0 else [prompt.CUT_NOTE]
         return [system(*notes), *window.messages, current]
 
+    async def preview(self, session_id: str, *, system_prompt: str = prompt.BASE_PROMPT) -> dict[str, Any]:
+        """
+        What the next prompt of a session would hold, as estimated tokens per part; for people to look at.
+
+        The scope is that of the last turn, the question empty, and tools are not counted.
+        """
+        guess = self._estimate
+        last = (await self._storage.load_history(session_id, max_messages=1)).messages
+        tail = await self._storage.load_history(session_id, max_chars=guess.chars(self._context_tokens))
+        told = last[-1].scope if last else None
+        document = await self._document(last)
+        summary = tail.summary or ""
+        built = await self._assembled(session_id, system_prompt, "", document, (), self._context_tokens)
+        history = built[1:-1]
+        parts = {
+            "base": guess.text(system_prompt),
+            "memory": min(guess.text(document.text), self._context_tokens // 4),
+            "summary": min(guess.text(summary), self._summary_tokens),
+            "skills": sum(guess.text(text) for text in self._skill_texts((), self._context_tokens // 8)),
+            "history": sum(guess.message(message) for message in history),
+        }
+        return {
+            "scope": told,
+            "cursor": tail.cursor,
+            "messages": len(history),
+            "left_out": tail.unconsolidated - len(history),
+            "tokens": parts,
+            "total_tokens": guess.request(built),
+            "limit_tokens": self._context_tokens,
+            "condensed_above": {"messages": self._rules.threshold, "tokens": self._rules.max_tokens},
+        }
+
     async def persist_exchange(
         self,
         session_id: str,
@@ -147,24 +212,20 @@ class MemoryManager:
         turn: str = "",
         sender: str | None = None,
         at: datetime | None = None,
+        scope: MemoryScope | None = None,
     ) -> None:
         """
         Keep a question and its answer.
 
         With ``turn`` the two lines have the ids ``turn.0`` and ``turn.1``: keeping them again does nothing.
+        With ``scope`` they can be found again by whoever that is.
         """
         ids: Sequence[str | None] = (f"{turn}.0", f"{turn}.1") if turn else (None, None)
+        shared = {"turn": turn or None, "scope": None if scope is None else str(scope)}
+        asked = Message(role="user", content=user_message, id=ids[0], sender=sender, timestamp=at)
+        answered = Message(role="assistant", content=assistant_reply, id=ids[1])
         await self._storage.append_message(
-            session_id,
-            Message(
-                role="user",
-                content=user_message,
-                id=ids[0],
-                turn=turn or None,
-                sender=sender,
-                timestamp=at,
-            ),
-            Message(role="assistant", content=assistant_reply, id=ids[1], turn=turn or None),
+            session_id, *(each.model_copy(update=shared) for each in (asked, answered))
         )
 
     async def persist_lines(self, session_id: str, lines: Sequence[Message]) -> None:
@@ -182,7 +243,7 @@ class MemoryManager:
 
     def _warns(self, tail: HistoryTail, tool_names: Collection[str]) -> bool:
         """Whether condensing is near, will happen, and something can be done about it."""
-        near = tail.unconsolidated >= self._threshold - _WARN_BEFORE
+        near = tail.unconsolidated >= max(1, self._rules.threshold - _WARN_BEFORE)
         return near and self._llm is not None and _MEMORY_TOOL in tool_names
 
     def _window(self, tail: HistoryTail, room: int, single: int) -> Window:

@@ -6,7 +6,7 @@ Who may see which memory: one rule, decided by who can read along, never by what
 | direct | the owner | the owner's (``workspace/MEMORY.md``) |
 | direct | somebody else, address proven | that person's |
 | direct | somebody else, address not proven | this conversation's alone |
-| shared | anybody, the owner too | the room's |
+| shared | anybody, the owner too | the room's; in a mail thread each person's own of that thread |
 
 In a shared room even the owner's message is answered before the eyes of all, so the owner's document stays
 out of it. An address that may be forged opens nobody's document.
@@ -51,8 +51,15 @@ def scope_for(
 
 
 def _room(key: SessionKey) -> MemoryScope:
-    """All threads of a room share its document."""
-    return MemoryScope(ScopeKind.ROOM, str(SessionKey(key.channel, key.conversation)))
+    """
+    All threads of a room share its document.
+
+    In mail the conversation is a thread, whose name everybody may claim who has seen one of its ids; the
+    person in it (``key.thread``, an address) is what is proven. So there each person has a document of the
+    thread.
+    """
+    person = key.thread if key.thread is not None and "@" in key.thread else None
+    return MemoryScope(ScopeKind.ROOM, str(SessionKey(key.channel, key.conversation, person)))
 
 
 def _person(address: str) -> str:

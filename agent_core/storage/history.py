@@ -184,7 +184,7 @@ class HistoryFile:
         """The number of positions: from the last line that knows its own, else by counting newlines."""
         after = -1
         for after, (offset, raw) in enumerate(self._raw_backwards(handle, self._size)):
-            number = _number(lines.as_object(raw) if raw else None, offset)
+            number = lines.position_in(lines.as_object(raw) if raw else None, offset)
             if number is not None:
                 return number + 1 + after
             if after >= _LINES_TO_ASK:
@@ -217,7 +217,7 @@ class HistoryFile:
         growing = True
         for offset, raw in self._raw_backwards(handle, self._tail_from):
             value = lines.as_object(raw) if raw else None
-            number = _number(value, offset)
+            number = lines.position_in(value, offset)
             position = number if number is not None and number < position else max(0, position - 1)
             entry = self._entry(position, offset, raw, value)
             room = len(self._tail) < _TAIL_ENTRIES and self._tail_chars + entry.chars <= _TAIL_CHARS
@@ -234,7 +234,7 @@ class HistoryFile:
             handle, place.offset, max_line_bytes=lines.MAX_LINE_BYTES, read_at=self._read_at
         ):
             value = lines.as_object(raw) if raw else None
-            number = _number(value, offset)
+            number = lines.position_in(value, offset)
             position = number if number is not None and number > position else position + 1
             yield self._entry(position, offset, raw, value)
 
@@ -287,11 +287,3 @@ class HistoryFile:
         if self._recent is not None:
             for old in list(self._recent)[: max(0, len(self._recent) - 2 * _RECENT_IDS)]:
                 del self._recent[old]
-
-
-def _number(value: dict[str, object] | None, offset: int) -> int | None:
-    """The position that a line says it has, unless that is impossible: every line before it takes a byte."""
-    number = value.get("n") if value is not None else None
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= offset:
-        return None
-    return number

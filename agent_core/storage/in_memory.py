@@ -29,7 +29,6 @@ class _Conversation:
     messages: list[Message] = field(default_factory=list)
     cursor: int = 0
     summary: str = ""
-    scope: MemoryScope | None = None
 
     def entry(self, position: int) -> Entry:
         message = self.messages[position]
@@ -142,14 +141,6 @@ class InMemoryMemory:
             raise CursorMoved(f"the cursor is not at {base_cursor} any more")
         await self.save_session_summary(session_id, summary)
         await self.save_consolidated_cursor(session_id, cursor)
-
-    async def load_session_scope(self, session_id: str) -> MemoryScope | None:
-        """See `MemoryPort`."""
-        return self._talk(session_id).scope
-
-    async def save_session_scope(self, session_id: str, scope: MemoryScope) -> None:
-        """See `MemoryPort`."""
-        self._talk(session_id).scope = scope
 
     async def sessions(self) -> list[str]:
         """See `MemoryPort`."""

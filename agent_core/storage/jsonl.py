@@ -130,13 +130,9 @@ class _SessionFiles:
                 raise CursorMoved(f"the cursor is at {current} and not at {base_cursor} any more")
             self.save(summary=summary, cursor=cursor)
 
-    def save(
-        self, *, summary: str | None = None, cursor: int | None = None, scope: MemoryScope | None = None
-    ) -> None:
-        """Replace what is given, in one write."""
+    def save(self, *, summary: str | None = None, cursor: int | None = None) -> None:
+        """Replace summary, cursor, or both, in one write."""
         record = self.record()
-        if scope is not None:
-            record = replace(record, scope=scope)
         if summary is not None:
             record = replace(record, summary=storable(summary))
         if cursor is not None:
@@ -246,14 +242,6 @@ class JsonlMemory:
             "write",
             lambda files: files.consolidate(summary=summary, cursor=cursor, base_cursor=base_cursor),
         )
-
-    async def load_session_scope(self, session_id: str) -> MemoryScope | None:
-        """See `MemoryPort`."""
-        return await self._in_session(session_id, "read", lambda files: files.record().scope)
-
-    async def save_session_scope(self, session_id: str, scope: MemoryScope) -> None:
-        """See `MemoryPort`."""
-        await self._in_session(session_id, "write", lambda files: files.save(scope=scope))
 
     async def load_global_memory(self, scope: MemoryScope) -> MemoryDocument:
         """See `MemoryPort`."""

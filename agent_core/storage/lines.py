@@ -17,7 +17,16 @@ from pydantic import ValidationError
 
 from agent_core.models import Message
 
-__all__ = ["MAX_LINE_BYTES", "as_object", "encode_object", "from_object", "stamped", "storable", "to_line"]
+__all__ = [
+    "MAX_LINE_BYTES",
+    "as_object",
+    "encode_object",
+    "from_object",
+    "position_in",
+    "stamped",
+    "storable",
+    "to_line",
+]
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Longer lines are not read: no message comes near it, a file of zeros does."""
@@ -44,6 +53,8 @@ def to_line(message: Message, position: int) -> bytes:
         "sender": message.sender,
         "n": position,
     }
+    if message.scope is not None:
+        value["scope"] = message.scope
     if message.tool_calls:
         value["tool_calls"] = [call.model_dump(exclude_none=True) for call in message.tool_calls]
     if message.tool_call_id is not None:
@@ -71,6 +82,14 @@ def as_object(raw: bytes) -> dict[str, Any] | None:
         except (ValueError, RecursionError):
             return None
     return value if isinstance(value, dict) else None
+
+
+def position_in(value: dict[str, Any] | None, offset: int) -> int | None:
+    """The position that a line says it has, unless that is impossible: every line before it takes a byte."""
+    number = value.get("n") if value is not None else None
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= offset:
+        return None
+    return number
 
 
 def from_object(value: dict[str, Any]) -> Message | None:

@@ -1,5 +1,5 @@
 """
-Cursor, summary and scope of a session: one file, replaced atomically, and a readable copy of the summary.
+Cursor and summary of a session: one file, replaced atomically, and a readable copy of the summary.
 
 The record (``….meta.json``) is the truth, so that after a crash no part of a conversation is summarised
 twice or left out; ``summary.md`` is written after it and repaired from it. A record without a summary (made
@@ -18,7 +18,6 @@ from pathlib import Path
 import structlog
 
 from agent_core.messages import SessionKey
-from agent_core.models import MemoryScope
 from agent_core.storage import disk
 from agent_core.storage.lines import as_object, encode_object
 from agent_core.storage.window import Place
@@ -30,15 +29,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """
-    What is known of a session besides its history.
-
-    ``place`` is where the cursor points to in the file, ``scope`` whose the session was in its last turn.
-    """
+    """What is known of a session besides its history. ``place`` is where the cursor points to in the file."""
 
     summary: str = ""
     place: Place = field(default_factory=Place)
-    scope: MemoryScope | None = None
 
     @property
     def cursor(self) -> int:
@@ -82,7 +76,6 @@ class RecordFile:
             "last_consolidated": record.cursor,
             "offset": record.place.offset,
             "message_id": record.place.message_id,
-            "scope": None if record.scope is None else str(record.scope),
             "summary": record.summary,
         }
         self._seen = None
@@ -106,11 +99,10 @@ class RecordFile:
             summary = self._copied_summary()
         if not isinstance(summary, str):
             return None
-        scope = _scope_or_none(value.get("scope"))
         offset, message_id = value.get("offset"), value.get("message_id")
         if isinstance(offset, bool) or not isinstance(offset, int) or not isinstance(message_id, str | None):
-            return Record(summary, Place(cursor, -1), scope)
-        return Record(summary, Place(cursor, offset, message_id), scope)
+            return Record(summary, Place(cursor, -1))
+        return Record(summary, Place(cursor, offset, message_id))
 
     def keep_copy(self, now: datetime) -> str | None:
         """Keep what is there under another name, because it is about to be corrected; its name, or None."""
@@ -157,12 +149,4 @@ def session_in(path: Path) -> SessionKey | None:
         value = as_object(path.read_bytes())
         return SessionKey.parse(str(value["session"])) if value else None
     except (FileNotFoundError, KeyError, ValueError):
-        return None
-
-
-def _scope_or_none(text: object) -> MemoryScope | None:
-    """The scope as it was kept; what cannot be read is nobody's."""
-    try:
-        return MemoryScope.parse(text) if isinstance(text, str) else None
-    except ValueError:
         return None

@@ -4,7 +4,8 @@ Mail addresses in header fields (RFC 5322, section 3.4), read strictly. Pure.
 The standard library's parser is lenient, differs between Python versions and recurses on nested comments;
 identity needs the opposite. `parse_mailboxes` is one loop over the characters. It knows quoted strings,
 comments of any depth, angle brackets and commas; anything else, such as a group, a route, an encoded word
-inside an address or a control character, is an error, and an error is never somebody.
+inside an address, a control character or a second address in front of the angle bracket (of which mail
+servers may have looked at the first), is an error, and an error is never somebody.
 """
 
 from __future__ import annotations
@@ -95,30 +96,33 @@ class _Reader:
 
     def mailbox_or_none(self) -> Mailbox | None:
         words: list[str] = []
+        bare: list[str] = []
         angle: str | None = None
         while not self.at_end:
             char = self._value[self._position]
             self._position += 1
             if char == ",":
                 break
-            if char == '"':
-                words.append(self._quoted())
-            elif char == "(":
+            if char == "(":
                 self._comment()
+            elif angle is not None and not char.isspace():
+                raise AddressInvalid("text after the address")
+            elif char == '"':
+                words.append(self._quoted())
             elif char == "<":
-                if angle is not None:
-                    raise AddressInvalid("two addresses in one place")
                 angle = self._angle()
             elif char in ":;>)[]" or (ord(char) < 0x20 and char not in "\t\r\n") or char == "\x7f":
                 raise AddressInvalid(f"{char!r} does not belong here")
             else:
                 words.append(char)
-                if angle is not None and not char.isspace():
-                    raise AddressInvalid("text after the address")
+                bare.append(char)
         text = "".join(words).strip()
-        if angle is not None:
-            return Mailbox(text, normalise(angle))
-        return Mailbox("", normalise(text)) if text else None
+        if angle is None:
+            return Mailbox("", normalise(text)) if text else None
+        address = normalise(angle)
+        if find_addresses("".join(bare)) - {address}:
+            raise AddressInvalid("another address stands where the name should be")
+        return Mailbox(text, address)
 
     def _quoted(self) -> str:
         out: list[str] = []

@@ -16,7 +16,7 @@ The reasons are short constants; they are shown to the operator and counted.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from channels.email.addresses import AddressInvalid, find_addresses, parse_mailboxes, without_tag
@@ -81,7 +81,7 @@ class Verdict:
     What is known of the sender, and whether an answer is out of the question.
 
     ``address`` is empty if the mail has no single sender. ``reply_to`` is where an answer goes.
-    ``others`` says that more people than the sender and us have got the mail.
+    ``others`` says that more people than the sender and us have got the mail, or will get the answer.
     """
 
     address: str
@@ -90,6 +90,11 @@ class Verdict:
     reply_to: str
     others: bool = False
     refused: Refused | None = None
+
+    @property
+    def redirected(self) -> bool:
+        """Whether the answer goes to another mailbox than the sender's. No server vouches for Reply-To."""
+        return without_tag(self.reply_to) != without_tag(self.address)
 
 
 def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False) -> Verdict:
@@ -120,7 +125,7 @@ def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False) 
         refused = _not_for_us(headers, own)
     if refused is None and just_answered and _OUT_OF_OFFICE.match(headers.subject()):
         refused = Refused.OUT_OF_OFFICE
-    return Verdict(
+    verdict = Verdict(
         sender.address,
         sender.name[:200],
         verified=verified,
@@ -128,6 +133,7 @@ def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False) 
         others=_others(headers, sender.address, own),
         refused=refused,
     )
+    return replace(verdict, others=True) if verdict.redirected else verdict
 
 
 def _own_mail(headers: Headers, sender: str, own: OwnIdentity) -> Refused | None:

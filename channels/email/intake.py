@@ -21,7 +21,7 @@ from channels.email.config import EmailConfig
 from channels.email.guard import OwnIdentity, Refused, Verdict, inspect
 from channels.email.inbound import AttachmentNote, ParsedMail, parse_mail
 from channels.email.limits import AnswerLimiter
-from channels.email.mime import Headers, Unreadable, parse_headers
+from channels.email.mime import Headers, Unreadable, ambiguous_header, parse_headers
 from channels.email.threads import native_id_of, session_of, thread_tag
 
 __all__ = ["Arrival", "Intake", "OwnCopy", "read_arrival"]
@@ -64,6 +64,9 @@ def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) ->
         whole: Which of the two.
     """
     digest = hashlib.sha256(raw).hexdigest()
+    if ambiguous_header(raw):
+        # Whatever it says about its sender, nobody else may have read it like that.
+        return Arrival(uid, received_at, Headers(()), digest, trouble="ambiguous_header")
     if whole:
         try:
             mail = parse_mail(raw)
@@ -114,7 +117,9 @@ class Intake:
         native_id = native_id_of(message_id, person, arrival.digest, verified=verdict.verified)
         references = headers.references()
         tag = thread_tag(message_id or native_id, references, account=self.account)
-        session = session_of(self._channel, tag, person)
+        # What two have said to each other is not quoted to a third, just because a header says so.
+        whom = f"{person}<{verdict.reply_to}>" if verdict.redirected else person
+        session = session_of(self._channel, tag, whom)
         refused = self._refused(arrival, verdict, native_id, str(session))
         context: dict[str, Any] = {
             "uid": arrival.uid,

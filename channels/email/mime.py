@@ -24,6 +24,7 @@ __all__ = [
     "Headers",
     "Part",
     "Unreadable",
+    "ambiguous_header",
     "decoded",
     "decoded_header",
     "normalised",
@@ -35,6 +36,9 @@ __all__ = [
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _FIELD = re.compile(rb"([!-9;-~]{1,100})[ \t]{0,20}:", re.DOTALL)
+_HEADER_END = re.compile(rb"\n\r?\n")
+_BARE_CR = re.compile(rb"\r(?!\n)")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
 # Codecs that are no character sets, or that take quadratic time.
 _NO_CHARSETS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "unicode-escape"}
 
@@ -115,6 +119,22 @@ class Part:
     start: int
     end: int
     children: list[Part] = field(default_factory=list)
+
+
+def ambiguous_header(raw: bytes) -> bool:
+    """
+    Whether it depends on the reader where the header's lines, or the header itself, end.
+
+    A carriage return alone, a line feed alone among whole line ends, and a NUL are a line end for one program
+    and nothing for the next. With them somebody can show his own From field to the server that vouches for
+    it, and another one to us.
+    """
+    if raw.startswith((b"\n", b"\r\n")):
+        return False
+    end = _HEADER_END.search(raw)
+    header = raw if end is None else raw[: end.end()]
+    mixed = b"\r\n" in header and _BARE_LF.search(header) is not None
+    return mixed or b"\0" in header or _BARE_CR.search(header) is not None
 
 
 def parse_headers(raw: bytes, caps: Caps | None = None) -> Headers:

@@ -75,12 +75,15 @@ class Position:
             "again_to": str(self.again_to),
         }
 
-    def is_older(self, info: MailInfo) -> bool:
+    def is_older(self, info: MailInfo, *, now: datetime) -> bool:
         """Whether a mail was there before the first start."""
         if self.floor is None or info.received_at is None:
             return False
         if info.uid <= self.again_to:
             return info.received_at <= self.floor
+        if self.floor > now:
+            # A mail from the future (imports bring some), or a clock that was wrong, would make us deaf.
+            return False
         # Mails keep their arrival time when they are moved here, so this also holds for old ones put back.
         return info.received_at < self.floor
 
@@ -159,8 +162,8 @@ class Receiver:
         uids = await self._mailbox.newer_than(self.position.uid)
         for start in range(0, len(uids), BATCH_MAILS):
             chunk = uids[start : start + BATCH_MAILS]
-            infos = await self._mailbox.describe(chunk)
-            for batch in _by_size([info for info in infos if not self.position.is_older(info)]):
+            infos, now = await self._mailbox.describe(chunk), self._now()
+            for batch in _by_size([info for info in infos if not self.position.is_older(info, now=now)]):
                 await self._take_batch(batch)
             if self.position.uid < chunk[-1]:
                 # What is older than the first start, or was deleted before we came to it.

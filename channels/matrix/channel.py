@@ -110,7 +110,14 @@ class MatrixChannel:
             on_up=lambda: self._come_up(sending, hints),
             read_receipts=self._config.display.read_receipts,
         )
-        sending = Sending(self._config, homeserver, login, rooms, is_current=lambda: receiver.is_current)
+        sending = Sending(
+            self._config,
+            homeserver,
+            login,
+            rooms,
+            is_current=lambda: receiver.is_current,
+            now=self._clock.now,
+        )
 
         async def save_invites(text: str) -> None:
             await inbox.accept([], {OPEN_INVITES: text})

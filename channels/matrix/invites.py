@@ -146,7 +146,7 @@ class Invites:
         self._open[invite.room_id] = invite
         self._progress[invite.room_id] = _Progress(Pauses(first_s=2.0, cap_s=300.0))
         if invite.direct:
-            self._rooms.promise_direct([invite.room_id])
+            self._rooms.promise_direct(invite.room_id, invite.inviter)
 
     def _drop(self, room_id: str) -> None:
         self._open.pop(room_id, None)

@@ -5,9 +5,12 @@ Theory of operation. The first sync of a run asks for the full state, so the reg
 then kept current by what follows. Two questions must never be answered too optimistically:
 
 - *Is the room encrypted?* Once an ``m.room.encryption`` event was seen, whatever is in it, the room stays so.
-- *Is this a conversation of two?* A room counts as direct only if somebody called it so (``m.direct`` or the
-  invitation) **and** the server's summary counts two members, invited ones included, **and** the one who
-  wrote is still in it. What is unknown counts as a group: a private answer must never be read by a third.
+- *Is this a conversation of two?* A room counts as direct only if it was called so (``m.direct`` or the
+  invitation) **for the very person who writes**, **and** the server's summary counts two members, invited
+  ones included, **and** the one who wrote is still in it, **and** nobody can read or walk in uninvited.
+  Whoever makes a room chooses who may look into it, so a room that one person has made for the two of them
+  is no private place for another. What is unknown counts as a group: a private answer must never be read by
+  a third.
 
 A membership event that comes without a new summary makes the count unknown, and so does a restart: with lazy
 loading Synapse sends neither members nor a summary of rooms that it believes to be known (seen with
@@ -26,6 +29,8 @@ __all__ = ["JsonObject", "Room", "Rooms", "events_of", "object_of", "text_of"]
 JsonObject = Mapping[str, Any]
 _MAX_MEMBERS_KEPT = 1000
 _MAX_NAME = 100
+_OPEN_DOORS = frozenset({"public", "restricted", "knock_restricted"})
+"""Rules by which people can join without being invited by somebody in the room."""
 
 
 def object_of(value: Any, key: str) -> JsonObject:
@@ -57,6 +62,13 @@ class Room:
     joined: set[str] = field(default_factory=set)
     """Members of which it is known that they are there; with lazy loading not all of them."""
     names: dict[str, str] = field(default_factory=dict)
+    join_rule: str = "invite"
+    visibility: str = "shared"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody whom nobody has invited can read what is said, now or later."""
+        return self.join_rule in _OPEN_DOORS or self.visibility == "world_readable"
 
     def state(self, event: JsonObject) -> None:
         """Learn from one event of the state or the timeline; others are of no interest and harmless."""
@@ -67,6 +79,10 @@ class Room:
                 self.encrypted = True
             case "m.room.member":
                 self._member(event["state_key"], object_of(event, "content"))
+            case "m.room.join_rules" if event["state_key"] == "":
+                self.join_rule = text_of(object_of(event, "content"), "join_rule")
+            case "m.room.history_visibility" if event["state_key"] == "":
+                self.visibility = text_of(object_of(event, "content"), "history_visibility")
             case _:
                 pass
 
@@ -111,8 +127,10 @@ class Rooms:
     def __init__(self, user_id: str) -> None:
         self._user_id = user_id
         self._rooms: dict[str, Room] = {}
-        self._direct: set[str] = set()
-        self._promised: set[str] = set()
+        self._direct: dict[str, set[str]] = {}
+        """By room, whom ``m.direct`` names as the partner."""
+        self._promised: dict[str, str] = {}
+        """By room, who has invited the bot to it as to a direct one."""
 
     def __len__(self) -> int:
         return len(self._rooms)
@@ -128,20 +146,21 @@ class Rooms:
         """Begin anew, before a sync with full state."""
         self._rooms.clear()
 
-    def promise_direct(self, room_ids: Iterable[str]) -> None:
-        """These rooms were called direct by their invitations."""
-        self._promised.update(room_ids)
+    def promise_direct(self, room_id: str, partner: str) -> None:
+        """The room was called direct by its invitation, which came from ``partner``."""
+        self._promised[room_id] = partner
 
     def update(self, sync: JsonObject) -> list[str]:
         """Learn from a whole answer of ``/sync``; returns the rooms that were left."""
         for event in events_of(sync, "account_data"):
             if event.get("type") == "m.direct":
-                self._direct = set(_direct_rooms(object_of(event, "content")))
+                self._direct = _direct_rooms(object_of(event, "content"))
         rooms = object_of(sync, "rooms")
         for room_id, room in object_of(rooms, "join").items():
             self._joined(room_id, room)
         gone = [room_id for room_id in object_of(rooms, "leave") if self._rooms.pop(room_id, None)]
-        self._promised.difference_update(object_of(rooms, "leave"))
+        for room_id in object_of(rooms, "leave"):
+            self._promised.pop(room_id, None)
         return gone
 
     def seen_in_gap(self, room_id: str, events: Iterable[JsonObject], state: Iterable[JsonObject]) -> None:
@@ -169,11 +188,25 @@ class Rooms:
         room = self._rooms.get(room_id)
         return (
             room is not None
-            and (room_id in self._direct or room_id in self._promised)
+            and (sender in self._direct.get(room_id, ()) or self._promised.get(room_id) == sender)
             and room.member_count == 2
             and sender in room.joined
             and sender != self._user_id
+            and not room.is_open
         )
+
+    def is_overheard(self, room_id: str, partner: str | None) -> bool:
+        """
+        Whether what is said here to ``partner`` may reach somebody else; what is unknown counts as yes.
+
+        Without a partner it is meant for whomever the room was called direct for.
+        """
+        room = self._rooms.get(room_id)
+        if room is None or room.member_count is None or room.is_open:
+            return True
+        meant = {partner} if partner else self._direct.get(room_id, set()) | {self._promised.get(room_id, "")}
+        alone = room.member_count <= 1
+        return not alone and (room.member_count > 2 or not meant & room.joined)
 
     def _joined(self, room_id: str, joined: JsonObject) -> None:
         room = self._rooms.setdefault(room_id, Room(room_id))
@@ -186,7 +219,11 @@ class Rooms:
         room.summary(counted)
 
 
-def _direct_rooms(content: JsonObject) -> Iterator[str]:
-    for room_ids in content.values():
-        if isinstance(room_ids, list):
-            yield from (room_id for room_id in room_ids if isinstance(room_id, str))
+def _direct_rooms(content: JsonObject) -> dict[str, set[str]]:
+    """From person → rooms, as ``m.direct`` has it, to room → people."""
+    partners: dict[str, set[str]] = {}
+    for user_id, room_ids in content.items():
+        for room_id in room_ids if isinstance(room_ids, list) else []:
+            if isinstance(room_id, str):
+                partners.setdefault(room_id, set()).add(user_id)
+    return partners

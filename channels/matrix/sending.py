@@ -3,8 +3,11 @@ One message to one room, exactly once as far as a homeserver allows it.
 
 Theory of operation. The same message always goes out under the same transaction id, so repeating it is safe
 while the device lives (`Redelivery.SAME_KEY`); nothing is repeated here, the outbox does that. Transaction
-ids die with their device. A message that is older than the device it goes out from may have been taken
-under the one before, so the room is first searched for its mark.
+ids die with their device, and Synapse forgets them after a day. A message that is older than the device it
+goes out from, or than `KEYS_KEPT_S`, may have been taken before, so the room is first searched for its mark.
+
+A private answer is for one person. While it was thought about, or waited for a server, somebody else may
+have come into the room: then a sentence that says so is sent in its place.
 
 Plain text never goes into an encrypted room. What the sync loop knows decides; when it is not current, or
 does not know the room, the server is asked.
@@ -17,19 +20,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 import structlog
 
-from agent_core.messages import OutboundMessage
+from agent_core.messages import OutboundKind, OutboundMessage
 from channels.base import ChannelError, ChannelUnavailable, DeliveryFailed, DeliveryUncertain, Receipt
 from channels.matrix.config import MatrixConfig
+from channels.matrix.gaps import members_of
 from channels.matrix.outbound import MAX_CONTENT_BYTES, build_content, is_ours, size_of, transaction_id
 from channels.matrix.rooms import Rooms
 from channels.matrix.session import MAX_IN_A_ROW, Login
 from channels.matrix.wire import CLIENT, Answer, Credentials, Homeserver, LinkBroken, part, problem
 
-__all__ = ["Sending"]
+__all__ = ["KEYS_KEPT_S", "NOT_ALONE", "Sending"]
+
+KEYS_KEPT_S = 12 * 3600.0
+"""So long a homeserver surely recognises a transaction id; Synapse promises 24 hours."""
+NOT_ALONE = (
+    "I have something for you, but others can read along here now, so I keep it to myself. "
+    "Write to me where we are alone."
+)
 
 _SEND_LIMIT_S = 40.0
 _PAGES_BACK = 10
@@ -53,6 +65,7 @@ class Sending:
         homeserver, login: The connection.
         rooms: What is known about rooms.
         is_current: Whether ``rooms`` can be relied on at this moment.
+        now: The wall clock, for the age of messages.
     """
 
     def __init__(
@@ -63,25 +76,23 @@ class Sending:
         rooms: Rooms,
         *,
         is_current: Callable[[], bool],
+        now: Callable[[], datetime],
     ) -> None:
         self._config = config
         self._homeserver = homeserver
         self._login = login
         self._rooms = rooms
         self._is_current = is_current
+        self._now = now
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         """Send one message; see `Channel.deliver`."""
-        display = self._config.display
-        content = build_content(message, reply=display.reply, formatted=display.html)
-        if size_of(content) > MAX_CONTENT_BYTES:
-            raise DeliveryFailed(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
         for _ in range(MAX_IN_A_ROW + 1):
             used = self._homeserver.credentials
             if used is None:
                 raise ChannelUnavailable("not logged in yet", retry_after_s=1.0)
             try:
-                return await self._try(message, content, used, uncertain)
+                return await self._try(message, used, uncertain)
             except _TokenRefused as refused:
                 await self._login.renew(used, refused.answer)
         raise ChannelUnavailable("the homeserver refuses each new token", retry_after_s=30.0)
@@ -89,13 +100,13 @@ class Sending:
     async def _try(
         self,
         message: OutboundMessage,
-        content: Mapping[str, Any],
         used: Credentials,
         uncertain: Callable[[], Awaitable[None]],
     ) -> Receipt:
         room_id = message.session.conversation
         await self._refuse_encrypted(room_id)
-        if message.created_at.timestamp() <= used.since:
+        content = self._content(message, overheard=await self._is_overheard(message))
+        if self._key_may_be_forgotten(message, used):
             event_id = await self._find(message)
             if event_id is not None:
                 _log.info("matrix.message_found", room=room_id, event_id=event_id)
@@ -114,6 +125,40 @@ class Sending:
         if answer.token_refused:
             raise _TokenRefused(answer)
         raise _send_problem(answer)
+
+    def _content(self, message: OutboundMessage, *, overheard: bool) -> Mapping[str, Any]:
+        if overheard:
+            _log.warning("matrix.answer_withheld", room=message.session.conversation)
+            message = message.model_copy(update={"text": NOT_ALONE})
+        display = self._config.display
+        content = build_content(message, reply=display.reply, formatted=display.html)
+        if size_of(content) > MAX_CONTENT_BYTES:
+            raise DeliveryFailed(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
+        return content
+
+    def _key_may_be_forgotten(self, message: OutboundMessage, used: Credentials) -> bool:
+        """Whether the server may have taken the message and not know its transaction id any more."""
+        # Both ways: a clock that was set back makes old messages look as if they came from the future.
+        age_s = abs((self._now() - message.created_at).total_seconds())
+        return message.created_at.timestamp() <= used.since or age_s > KEYS_KEPT_S
+
+    async def _is_overheard(self, message: OutboundMessage) -> bool:
+        """Whether a message that is meant for one person would be read by another."""
+        room_id, sender = message.session.conversation, message.context.get("sender")
+        if message.context.get("direct") is not True and message.kind is not OutboundKind.ALERT:
+            return False
+        partner = sender if isinstance(sender, str) else None
+        if self._is_current() and not self._rooms.is_overheard(room_id, partner):
+            return False
+        try:
+            members = await members_of(self._homeserver, room_id)
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        room = self._rooms.get(room_id)
+        if members is None or room is None:
+            return False  # we are not in there, so nothing will be sent
+        room.members(members)
+        return self._rooms.is_overheard(room_id, partner)
 
     async def _refuse_encrypted(self, room_id: str) -> None:
         room = self._rooms.get(room_id)

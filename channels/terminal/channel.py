@@ -21,6 +21,7 @@ from channels.base import (
     DeliveryUncertain,
     Inbox,
     LinkState,
+    NobodyThere,
     Receipt,
     Redelivery,
 )
@@ -53,7 +54,10 @@ class TerminalChannel:
         on_attach: Told which session somebody attached to: its answers may be sent at once now.
     """
 
-    capabilities = Capabilities(redelivery=Redelivery.SAME_KEY, previews=True, typing=True)
+    # A screen scrolls: an answer is never cut into pieces.
+    capabilities = Capabilities(
+        redelivery=Redelivery.SAME_KEY, previews=True, typing=True, max_text_bytes=1_000_000
+    )
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class TerminalChannel:
         self.account = account
         self._timeout_s = timeout_s
         self._now = now
-        self._on_attach = on_attach
+        self.on_attach = on_attach
         self._links: list[TerminalLink] = []
         self._typed: MemoryObjectSendStream[_Typed] | None = None
         self._delivered: OrderedDict[str, None] = OrderedDict()
@@ -84,8 +88,8 @@ class TerminalChannel:
             raise ChannelUnavailable(f"more than {_MAX_LINKS} terminals are attached", links=len(self._links))
         link = TerminalLink(self, SessionKey(self.name, session))
         self._links.append(link)
-        if self._on_attach is not None:
-            self._on_attach(link.session)
+        if self.on_attach is not None:
+            self.on_attach(link.session)
         return link
 
     async def run(self, inbox: Inbox) -> None:
@@ -115,7 +119,8 @@ class TerminalChannel:
             return receipt
         self._attached(message.session)
         await uncertain()
-        handover = Handover(Answer(id=message.id, text=message.text, kind=message.kind))
+        answers = str(message.context.get("native_id") or "")
+        handover = Handover(Answer(id=message.id, text=message.text, kind=message.kind, answers=answers))
         links = self._attached(message.session)
         for link in links:
             link.offer(handover)
@@ -166,6 +171,7 @@ class TerminalChannel:
             # A keyboard can type half a surrogate pair, which no file and no server takes.
             text=text.encode("utf-8", "replace").decode(),
             received_at=self._now(),
+            context={"native_id": native_id},
         )
         if self._typed is None:
             raise ChannelUnavailable("the gateway does not take anything at the moment")
@@ -192,7 +198,7 @@ class TerminalChannel:
     def _attached(self, session: SessionKey) -> list[TerminalLink]:
         links = [link for link in self._links if link.session == session]
         if not links:
-            raise ChannelUnavailable("nobody is at the terminal", retry_after_s=_RETRY_AFTER_S)
+            raise NobodyThere("nobody is at the terminal", retry_after_s=_RETRY_AFTER_S)
         return links
 
     def _hint(self, session: SessionKey, event: Preview | Typing) -> None:

@@ -16,12 +16,17 @@ class _Event(BaseModel):
 
 
 class Answer(_Event):
-    """A whole message from the bot. ``id`` is the same if it should ever come twice."""
+    """
+    A whole message from the bot. ``id`` is the same if it should ever come twice.
+
+    ``answers`` is the native id of what it answers, and with it everything said before; empty if nothing.
+    """
 
     type: Literal["answer"] = "answer"
     id: str
     text: str
     kind: OutboundKind = OutboundKind.REPLY
+    answers: str = ""
 
 
 class Preview(_Event):

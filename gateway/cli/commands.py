@@ -84,7 +84,9 @@ def check(*, where: Where = _HERE, as_json: _Json = False) -> int:
     """Test the configuration, the home folder, the logins and the model, and say what is wrong."""
     from gateway.doctor import check as examine
     from gateway.home import Home, find_home
+    from gateway.logs import configure_logs
 
+    configure_logs("error", quiet=True)  # the report says it in words
     home = Home(find_home(where.home))
     report = examine(home, where.config or home.config_file)
     _print(as_json, report.as_dict(), report.as_text())

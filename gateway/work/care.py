@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from gateway.work.codec import INBOX, OUTBOX, Raw, error_text
 from gateway.work.port import StoreStats
 from gateway.work.states import InboxState, OutboxState
+from gateway.work.waiting import wait_s
 
 __all__ = [
     "drop",
@@ -53,7 +54,7 @@ def open_sessions(db: sqlite3.Connection, now: float) -> list[tuple[str, float]]
         "SELECT session, MIN(id), next_at FROM inbox WHERE state = 'ready' AND session NOT IN"
         " (SELECT session FROM inbox WHERE state = 'running') GROUP BY session ORDER BY MIN(id)"
     )
-    return [(session, max(0.0, (next_at or 0.0) - now)) for session, _, next_at in rows]
+    return [(session, wait_s(next_at, now)) for session, _, next_at in rows]
 
 
 def due_in(db: sqlite3.Connection, session: str, now: float) -> float | None:
@@ -65,7 +66,7 @@ def due_in(db: sqlite3.Connection, session: str, now: float) -> float | None:
     head = db.execute(
         "SELECT next_at FROM inbox WHERE state = 'ready' AND session = ? ORDER BY id LIMIT 1", (session,)
     ).fetchone()
-    return None if head is None else max(0.0, (head[0] or 0.0) - now)
+    return None if head is None else wait_s(head[0], now)
 
 
 def inbox(db: sqlite3.Connection, states: Sequence[InboxState], session: str | None, limit: int) -> list[Raw]:
@@ -217,12 +218,14 @@ def last_ids(db: sqlite3.Connection) -> tuple[int, int]:
     return inbox_id or 0, outbox_id or 0
 
 
+# The plus signs keep SQLite from going by the state, which most rows have, instead of by the id.
 _INBOX_ENDED = (
-    "payload IS NOT NULL AND ended_at < ? AND (state IN ('settled', 'dead', 'ignored') OR (state = 'answered'"
-    " AND NOT EXISTS (SELECT 1 FROM outbox WHERE inbox_id = inbox.tail AND outbox.turn = inbox.turn"
-    " AND outbox.state NOT IN ('sent', 'dead'))))"
+    "payload IS NOT NULL AND ended_at < ? AND (+state IN ('settled', 'dead', 'ignored')"
+    " OR (+state = 'answered' AND NOT EXISTS"
+    " (SELECT 1 FROM outbox WHERE inbox_id = inbox.tail AND outbox.turn = inbox.turn"
+    " AND +outbox.state NOT IN ('sent', 'dead'))))"
 )
-_OUTBOX_ENDED = "payload IS NOT NULL AND ended_at < ? AND state IN ('sent', 'dead')"
+_OUTBOX_ENDED = "payload IS NOT NULL AND ended_at < ? AND +state IN ('sent', 'dead')"
 
 
 def ended_inbox(db: sqlite3.Connection, first: int, last: int, before: float) -> list[int]:

@@ -207,11 +207,20 @@ class WorkStore(Protocol):
         ...
 
     async def send_failed(
-        self, row: OutboxRow, error: str, *, delay_s: float | None, certain: bool = True
+        self,
+        row: OutboxRow,
+        error: str,
+        *,
+        delay_s: float | None,
+        certain: bool = True,
+        apology: str | None = None,
     ) -> None:
         """
         Not sent. ``delay_s`` None: for good (DEAD). Otherwise again after that time: as PENDING if it is
         ``certain`` that the server does not have it, else it stays UNCERTAIN.
+
+        With ``apology`` this text is put into the outbox in its place, in the same commit, unless a part of
+        the same answer has led to one already.
         """
         ...
 

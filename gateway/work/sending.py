@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from collections.abc import Sequence
 
-from agent_core.messages import SessionKey
+from agent_core.messages import OutboundKind, SessionKey
 from gateway.work import sends
 from gateway.work.codec import error_text, new_outbox, outbox_row
 from gateway.work.part import Part, pending
 from gateway.work.port import NewOutbound, OutboxRow
+from gateway.work.waiting import due_at
 
 __all__ = ["Sending"]
 
@@ -60,15 +62,31 @@ class Sending(Part):
         await self._writer.call("sent", lambda db: sends.sent(db, row.id, row.inbox_id, provider_id, now))
 
     async def send_failed(
-        self, row: OutboxRow, error: str, *, delay_s: float | None, certain: bool = True
+        self,
+        row: OutboxRow,
+        error: str,
+        *,
+        delay_s: float | None,
+        certain: bool = True,
+        apology: str | None = None,
     ) -> None:
         """Not sent: for good, or to be tried again."""
         now, text = self._now(), error_text(error)
-        next_at = None if delay_s is None else now + delay_s
-        await self._writer.call(
-            "send_failed",
-            lambda db: sends.failed(db, row.id, text, next_at=next_at, certain=certain, now=now),
-        )
+        next_at = None if delay_s is None else due_at(now, delay_s)
+        instead = None
+        if apology is not None:
+            told = row.message
+            said = NewOutbound(
+                told.channel, told.account, told.session, apology, OutboundKind.APOLOGY, told.context
+            )
+            [instead] = new_outbox([said], secret=self._secret, origin=f"apology\0{told.id}", now=now)
+
+        def write(db: sqlite3.Connection) -> None:
+            gone = sends.failed(db, row.id, text, next_at=next_at, certain=certain, now=now)
+            if gone and instead is not None:
+                sends.apologise(db, row.id, instead, now)
+
+        await self._writer.call("send_failed", write)
 
     async def park(self, row: OutboxRow, error: str) -> None:
         """Nobody can find out whether it was sent: UNKNOWN, a person decides."""

@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from agent_core.messages import OutboundMessage
 from gateway.work.codec import OUTBOX, Raw
 from gateway.work.states import OUTBOX_MOVES, IllegalMove, OutboxState
+from gateway.work.waiting import LONGEST_S, wait_s
 
 __all__ = [
+    "apologise",
     "failed",
     "heads",
     "insert",
@@ -142,8 +144,12 @@ _STAYS_UNCERTAIN = (
 
 def failed(
     db: sqlite3.Connection, row_id: int, error: str, *, next_at: float | None, certain: bool, now: float
-) -> None:
-    """Not sent: dead, or to be tried again. What a person has given up meanwhile stays given up."""
+) -> bool:
+    """
+    Not sent: dead, or to be tried again. What a person has given up meanwhile stays given up.
+
+    Returns whether it has become dead by this.
+    """
     if next_at is None:
         target, cursor = OutboxState.DEAD, db.execute(_TO_DEAD, (now, error, row_id))
     elif certain:
@@ -153,6 +159,19 @@ def failed(
         cursor = db.execute(_STAYS_UNCERTAIN, (next_at, error, now, row_id))
     if cursor.rowcount != 1 and _state(db, row_id) != OutboxState.DEAD:
         _moved(db, cursor, row_id, target)
+    return target is OutboxState.DEAD and cursor.rowcount == 1
+
+
+def apologise(db: sqlite3.Connection, row_id: int, message: tuple[OutboundMessage, str], now: float) -> None:
+    """Put an apology beside a dead row; only one for all the parts of an answer."""
+    inbox_id, turn = db.execute("SELECT inbox_id, turn FROM outbox WHERE id = ?", (row_id,)).fetchone()
+    known = db.execute(
+        "SELECT 1 FROM outbox WHERE inbox_id = ? AND turn = ? AND json_extract(payload, '$.kind') = 'apology'"
+        " LIMIT 1",
+        (inbox_id, turn),
+    )
+    if known.fetchone() is None:
+        insert(db, [message], inbox_id=inbox_id, turn=turn, now=now)
 
 
 _TO_UNKNOWN = "UPDATE outbox SET state = 'unknown', next_at = NULL, error = ? WHERE id = ? AND " + _sources(
@@ -177,9 +196,9 @@ def heads(
 ) -> list[Raw]:
     """The oldest open row of each session that is not busy, if it is due."""
     return db.execute(
-        f"SELECT {OUTBOX} FROM outbox WHERE id IN ({_HEADS}) AND (next_at IS NULL OR next_at <= ?)"
-        " ORDER BY id LIMIT ?",
-        (channel, account, json.dumps(busy), now, limit),
+        f"SELECT {OUTBOX} FROM outbox WHERE id IN ({_HEADS})"
+        " AND (next_at IS NULL OR next_at <= ? OR next_at > ?) ORDER BY id LIMIT ?",
+        (channel, account, json.dumps(busy), now, now + LONGEST_S, limit),
     ).fetchall()
 
 
@@ -191,4 +210,4 @@ def next_send_in(
         f"SELECT MIN(COALESCE(next_at, 0)) FROM outbox WHERE id IN ({_HEADS}) AND state <> 'sending'",
         (channel, account, json.dumps(busy)),
     ).fetchone()
-    return None if due_at is None else max(0.0, due_at - now)
+    return None if due_at is None else wait_s(due_at, now)

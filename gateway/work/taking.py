@@ -36,6 +36,7 @@ from gateway.work.port import (
     Turn,
 )
 from gateway.work.states import InboxState
+from gateway.work.waiting import due_at
 
 __all__ = ["Taking"]
 
@@ -163,7 +164,9 @@ class Taking(Part):
         counted = {"attempts": -1, "deferrals": 1} if deferral else {"attempts": 0, "deferrals": 0}
         await self._writer.call(
             "retry",
-            lambda db: turns.put_back(db, owned, next_at=now + delay_s, error=text, now=now, **counted),
+            lambda db: turns.put_back(
+                db, owned, next_at=due_at(now, delay_s), error=text, now=now, **counted
+            ),
         )
 
     async def bury(self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()) -> list[OutboxRow]:

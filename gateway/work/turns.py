@@ -17,6 +17,7 @@ from agent_core.models import Usage
 from gateway.work.codec import INBOX, Raw
 from gateway.work.port import LostTurn
 from gateway.work.states import InboxState
+from gateway.work.waiting import wait_s
 
 __all__ = [
     "Claim",
@@ -136,7 +137,7 @@ def _is_running(db: sqlite3.Connection, session: str) -> bool:
 
 
 def _due(row: Raw, now: float) -> bool:
-    return row[13] is None or row[13] <= now
+    return wait_s(row[13], now) == 0.0
 
 
 def _mergeable(waiting: Sequence[Raw], now: float) -> list[Raw]:

@@ -8,6 +8,10 @@ given out after the commit only. If every call of a batch is content with surviv
 ``sending`` marks), the commit is not synced: a later synced commit of the same log covers it, and after a
 power cut it is merely as if it had not happened.
 
+A file that is removed or replaced while it is open goes on taking writes, which nobody will ever read. So
+the writer looks before each batch whether its files are still in their place, and otherwise does nothing. It
+keeps its connection: when the files are put back, it goes on.
+
 The reader wraps a batch in one transaction too: all its calls see one state, which is at least as new as
 their beginning.
 """
@@ -22,6 +26,7 @@ from typing import Literal
 import structlog
 
 from gateway.work.faults import name_of, needs_reopening, unavailable
+from gateway.work.port import StoreUnavailable
 from gateway.work.worker import Call, Worker
 
 __all__ = ["Reader", "Synchronous", "Writer"]
@@ -47,13 +52,16 @@ class Writer(Worker):
         self._full = synchronous == "full"
         self._level: str | None = None
         self._failing = False
+        self._places: dict[Path, tuple[int, int]] = {}
         super().__init__("store-writer", path, connect)
 
     def _disconnect(self) -> None:
         self._level = None
+        self._places.clear()
         super()._disconnect()
 
     def _serve(self, db: sqlite3.Connection, calls: Sequence[Call]) -> None:
+        self._look_after_files(calls[0].name)
         try:
             self._set_level(db, "FULL" if self._full and any(call.durable for call in calls) else "NORMAL")
             db.execute("BEGIN IMMEDIATE")
@@ -72,6 +80,34 @@ class Writer(Worker):
         if self._failing and all(call.done for call in calls):
             self._failing = False
             _log.info("store.recovered", path=str(self.path))
+
+    def _look_after_files(self, operation: str) -> None:
+        """
+        Remember which files are in use, and see that they still are what their names lead to.
+
+        Raises:
+            StoreUnavailable: Somebody has taken them away.
+        """
+        for ending in ("", "-wal"):
+            path = self.path.with_name(self.path.name + ending)
+            try:
+                state = path.stat()
+                place = (state.st_dev, state.st_ino)
+            except OSError:
+                place = None
+            known = self._places.get(path)
+            if known is None and place is not None:
+                self._places[path] = place
+            elif known != place:
+                if not self._failing:
+                    self._failing = True
+                    _log.error("store.taken_away", path=str(path))
+                raise StoreUnavailable(
+                    f"{path} was removed or replaced while squidbot was running: put it back, or restart "
+                    "squidbot to go on with what is there now",
+                    path=str(path),
+                    operation=operation,
+                )
 
     def _set_level(self, db: sqlite3.Connection, level: str) -> None:
         if level != self._level:

@@ -18,6 +18,7 @@ from channels.base import (
     DeliveryFailed,
     DeliveryUncertain,
     Inbox,
+    NobodyThere,
     Receipt,
     Redelivery,
 )
@@ -238,6 +239,29 @@ async def test_a_full_disk_after_the_servers_yes_sends_nothing_twice(store: Sqli
         await settled(store, "one")
 
     assert channel.tries == ["one"]
+
+
+async def test_what_nobody_is_there_for_is_kept_without_trying_and_sent_when_somebody_comes(
+    store: SqliteWorkStore,
+) -> None:
+    """One try, then silence, however long it takes; others are not kept waiting."""
+    channel = There()
+    channel.script = [NobodyThere("nobody"), None]
+    [row, _] = await post(store, ANN, "ann 1", "ann 2")
+    async with running(channel, store) as delivery:
+        while "ann 1" not in channel.tries:
+            await anyio.sleep(0.01)
+        await post(store, BOB, "bob 1")
+        delivery.wake()
+        await settled(store, "bob 1")
+        await anyio.sleep(0.3)  # longer than the row itself waits
+        delivery.wake()
+        await anyio.sleep(0.1)
+        assert channel.tries == ["ann 1", "bob 1"]
+        delivery.present(ANN)
+        await settled(store, "ann 1", "ann 2", "bob 1")
+    assert channel.tries == ["ann 1", "bob 1", "ann 1", "ann 2"]
+    assert row.message.session == ANN
 
 
 async def test_a_drain_sends_what_is_due_and_ends(store: SqliteWorkStore) -> None:

@@ -53,6 +53,22 @@ class TestChannel:
         assert verdict is Verdict.FAILED
         assert "no login within" in text
 
+    async def test_a_channel_that_can_examine_itself_is_asked_to(self):
+        """Logging in is not enough where sending is another server's business; `run` is left alone."""
+
+        class Mailbox(FailingChannel):
+            refusal = None
+
+            async def check(self):
+                if self.refusal is not None:
+                    raise self.refusal
+                return {}
+
+        mailbox = Mailbox(ChannelUnavailable("run was called"))
+        assert await check_channel(mailbox, nothing_stored) == (Verdict.OK, "logged in as @bot:hs.test")
+        mailbox.refusal = ChannelAuthFailed("no login for sending")
+        assert await check_channel(mailbox, nothing_stored) == (Verdict.FAILED, "no login for sending")
+
     async def test_no_message_is_acknowledged(self):
         """What waits at the server is still there afterwards, for the daemon."""
         server = LoopbackServer()

@@ -15,7 +15,7 @@ def joined(*timeline, state=(), summary=None):
 
 def direct_room():
     rooms = Rooms(BOT)
-    rooms.promise_direct([ROOM])
+    rooms.promise_direct(ROOM, ALICE)
     rooms.update(joined(state=[member(BOT), member(ALICE)], summary=(2, 0)))
     assert rooms.is_direct(ROOM, ALICE)
     return rooms
@@ -41,12 +41,12 @@ def test_an_unexplained_change_ends_it_too():
 
 
 def test_who_left_is_no_partner():
-    """Two members, but the writer is not one of them: an answer would be read by the other."""
+    """Two members, but the writer is not one of them, and the other is not the one it was made for."""
     rooms = direct_room()
     rooms.update(joined(member(CAROL), member(ALICE, "leave"), summary=(2, 0)))
 
     assert not rooms.is_direct(ROOM, ALICE)
-    assert rooms.is_direct(ROOM, CAROL)
+    assert not rooms.is_direct(ROOM, CAROL), "what was said here was said to Alice"
 
 
 def test_a_gap_makes_counts_unknown():

@@ -30,7 +30,10 @@ class Setup:
         if known:
             rooms.update({"rooms": {"join": {ROOM: {"state": {"events": state}}}}})
         login = Login(config, self.server, tmp_path, ManualClock())
-        self.sending = Sending(config, self.server, login, rooms, is_current=lambda: self.current)
+        self.now = EPOCH
+        self.sending = Sending(
+            config, self.server, login, rooms, is_current=lambda: self.current, now=lambda: self.now
+        )
 
     async def deliver(self, **fields):
         values = {

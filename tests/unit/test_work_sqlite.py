@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.work import worker
+from gateway.work import care, worker
 from gateway.work.port import LostTurn, Pending, StoreUnavailable
 from gateway.work.sqlite import SqliteWorkStore
 from tests.clock import ManualClock
@@ -230,6 +230,14 @@ async def test_the_hot_queries_use_their_indexes(store):
         assert "INDEX" in text or "PRIMARY KEY" in text, text
         assert "SCAN" not in text, text
         assert "TEMP B-TREE" not in text, text
+
+
+async def test_forgetting_goes_by_the_id(store):
+    """Looking for what can be forgotten reads a range of rows, never all rows of a state."""
+    for table, ended in (("inbox", care._INBOX_ENDED), ("outbox", care._OUTBOX_ENDED)):
+        query = f"EXPLAIN QUERY PLAN SELECT id FROM {table} WHERE id BETWEEN 1 AND 2 AND {ended}"
+        first, *_ = await store._reader.call("plan", lambda db, q=query: db.execute(q, (0,)).fetchall())
+        assert "INTEGER PRIMARY KEY" in first[3]
 
 
 async def test_what_json_cannot_say_is_kept_as_text(store):

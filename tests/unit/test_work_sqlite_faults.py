@@ -201,9 +201,9 @@ async def test_a_locked_database_is_waited_for_and_then_unavailable(store, tmp_p
 async def test_a_file_that_was_taken_away_is_not_made_anew(store, tmp_path):
     """Without its file the store is unavailable; it does not begin with an empty one behind everybody's back."""
     await accept(store, "a")
+    await reconnect(store)
     for file in tmp_path.iterdir():
         file.rename(file.with_name(file.name + ".away"))
-    await reconnect(store)
     with pytest.raises(StoreUnavailable):
         await accept(store, "b")
     assert not (tmp_path / "gateway.db").exists()

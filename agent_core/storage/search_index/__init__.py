@@ -1,0 +1,10 @@
+"""
+Search in the histories, over SQLite's full-text index.
+
+``index`` follows the files and answers, ``rows`` are the tables (with ``index`` the only places that know of
+SQL here), ``files`` reads histories line by line, ``text`` says what a query means.
+"""
+
+from agent_core.storage.search_index.index import SearchIndex
+
+__all__ = ["SearchIndex"]

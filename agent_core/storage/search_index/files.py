@@ -1,0 +1,131 @@
+"""Reading histories for the search: on from where reading stopped, or from the end within a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from os import O_CLOEXEC, O_NOFOLLOW, O_RDONLY, close, fstat, pread
+from os import open as open_file
+from pathlib import Path
+from typing import Any
+
+from agent_core.models import SearchHit
+from agent_core.storage import lines as codec
+from agent_core.storage.search_index.rows import Line, line_time
+from agent_core.storage.search_index.text import Query, folded
+from agent_core.storage.tail import lines_backwards, lines_forwards
+
+__all__ = ["Budget", "Found", "Unread", "chosen", "look_through", "read_on"]
+
+Found = tuple[str, list[Line], int]
+"""The session of a hit, the lines to show, and which of them it is."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """
+    What may still be looked through line by line, in all and of one history.
+
+    ``cut`` says that something was left out.
+    """
+
+    bytes: int = 4 * 1024 * 1024
+    bytes_each: int = 512 * 1024
+    cut: bool = False
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing may be read any more."""
+        return self.bytes <= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A history, of which the index does not have what begins at ``start``."""
+
+    session: str
+    path: Path
+    start: int
+
+
+def read_on(handle: int, position: int, byte: int, size: int) -> Iterator[tuple[Line | None, int, int]]:
+    """Each complete line from a place on (None: no text of a conversation), and the place after it."""
+    at, held = -1, None
+    for following, raw in lines_forwards(handle, byte, max_line_bytes=codec.MAX_LINE_BYTES):
+        if at >= 0:
+            line, position = _told(held, position, at)
+            yield line, position, following
+        at, held = following, raw
+    end = size if held is None else at + len(held) + 1
+    if at >= 0 and pread(handle, 1, end - 1) == b"\n":  # otherwise the rest of it is still to come
+        line, position = _told(held, position, at)
+        yield line, position, end
+
+
+def _told(raw: bytes | None, position: int, byte: int) -> tuple[Line | None, int]:
+    """The line that begins at ``byte`` and the position after it; it stands at ``position`` at least."""
+    value = codec.as_object(raw) if raw else None
+    number = codec.position_in(value, byte)
+    here = number if number is not None and number >= position else position
+    return _line(value, here), here + 1
+
+
+def _line(value: dict[str, Any] | None, position: int) -> Line | None:
+    if value is None or value.get("role") not in ("user", "assistant"):
+        return None
+    message = codec.from_object(value)
+    if message is None or message.scope is None or not message.content.strip():
+        return None
+    return Line(
+        position,
+        line_time(message.timestamp),
+        message.role,
+        codec.storable(message.sender) if message.sender is not None else None,
+        codec.storable(message.content),
+        message.scope,
+    )
+
+
+def look_through(unread: Unread, query: Query, scope: str, *, since_ms: int, budget: Budget) -> list[Found]:
+    """Hits of a scope in what the index does not have, from the end of the file as far as the budget goes."""
+    lines: list[Line] = []
+    try:
+        handle = open_file(unread.path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        size = fstat(handle).st_size
+        for byte, raw in lines_backwards(handle, size, max_line_bytes=codec.MAX_LINE_BYTES):
+            if byte < unread.start:
+                break
+            budget.bytes -= len(raw or b"") + 1
+            if budget.spent or size - byte > budget.bytes_each:
+                budget.cut = True
+                break
+            value = codec.as_object(raw) if raw else None
+            number = codec.position_in(value, byte)
+            before = lines[-1].position if lines else byte
+            line = _line(value, number if number is not None else before - 1)
+            if line is not None and line.scope == scope:
+                lines.append(line)
+    finally:
+        close(handle)
+    lines.reverse()
+    return [
+        (unread.session, lines[max(0, at - 1) : at + 2], min(at, 1))
+        for at, line in enumerate(lines)
+        if line.ms >= since_ms and query.matches(folded(line.text))
+    ]
+
+
+def chosen(found: Sequence[Found], limit: int) -> tuple[SearchHit, ...]:
+    """The newest hits; one that is shown already beside a newer one is not shown again."""
+    shown: set[tuple[str, int]] = set()
+    hits: list[SearchHit] = []
+    newest = sorted(found, key=lambda hit: (hit[1][hit[2]].ms, hit[1][hit[2]].position), reverse=True)
+    for session, lines, at in newest:
+        if (session, lines[at].position) in shown or len(hits) >= limit:
+            continue
+        shown.update((session, line.position) for line in lines)
+        hits.append(SearchHit(session, tuple(line.message() for line in lines), at))
+    return tuple(hits)

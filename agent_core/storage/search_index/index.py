@@ -1,0 +1,285 @@
+"""
+Search in the histories: the `SearchPort` over SQLite's full-text index, always rebuildable from the JSONL.
+
+Theory of operation. The index follows the files: each history is read on from the byte where reading stopped
+last, a few hundred lines at a time, in the background (`update` after a turn, `update_all` at the start). A
+history that became another file or a shorter one is read anew.
+
+What is not in the index yet is looked through line by line, from the end of its file and within a budget, so
+a message is found at once, and a search works while the index is being built, only not as far back. The same
+happens while the index cannot be used at all. A damaged one is removed and built anew.
+
+Who finds what: each line says who could read along when it was said (`Message.scope`), and a search sees one
+scope, also in what it shows beside a hit. A line that does not say so is found by nobody.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from os import O_CLOEXEC, O_NOFOLLOW, O_RDONLY, close, fstat, pread
+from os import open as open_file
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope, SearchAnswer
+from agent_core.storage.layout import Layout
+from agent_core.storage.record import session_in
+from agent_core.storage.search_index.files import Budget, Found, Unread, chosen, look_through, read_on
+from agent_core.storage.search_index.rows import Line, Mark, Rows, line_time
+from agent_core.storage.search_index.text import Query, parse_query
+
+__all__ = ["SearchIndex"]
+
+_BATCH_LINES = 400
+_SHORTEST_BEGINNING = 3
+
+log = structlog.get_logger(__name__)
+_Result = TypeVar("_Result")
+
+
+class SearchIndex:
+    """
+    Finds messages.
+
+    Args:
+        path: The file of the index.
+        layout: Where the histories are.
+    """
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self._path = path
+        self._layout = layout
+        self._reader: Rows | None = None
+        self._writer: Rows | None = None
+        self._reading = anyio.Lock()
+        self._writing = anyio.Lock()
+        self._limiter = anyio.CapacityLimiter(2)
+        self._behind: set[str] = set()
+        self._caught_up = False
+        self._catching_up = False
+        self._damaged = False
+
+    # ── searching ──
+
+    async def search(
+        self, scope: MemoryScope, query: str, *, since: datetime | None = None, max_results: int = 10
+    ) -> SearchAnswer:
+        """See `SearchPort`."""
+        asked = parse_query(query)
+        if not asked.terms or max_results < 1:
+            return SearchAnswer()
+
+        def work() -> SearchAnswer:
+            answer = self._search(str(scope), asked, line_time(since), max_results)
+            if answer.hits or min(map(len, asked.terms)) < _SHORTEST_BEGINNING:
+                return answer
+            return self._search(str(scope), replace(asked, beginnings=True), line_time(since), max_results)
+
+        async with self._reading:
+            return await self._in_thread(work)
+
+    def _search(self, scope: str, query: Query, since_ms: int, limit: int) -> SearchAnswer:
+        marks: dict[str, Mark] = {}
+        found: list[Found] = []
+        try:
+            rows = self._open_reader()
+            if rows is not None:
+                marks = rows.marks() if self._behind or not self._caught_up else {}
+                # Hits that stand side by side are shown as one, so some more are needed.
+                found = rows.found(query, scope, since_ms=since_ms, limit=limit * 3)
+        except sqlite3.Error as error:
+            log.warning("search.index_unusable", error=str(error))
+            self._close_reader()
+            marks, found = {}, []
+            self._caught_up = False
+            self._damaged = self._damaged or _is_damage(error)
+        budget = Budget()
+        for unread in self._unread(marks):
+            if budget.spent:
+                budget.cut = True
+                break
+            found += look_through(unread, query, scope, since_ms=since_ms, budget=budget)
+        return SearchAnswer(chosen(found, limit), complete=not budget.cut)
+
+    def _unread(self, marks: dict[str, Mark]) -> list[Unread]:
+        """What of the histories is not in the index, the one written to last first."""
+        names = sorted(self._behind) if self._caught_up else [name for name, _ in self._histories()]
+        found = []
+        for name in names:
+            path = self._layout.history(SessionKey.parse(name))
+            try:
+                state = path.stat()
+            except OSError:
+                continue
+            mark = marks.get(name)
+            start = mark.byte if mark and mark.inode == state.st_ino and mark.byte <= state.st_size else 0
+            if start < state.st_size:
+                found.append((state.st_mtime_ns, Unread(name, path, start)))
+        return [unread for _, unread in sorted(found, key=lambda each: each[0], reverse=True)]
+
+    # ── following the files ──
+
+    async def update(self, session_id: str) -> None:
+        """Read on in one history. Never fails: what could not be read is looked through until it can be."""
+        await self._update(session_id)
+        if not self._caught_up:
+            await self.update_all()
+
+    async def update_all(self) -> None:
+        """Read on in all histories and forget those that are gone."""
+        if self._catching_up:
+            return
+        self._catching_up = True
+        try:
+            known = await self._in_thread(lambda: {name for name, _ in self._histories()})
+            read = [await self._update(name) for name in known]
+            forgotten = await self._written(lambda: self._forget_all_but(known))
+            self._caught_up = all(read) and forgotten is not None
+        except OSError as error:
+            log.warning("search.histories_unreadable", error=str(error))
+        finally:
+            self._catching_up = False
+
+    async def _update(self, session_id: str) -> bool:
+        self._behind.add(session_id)
+        key = SessionKey.parse(session_id)
+        while True:
+            more = await self._written(lambda: self._read_on(session_id, key))
+            if more is None:
+                return False
+            if not more:
+                self._behind.discard(session_id)
+                return True
+
+    async def rebuild(self) -> dict[str, Any]:
+        """Begin anew and read all histories. Returns how many sessions and messages can be searched."""
+        async with self._writing, self._reading:
+            self._caught_up = False
+            await self._in_thread(self._remove)
+        await self.update_all()
+        counts = await self._written(lambda: self._open_writer().counts()) or (0, 0)
+        return {**self.state(), "sessions": counts[0], "messages": counts[1]}
+
+    def state(self) -> dict[str, Any]:
+        """Whether everything is in the index, and how many sessions are known not to be."""
+        return {"complete": self._caught_up, "behind": len(self._behind)}
+
+    async def aclose(self) -> None:
+        """Let go of the file."""
+        async with self._writing, self._reading:
+            await self._in_thread(self._close)
+
+    async def _written(self, work: Callable[[], _Result]) -> _Result | None:
+        """What ``work`` gives, or None if the index could not be written."""
+        async with self._writing:
+            if self._damaged:
+                async with self._reading:
+                    await self._in_thread(self._remove)
+                log.warning("search.index_removed", file=self._path.name)
+            try:
+                return await self._in_thread(work)
+            except (sqlite3.Error, OSError) as error:
+                log.warning("search.index_not_written", error=str(error))
+                self._caught_up = False
+                self._damaged = _is_damage(error)
+                return None
+
+    def _read_on(self, name: str, key: SessionKey) -> bool:
+        """Read a batch of lines. False: there are no more."""
+        rows = self._open_writer()
+        path = self._layout.history(key)
+        try:
+            handle = open_file(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)
+        except FileNotFoundError:
+            rows.drop(name)
+            return False
+        try:
+            state = fstat(handle)
+            mark = rows.mark(name)
+            if mark is not None and not _still(mark, handle, state.st_ino, state.st_size):
+                rows.drop(name)
+                mark = None
+            if mark is None:
+                mark = rows.begin(name, state.st_ino)
+            batch: list[Line] = []
+            place = (mark.position, mark.byte)
+            count = 0
+            for line, *place_after in read_on(handle, mark.position, mark.byte, state.st_size):
+                place = (place_after[0], place_after[1])
+                batch += [line] if line is not None else []
+                count += 1
+                if count >= _BATCH_LINES:
+                    break
+            if count:
+                rows.add(mark, batch, position=place[0], byte=place[1])
+            return count >= _BATCH_LINES
+        finally:
+            close(handle)
+
+    def _forget_all_but(self, names: set[str]) -> bool:
+        rows = self._open_writer()
+        for name in rows.marks().keys() - names:
+            rows.drop(name)
+        return True
+
+    def _histories(self) -> Iterator[tuple[str, Path]]:
+        for path in self._layout.sessions.glob("*.jsonl"):
+            try:
+                key: SessionKey | None = SessionKey.from_file_name(path.stem)
+            except ValueError:
+                key = session_in(path.with_name(f"{path.stem}.meta.json"))
+            if key is not None and key.file_name == path.stem:
+                yield str(key), path
+
+    # ── the file ──
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+    def _open_reader(self) -> Rows | None:
+        if self._reader is None and self._path.exists():
+            self._reader = Rows(self._path, writable=False)
+        return self._reader
+
+    def _open_writer(self) -> Rows:
+        if self._writer is None:
+            self._writer = Rows(self._path, writable=True)
+            self._path.chmod(0o600)
+        return self._writer
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _close(self) -> None:
+        self._close_reader()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _remove(self) -> None:
+        self._close()
+        self._damaged = False
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+
+
+def _still(mark: Mark, handle: int, inode: int, size: int) -> bool:
+    """Whether what was read of a file is still what it says, as far as one look can tell."""
+    if mark.inode != inode or mark.byte > size:
+        return False
+    return mark.byte == 0 or pread(handle, 1, mark.byte - 1) == b"\n"
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the file itself is wrong, not only the moment."""
+    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)

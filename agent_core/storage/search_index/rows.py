@@ -1,0 +1,272 @@
+"""
+The tables of the search index: what is written into them and asked of them. Everything here blocks.
+
+Theory of operation. ``lines`` holds the text of each message, ``words`` (FTS5, without a copy of the text)
+its folded words and a mark for whose it is. The number of a row is its time in milliseconds and a counter, so
+"newest first" and "the last seven days" are the order and the range of the row numbers: nothing is sorted.
+``sessions`` says how far into its file each session has been read.
+
+The file is a cache. It is not synced, and whatever is wrong with it, it is removed and made again from the
+histories.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from agent_core.models import Message
+from agent_core.storage.search_index.text import Query, folded
+
+__all__ = ["Line", "Mark", "Rows", "line_time"]
+
+_VERSION = 1
+_COUNTER_BITS = 12
+_MOST_TEXT = 20_000
+_BUSY_MS = 2000
+_DROP_LINES = 1000
+_SCHEMA = """
+CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
+    inode INTEGER NOT NULL, position INTEGER NOT NULL, byte INTEGER NOT NULL, last_ms INTEGER NOT NULL
+);
+CREATE TABLE lines (
+    id INTEGER PRIMARY KEY, session INTEGER NOT NULL, position INTEGER NOT NULL, scope INTEGER NOT NULL,
+    role TEXT NOT NULL, sender TEXT, text TEXT NOT NULL
+);
+CREATE UNIQUE INDEX lines_place ON lines (session, position);
+CREATE VIRTUAL TABLE words USING fts5(text, scope, content='', prefix='3 5',
+    tokenize="unicode61 remove_diacritics 0");
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One message of a session, as it is searched and shown."""
+
+    position: int
+    ms: int
+    role: str
+    sender: str | None
+    text: str
+    scope: str
+
+    def message(self) -> Message:
+        """As a message; long texts are only there as far as they are searched."""
+        role = "assistant" if self.role == "assistant" else "user"
+        at = datetime.fromtimestamp(self.ms / 1000, UTC) if self.ms else None
+        return Message(role=role, content=self.text, sender=self.sender, timestamp=at)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a session has been read."""
+
+    session: int
+    inode: int
+    position: int
+    byte: int
+    last_ms: int
+
+
+def line_time(at: datetime | None) -> int:
+    """Milliseconds since 1970, never before."""
+    return max(0, int(at.timestamp() * 1000)) if at is not None else 0
+
+
+class Rows:
+    """
+    The index in the file at ``path``, which is made if needed.
+
+    Raises:
+        sqlite3.Error: As every method; the caller decides what that means.
+    """
+
+    def __init__(self, path: Path, *, writable: bool) -> None:
+        self._db = sqlite3.connect(
+            path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = OFF")
+            if writable:
+                self._prepare()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self) -> None:
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError(f"an index of version {version}")
+        if version == 0:
+            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    # ── writing ──
+
+    def mark(self, name: str) -> Mark | None:
+        """How far the session of that name has been read."""
+        row = self._db.execute(
+            "SELECT id, inode, position, byte, last_ms FROM sessions WHERE name = ?", (name,)
+        ).fetchone()
+        return Mark(*row) if row else None
+
+    def marks(self) -> dict[str, Mark]:
+        """All sessions that were read, by name."""
+        rows = self._db.execute("SELECT name, id, inode, position, byte, last_ms FROM sessions")
+        return {name: Mark(*rest) for name, *rest in rows}
+
+    def begin(self, name: str, inode: int) -> Mark:
+        """Note a session of which nothing has been read yet."""
+        self._db.execute(
+            "INSERT INTO sessions (name, inode, position, byte, last_ms) VALUES (?, ?, 0, 0, 0)",
+            (name, inode),
+        )
+        mark = self.mark(name)
+        assert mark is not None
+        return mark
+
+    def add(self, mark: Mark, lines: Sequence[Line], *, position: int, byte: int) -> None:
+        """Put lines in and note how far was read, in one transaction."""
+        last_ms = mark.last_ms
+        scopes: dict[str, int] = {}
+        free: dict[int, int] = {}
+        with self._transaction():
+            for line in lines:
+                last_ms = line.ms or last_ms  # a line without a time is as old as the one before it
+                number = self._free_number(last_ms, free)
+                scope = scopes.get(line.scope) or self._new_scope(line.scope)
+                scopes[line.scope] = scope
+                added = self._db.execute(
+                    "INSERT OR IGNORE INTO lines (id, session, position, scope, role, sender, text) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        number,
+                        mark.session,
+                        line.position,
+                        scope,
+                        line.role,
+                        line.sender,
+                        line.text[:_MOST_TEXT],
+                    ),
+                )
+                if added.rowcount:
+                    self._db.execute(
+                        "INSERT INTO words (rowid, text, scope) VALUES (?, ?, ?)",
+                        (number, folded(line.text[:_MOST_TEXT]), _label(scope)),
+                    )
+            self._db.execute(
+                "UPDATE sessions SET position = ?, byte = ?, last_ms = ? WHERE id = ?",
+                (position, byte, last_ms, mark.session),
+            )
+
+    def drop(self, name: str) -> None:
+        """Forget a session, in steps: what a crash leaves is forgotten by the next call."""
+        mark = self.mark(name)
+        if mark is None:
+            return
+        while True:
+            lines = self._db.execute(
+                "SELECT id, text, scope FROM lines WHERE session = ? LIMIT ?", (mark.session, _DROP_LINES)
+            ).fetchall()
+            with self._transaction():
+                for number, text, scope in lines:
+                    self._db.execute(
+                        "INSERT INTO words (words, rowid, text, scope) VALUES ('delete', ?, ?, ?)",
+                        (number, folded(text), _label(scope)),
+                    )
+                    self._db.execute("DELETE FROM lines WHERE id = ?", (number,))
+                if not lines:
+                    self._db.execute("DELETE FROM sessions WHERE id = ?", (mark.session,))
+            if not lines:
+                return
+
+    def counts(self) -> tuple[int, int]:
+        """How many sessions and lines there are."""
+        sessions = self._db.execute("SELECT count(*) FROM sessions").fetchone()[0]
+        return sessions, self._db.execute("SELECT count(*) FROM lines").fetchone()[0]
+
+    def _free_number(self, ms: int, free: dict[int, int]) -> int:
+        """A number for a row of that millisecond; a full one overflows into the next."""
+        while True:
+            first, beyond = ms << _COUNTER_BITS, (ms + 1) << _COUNTER_BITS
+            number = free.get(ms)
+            if number is None:
+                taken = self._db.execute(
+                    "SELECT max(id) FROM lines WHERE id >= ? AND id < ?", (first, beyond)
+                ).fetchone()[0]
+                number = first if taken is None else taken + 1
+            free[ms] = number + 1
+            if number < beyond:
+                return number
+            ms += 1
+
+    def _new_scope(self, name: str) -> int:
+        self._db.execute("INSERT OR IGNORE INTO scopes (name) VALUES (?)", (name,))
+        number = self._scope_or_none(name)
+        assert number is not None
+        return number
+
+    def _scope_or_none(self, name: str) -> int | None:
+        row = self._db.execute("SELECT id FROM scopes WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else None
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    # ── asking ──
+
+    def found(
+        self, query: Query, scope: str, *, since_ms: int, limit: int
+    ) -> list[tuple[str, list[Line], int]]:
+        """Session, lines and which of them it is, for the newest hits of a scope."""
+        number = self._scope_or_none(scope)
+        if number is None:
+            return []
+        rows = self._db.execute(
+            "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? ORDER BY rowid DESC LIMIT ?",
+            (query.expression(_label(number)), since_ms << _COUNTER_BITS, limit),
+        ).fetchall()
+        return [hit for (number,) in rows if (hit := self._around(number)) is not None]
+
+    def _around(self, number: int) -> tuple[str, list[Line], int] | None:
+        row = self._db.execute(
+            "SELECT s.name, l.session, l.position, l.scope, c.name FROM lines l "
+            "JOIN sessions s ON s.id = l.session JOIN scopes c ON c.id = l.scope WHERE l.id = ?",
+            (number,),
+        ).fetchone()
+        if row is None:
+            return None
+        name, session, position, scope, scope_name = row
+        lines: list[Line] = []
+        for where, order in (("<", "DESC"), ("=", "ASC"), (">", "ASC")):
+            near = self._db.execute(
+                "SELECT position, id, role, sender, text FROM lines "  # noqa: S608 - of our own constants
+                f"WHERE session = ? AND position {where} ? AND scope = ? ORDER BY position {order} LIMIT 1",
+                (session, position, scope),
+            ).fetchone()
+            if near is not None:
+                place, number, role, sender, text = near
+                lines.append(Line(place, number >> _COUNTER_BITS, role, sender, text, scope_name))
+        return name, lines, next(at for at, line in enumerate(lines) if line.position == position)
+
+
+def _label(scope: int) -> str:
+    """The word that marks the rows of a scope."""
+    return f"scope{scope}"

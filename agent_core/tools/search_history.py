@@ -1,0 +1,96 @@
+"""
+How a model looks for what was said earlier, in this and in other conversations.
+
+The scope is decided outside, as for ``memory_write``: no argument chooses whose conversations are searched.
+What is found is quoted: it is shown between tags that it cannot close, with who said it where and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from agent_core.models import MemoryScope, Message, SearchAnswer, SearchHit, ToolResult
+from agent_core.ports import Clock, SearchPort
+from agent_core.prompt import fenced
+
+__all__ = ["SearchHistoryTool"]
+
+_DEFAULT_RESULTS = 5
+_MOST_RESULTS = 20
+_MOST_DAYS = 36_500
+_HIT_CHARS = 600
+_BESIDE_CHARS = 200
+
+
+class SearchHistoryTool:
+    """
+    The tool ``search_history`` of one run.
+
+    Args:
+        search: Where to look.
+        session_id: The conversation in hand, to tell it from others.
+        scope: Whose conversations.
+        clock: What "days" are counted from.
+    """
+
+    name = "search_history"
+    description = (
+        "Search what was said earlier, in this and other conversations, newest first. All words must occur."
+    )
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string"},
+            "days": {"type": "integer", "description": "Only so many days back"},
+            "max_results": {"type": "integer"},
+        },
+        "required": ["query"],
+    }
+
+    def __init__(self, search: SearchPort, session_id: str, *, scope: MemoryScope, clock: Clock) -> None:
+        self._search = search
+        self._session_id = session_id
+        self._scope = scope
+        self._clock = clock
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Search for ``query``, at most ``days`` back."""
+        query, days = arguments.get("query"), arguments.get("days")
+        if not isinstance(query, str) or not any(char.isalnum() for char in query):
+            return ToolResult(content="'query' must have at least one word.", is_error=True)
+        count = arguments.get("max_results")
+        count = _DEFAULT_RESULTS if count is None else min(max(1, int(count)), _MOST_RESULTS)
+        since = None
+        if days is not None and 0 <= int(days) <= _MOST_DAYS:
+            since = self._clock.now() - timedelta(days=int(days))
+        answer = await self._search.search(self._scope, query, since=since, max_results=count)
+        return ToolResult(content=self._told(answer))
+
+    def _told(self, answer: SearchAnswer) -> str:
+        parts = [fenced("found", self._hit(hit)) for hit in answer.hits]
+        if not parts:
+            parts = ["Nothing was found."]
+        if not answer.complete:
+            parts.append("(Older messages cannot be searched yet; try again later.)")
+        return "\n".join(parts)
+
+    def _hit(self, hit: SearchHit) -> str:
+        found = hit.messages[hit.at]
+        when = f"{found.timestamp:%Y-%m-%d %H:%M} UTC" if found.timestamp else "at an unknown time"
+        where = "this conversation" if hit.session_id == self._session_id else hit.session_id
+        lines = [f"{when}, {where}"]
+        for number, message in enumerate(hit.messages):
+            mark, limit = ("> ", _HIT_CHARS) if number == hit.at else ("  ", _BESIDE_CHARS)
+            lines.append(f"{mark}{_who(message)}: {_clipped(message.content, limit)}")
+        return "\n".join(lines)
+
+
+def _who(message: Message) -> str:
+    return "you" if message.role == "assistant" else message.sender or "user"
+
+
+def _clipped(text: str, limit: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[:limit]}…"

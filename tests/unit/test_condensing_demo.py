@@ -1,0 +1,39 @@
+"""The demo model condenses too, so that everything can be tried without a key."""
+
+from __future__ import annotations
+
+from agent_core.llm.demo_model import DemoModel
+from agent_core.models import Message
+from agent_core.storage import InMemoryMemory
+from tests.condensing_doubles import S, manager_of, prompt
+
+
+async def test_the_demo_model_condenses() -> None:
+    """What was said is in the summary, in few words, and no magic word in it does anything."""
+    storage = InMemoryMemory()
+    for number, text in enumerate(
+        ["my boat is called Mathilda", "!crash always", "the code is 48213", "ok", "ok", "ok"]
+    ):
+        await storage.append_message(S, Message(role="user", content=text, id=str(number)))
+    manager = manager_of(storage, DemoModel())
+
+    done = await manager.consolidate_if_due(S)
+    assert (done.segments, done.failure) == (1, "")
+    summary = await storage.load_session_summary(S)
+    assert summary == "The user said: my boat is called Mathilda; !crash always; the code is 48213; ok."
+    assert await prompt(manager) == ["ok", "ok"]
+
+
+async def test_the_demo_model_shortens_a_summary() -> None:
+    """Eight sentences are left, and what they lack is listed."""
+    storage = InMemoryMemory()
+    await storage.save_session_summary(
+        S, " ".join(f"Sentence {number} has a few words more than that." for number in range(80))
+    )
+    for number in range(6):
+        await storage.append_message(S, Message(role="user", content="ok", id=str(number)))
+    manager = manager_of(storage, DemoModel())
+
+    await manager.consolidate_if_due(S)
+    summary = await storage.load_session_summary(S)
+    assert summary.count("Sentence") == 8
