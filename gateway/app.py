@@ -15,7 +15,6 @@ from pathlib import Path
 
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.llm.build import Models, build_models
-from agent_core.memory.manager import MemoryManager
 from agent_core.models import Purpose, Session
 from agent_core.ports import Clock, LLMPort, MemoryPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
@@ -40,7 +39,7 @@ from gateway.settings import Settings
 from gateway.supervisor import Supervisor
 from gateway.target import OwnerTarget
 from gateway.turns import TurnHandler, TurnPolicy
-from gateway.upkeep import Upkeep
+from gateway.upkeep import Upkeep, memory_manager
 from gateway.work.lanes import LaneDispatcher
 from gateway.work.port import WorkStore
 from gateway.work.sqlite import SqliteWorkStore
@@ -114,15 +113,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     registry.register(ReadSkillTool(skills))
     for tool in overrides.tools:
         registry.register(tool)
-    manager = MemoryManager(
-        memory,
-        skills=skills,
-        llm=models.pool(settings.agents.consolidation_pool),
-        consolidation_threshold=settings.agents.consolidation_threshold,
-        consolidation_tokens=settings.agents.consolidation_tokens,
-        keep_recent_ratio=settings.agents.keep_recent_ratio,
-        always_skills=settings.skills.always,
-    )
+    manager = memory_manager(settings, memory, skills, models)
     agent = AgentLoop(
         manager, registry, models.pool(), system_prompt=BASE_PROMPT, clock=clock, limits=_limits(settings)
     )

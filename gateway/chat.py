@@ -28,6 +28,7 @@ from gateway.errors import AlreadyRunning, StateUnusable
 from gateway.home import Home
 from gateway.lock import hold_home
 from gateway.logs import configure_logs
+from gateway.plain import plain_text
 from gateway.settings import Settings
 from gateway.work.port import StoreUnusable
 
@@ -181,9 +182,9 @@ class _Screen:
         async for event in self._conversation:
             match event:
                 case Preview(text=text) if self._tty:
-                    self._grow(text)
+                    self._grow(plain_text(text))
                 case Answer(text=text, answers=answers):
-                    self._finish(text)
+                    self._finish(plain_text(text))
                     self._close(answers)
                     self._prompt()
                 case _:

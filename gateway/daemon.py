@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import signal
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import anyio
@@ -65,10 +66,12 @@ async def _run(settings: Settings, home: Home) -> int:
         raise StateUnusable(str(error), **error.fields) from error
     notifier = Notifier()
     async with AsyncExitStack() as stack:
+        # Before anybody can find us: whoever can also wants us to end in order.
+        signals = stack.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
         await _serve(stack, built, settings, home)
         async with anyio.create_task_group() as tasks:
             forced = _Forced()
-            tasks.start_soon(_listen_to_signals, built, tasks, notifier, forced)
+            tasks.start_soon(_listen_to_signals, signals, built, tasks, notifier, forced)
             tasks.start_soon(_tell, built, notifier)
             tasks.start_soon(_settle, built)
             _log.info("gateway.started", home=str(home.root))
@@ -99,6 +102,7 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
         status=lambda: status_report(built, started_at),
         wake=parts.dispatcher.wake,
         wake_sending=wake_sending,
+        upkeep=built.upkeep,
     )
     health = Health(
         built.supervisor.statuses, operations.status, refresh=refresh, started=built.gateway.started.is_set
@@ -110,17 +114,24 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
         _log.info("health.served", listen=f"{host}:{chosen}")
 
 
-async def _listen_to_signals(built: Built, tasks: TaskGroup, notifier: Notifier, forced: _Forced) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            if forced.yes or built.gateway.stopping:
-                forced.yes = True
-                _log.warning("gateway.forced", signal=signal.Signals(number).name)
-                tasks.cancel_scope.cancel()
-                return
-            _log.info("gateway.stopping", signal=signal.Signals(number).name)
-            notifier.stopping()
-            built.gateway.stop()
+async def _listen_to_signals(
+    signals: AsyncIterator[signal.Signals],
+    built: Built,
+    tasks: TaskGroup,
+    notifier: Notifier,
+    forced: _Forced,
+) -> None:
+    async for number in signals:
+        if forced.yes or built.gateway.stopping:
+            forced.yes = True
+            _log.warning("gateway.forced", signal=signal.Signals(number).name)
+            for one in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(one, signal.SIG_DFL)  # a third one needs nobody to hear it
+            tasks.cancel_scope.cancel()
+            return
+        _log.info("gateway.stopping", signal=signal.Signals(number).name)
+        notifier.stopping()
+        built.gateway.stop()
 
 
 async def _tell(built: Built, notifier: Notifier) -> None:

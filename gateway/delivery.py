@@ -255,7 +255,7 @@ class Delivery:
                 channel=self._channel.name,
                 outbox=row.id,
                 error=text,
-                retry_in_s=delay_s,
+                retry_in_s=None if delay_s is None else round(delay_s, 1),
                 certain=certain,
             )
         apology = _apology(row, error) if give_up in ("refused", "defect") else None

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import yaml
 
 from devservers.environment import cache_folder
-from devservers.errors import StartFailed
+from devservers.errors import DevServerError, StartFailed
 from devservers.mail import MailServer
 from devservers.matrix_peer import MatrixPeer
 from devservers.ports import lease_ports
@@ -99,7 +99,7 @@ def run_demo(*, keep: Path | None = None, tour: bool = False) -> int:
 
     Args:
         keep: Use this folder and leave it; by default all is in a temporary folder that is removed.
-        tour: Show the main things without asking, then leave; also what happens without a terminal.
+        tour: Show the main things without asking, then leave; also what happens without anybody to ask.
     """
     started = time.monotonic()
     with ExitStack() as stack:
@@ -109,15 +109,20 @@ def run_demo(*, keep: Path | None = None, tour: bool = False) -> int:
         else:
             folder = keep.absolute()
             folder.mkdir(parents=True, exist_ok=True)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Also when the window is closed; not under nohup.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, _: sys.exit(128 + number))
         try:
             demo = _start(folder, stack)
-        except StartFailed as error:
+        except (DevServerError, OSError) as error:
             print(f"The demo could not start: {error}", file=sys.stderr)
             return 1
         _say(f"ready after {time.monotonic() - started:.0f} s")
         print(_invitation(demo))
-        return converse(demo, tour=tour or not sys.stdin.isatty())
+        code = converse(demo, tour=tour)
+        _say("ending what was started")
+        return code
 
 
 def _start(folder: Path, stack: ExitStack) -> Demo:

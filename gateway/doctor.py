@@ -221,6 +221,14 @@ def _report_running(report: Report, status: Mapping[str, Any]) -> None:
         report.add(
             name, Verdict.OK if up else Verdict.FAILED, f"{channel['state']}{f': {said}' if said else ''}"
         )
+    for name, members in status.get("models", {}).items():
+        failing = [f"{one['name']}: {one['error']}" for one in members if one["error"]]
+        verdict = Verdict.FAILED if len(failing) == len(members) else Verdict.WARNING
+        if failing:
+            report.add(f"model pool {name}", verdict, "\n".join(failing))
+        else:
+            answers = sum(one["answers"] for one in members)
+            report.add(f"model pool {name}", Verdict.OK, f"no trouble in {answers} answers")
 
 
 async def _check_parts(report: Report, settings: Settings, home: Home) -> None:

@@ -3,6 +3,7 @@ The one folder that holds all state: where it is, what is in it, and whether it 
 
     HOME/squidbot.yaml        the configuration
     HOME/gateway.db           the durable queue
+    HOME/search.db            index of the histories: a cache
     HOME/sessions/            histories and their meta files
     HOME/memory/              summaries and memory documents of sessions, rooms and people
     HOME/workspace/           MEMORY.md, HEARTBEAT.md, skills

@@ -9,21 +9,22 @@ called from outside; arguments are checked against the signatures.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from difflib import unified_diff
+from typing import Any, Protocol
 
 from pydantic import ValidationError, validate_call
 
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import SessionKey
-from agent_core.models import MemoryScope, ScopeKind
+from agent_core.models import MemoryScope, ScopeKind, Usage
 from agent_core.ports import MemoryPort
 from gateway.errors import GatewayError, NotFound
-from gateway.operations_view import inbox_row, message_line, outbox_row
+from gateway.operations_view import inbox_row, message_line, outbox_row, trouble
 from gateway.version import version_of
 from gateway.work.port import WorkStore
 from gateway.work.states import InboxState, OutboxState
 
-__all__ = ["OPERATIONS", "Operations", "RequestInvalid", "parse_scope", "show_scope"]
+__all__ = ["OPERATIONS", "Operations", "RequestInvalid", "SessionCare", "parse_scope", "show_scope"]
 
 _PAGE = 200
 _MOST = 1000
@@ -33,6 +34,18 @@ class RequestInvalid(GatewayError):
     """This cannot be asked in this way."""
 
     exit_code = 2
+
+
+class SessionCare(Protocol):
+    """What is known of sessions beside their files; `gateway.upkeep` has both of its kinds."""
+
+    async def about(self, session: SessionKey) -> Mapping[str, Any]:
+        """What the next prompt would hold (``prompt``), and what keeps the rest from being condensed."""
+        ...
+
+    async def reindex(self) -> Mapping[str, Any]:
+        """Make the search index anew."""
+        ...
 
 
 class Operations:
@@ -45,6 +58,7 @@ class Operations:
         status: The report of the running daemon; None outside of one.
         wake: Told of sessions that have something to do again.
         wake_sending: Told that something may be to be sent again.
+        upkeep: Knows prompts and the search index.
     """
 
     def __init__(
@@ -55,12 +69,14 @@ class Operations:
         status: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
         wake: Callable[[SessionKey], None] = lambda _session: None,
         wake_sending: Callable[[], None] = lambda: None,
+        upkeep: SessionCare | None = None,
     ) -> None:
         self._store = store
         self._memory = memory
         self._report = status
         self._wake = wake
         self._wake_sending = wake_sending
+        self._upkeep = upkeep
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -81,10 +97,15 @@ class Operations:
 
     # ── everything at a glance ──
 
-    async def status(self) -> dict[str, Any]:
-        """The daemon, its channels, the queue, and what is stuck. No texts, no people."""
+    async def status(self, reasons: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - called by name
+        """
+        The daemon, its channels, the queue, and what is stuck. No texts, no people.
+
+        With ``reasons`` also why it is stuck, and what is tried again and why; that may name people.
+        """
         report = await (self._report() if self._report is not None else self._without_daemon())
-        return {**report, "running": self._report is not None, "stuck": await self._stuck()}
+        report = {**report, "running": self._report is not None, "stuck": await self._stuck(reasons=reasons)}
+        return {**report, "trying": await self._trying()} if reasons else report
 
     async def _without_daemon(self) -> dict[str, Any]:
         stats = await self._store.stats()
@@ -101,15 +122,20 @@ class Operations:
             },
         }
 
-    async def _stuck(self) -> list[dict[str, Any]]:
+    async def _stuck(self, *, reasons: bool) -> list[dict[str, Any]]:
         dead = await self._store.inbox(states=[InboxState.DEAD], limit=10)
         unsent = await self._store.outbox(states=[OutboxState.DEAD, OutboxState.UNKNOWN], limit=10)
-        # The errors may name people; `inbox_show` has them.
-        found = [("not answered", row.id, row.message.channel) for row in dead]
+        found = [trouble("not answered", row.id, row) for row in dead]
         for row in unsent:
             what = "not sent" if row.state is OutboxState.DEAD else "perhaps not sent"
-            found.append((what, row.inbox_id or 0, row.message.channel))
-        return [{"what": what, "inbox": inbox or None, "channel": channel} for what, inbox, channel in found]
+            found.append(trouble(what, row.inbox_id, row))
+        return found if reasons else [{**one, "why": None} for one in found]
+
+    async def _trying(self) -> list[dict[str, Any]]:
+        unanswered = await self._store.inbox(states=[InboxState.READY], limit=10)
+        unsent = await self._store.outbox(states=[OutboxState.PENDING, OutboxState.UNCERTAIN], limit=10)
+        found = [trouble("not answered yet", row.id, row) for row in unanswered if row.error]
+        return found + [trouble("not sent yet", row.inbox_id, row) for row in unsent if row.error]
 
     # ── messages ──
 
@@ -167,9 +193,10 @@ class Operations:
         return {"sessions": found[: _within(limit)], "total": len(found)}
 
     async def sessions_show(self, session: str, limit: int = 20) -> dict[str, Any]:
-        """The newest messages of a conversation, its summary, and what waits in it."""
+        """The newest messages of a conversation, its summary, what its next prompt would hold, what waits."""
         key = _session(session)
         await self._known(key)
+        about = await self._upkeep.about(key) if self._upkeep is not None else {}
         tail = await self._memory.load_history(str(key), max_messages=_within(limit))
         waiting = await self._store.inbox(
             states=[InboxState.READY, InboxState.RUNNING], session=key, limit=50
@@ -178,6 +205,9 @@ class Operations:
             "session": str(key),
             "messages": tail.total,
             "unconsolidated": tail.unconsolidated,
+            "cursor": tail.cursor,
+            "scope": tail.messages[-1].scope if tail.messages else None,
+            **about,
             "summary": await self._memory.load_session_summary(str(key)),
             "newest": [message_line(message) for message in tail.messages],
             "waiting": [inbox_row(row, preview=80) for row in waiting],
@@ -208,6 +238,12 @@ class Operations:
         await self._memory.save_consolidation(str(key), summary="", cursor=tail.total)
         return {"session": str(key), "forgotten": tail.unconsolidated}
 
+    async def sessions_reindex(self) -> dict[str, Any]:
+        """Make the search index anew from the histories."""
+        if self._upkeep is None:
+            raise NotFound("there is no search index here")
+        return dict(await self._upkeep.reindex())
+
     async def _known(self, key: SessionKey) -> None:
         if str(key) not in await self._memory.sessions() and not await self._store.inbox(
             session=key, limit=1
@@ -236,6 +272,44 @@ class Operations:
                 }
                 for document, written_at, session, turn in versions
             ],
+        }
+
+    async def memory_diff(
+        self, scope: str = "owner", older: int | None = None, newer: int | None = None
+    ) -> dict[str, Any]:
+        """What changed between two versions of a memory document; by default in the last one."""
+        where = parse_scope(scope)
+        texts = {0: ""} | {
+            document.version: document.text for document, *_ in await self._memory.memory_versions(where)
+        }
+        last = (await self._memory.load_global_memory(where)).version
+        new = last if newer is None else newer
+        old = max(0, new - 1) if older is None else older
+        for wanted in (old, new):
+            if wanted not in texts:
+                known = ", ".join(str(number) for number in sorted(texts))
+                raise NotFound(f"there is no version {wanted} of this memory; known: {known}")
+        lines = unified_diff(
+            texts[old].splitlines(), texts[new].splitlines(), f"version {old}", f"version {new}", lineterm=""
+        )
+        return {"scope": scope, "older": old, "newer": new, "diff": list(lines)}
+
+    async def usage(self, days: int = 30) -> dict[str, Any]:
+        """Tokens and money of the last days, by day, purpose and model."""
+        rows: dict[tuple[str, str, str], Usage] = {}
+        for row in await self._store.usage(days=days):
+            key = (row.day, row.purpose, row.model)
+            rows[key] = rows.get(key, Usage()) + row.usage
+        return {
+            "days": days,
+            "rows": [
+                {"day": day, "purpose": purpose, "model": model, **_spent(usage)}
+                for (day, purpose, model), usage in sorted(rows.items(), reverse=True)
+            ],
+            "by_purpose": {
+                purpose: _spent(sum((use for key, use in rows.items() if key[1] == purpose), Usage()))
+                for purpose in sorted({key[1] for key in rows})
+            },
         }
 
     async def memory_undo(self, scope: str = "owner", to: int | None = None) -> dict[str, Any]:
@@ -271,10 +345,13 @@ OPERATIONS = frozenset(
         "sessions_list",
         "sessions_show",
         "sessions_page",
+        "sessions_reindex",
         "sessions_reset",
+        "memory_diff",
         "memory_show",
         "memory_history",
         "memory_undo",
+        "usage",
     }
 )
 
@@ -299,6 +376,10 @@ def parse_scope(text: str) -> MemoryScope:
 def show_scope(scope: MemoryScope) -> str:
     """What `parse_scope` reads."""
     return f"{scope.kind.value}:{scope.name}" if scope.name else scope.kind.value
+
+
+def _spent(usage: Usage) -> dict[str, Any]:
+    return usage.model_dump(include={"calls", "prompt_tokens", "completion_tokens", "cost_usd"})
 
 
 def _session(text: str) -> SessionKey:

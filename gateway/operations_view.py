@@ -7,7 +7,7 @@ from typing import Any
 from agent_core.models import Message
 from gateway.work.port import InboxRow, OutboxRow
 
-__all__ = ["inbox_row", "message_line", "outbox_row"]
+__all__ = ["inbox_row", "message_line", "outbox_row", "trouble"]
 
 
 def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
@@ -41,6 +41,11 @@ def outbox_row(row: OutboxRow) -> dict[str, Any]:
         "provider_id": row.provider_id,
         "error": row.error,
     }
+
+
+def trouble(what: str, inbox_id: int | None, row: InboxRow | OutboxRow) -> dict[str, Any]:
+    """What is the matter with a message; ``why`` may name people."""
+    return {"what": what, "inbox": inbox_id, "channel": row.message.channel, "why": row.error}
 
 
 def message_line(message: Message) -> dict[str, Any]:

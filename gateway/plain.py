@@ -7,12 +7,15 @@ from __future__ import annotations
 
 __all__ = ["plain_line", "plain_text"]
 
+_JOINERS = "\u200c\u200d"
+"""Unprintable, but several scripts and many emoji are made with them."""
+
 
 def plain_line(text: str) -> str:
     """``text`` on one line, with everything unprintable as an escape."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return "".join(char if char.isprintable() or char in _JOINERS else ascii(char)[1:-1] for char in text)
 
 
 def plain_text(text: str) -> str:

@@ -87,7 +87,12 @@ def read_source(path: Path, environ: Mapping[str, str]) -> Source:
     try:
         node = yaml.compose(_read_text(path), Loader=_Loader)
     except FileNotFoundError:
-        source.problems.append(Problem((), "there is no such file; `squidbot demo` works without one"))
+        source.problems.append(
+            Problem(
+                (),
+                "there is no such file; the README shows what to write into it (`squidbot demo` needs none)",
+            )
+        )
     except (OSError, ValueError) as error:
         source.problems.append(Problem((), f"cannot be read: {_reason(error)}"))
     except yaml.YAMLError as error:
@@ -270,6 +275,9 @@ def _yaml_problem(error: yaml.YAMLError) -> Problem:
     hint = ""
     if mark is not None and mark.buffer is not None:
         line = mark.buffer.split("\n")[mark.line] if mark.line < mark.buffer.count("\n") + 1 else ""
-        hint = "; indent with spaces, not with tabs" if "\t" in line[: mark.column + 1] else ""
+        if "\t" in line[: mark.column + 1]:
+            hint = "; indent with spaces, not with tabs"
+        elif line[mark.column : mark.column + 1] in ("@", "`", "%"):
+            hint = "; put the text in quotes"
     where = (mark.line + 1, mark.column + 1) if mark is not None else (0, 0)
     return Problem((), f"bad YAML: {said}{hint}", *where)

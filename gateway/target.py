@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+import structlog
+
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from gateway.access import LOCAL_CHANNELS, Role
 from gateway.work.port import WorkStore
@@ -18,6 +20,7 @@ __all__ = ["OwnerTarget", "Target", "better"]
 
 _WHERE = ("gateway", "owner", "direct_conversation")
 _PREFERENCE = ("matrix", "email")
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,7 @@ class OwnerTarget:
     async def get(self) -> Target | None:
         """The conversation, or None if the owner has never written directly."""
         if not self._loaded:
-            text = await self._store.position(*_WHERE)
-            if text:
-                kept = json.loads(text)
-                self._known = Target(kept["channel"], kept["account"], SessionKey.parse(kept["session"]))
+            self._known = _parsed_or_none(await self._store.position(*_WHERE))
             self._loaded = True
         return self._known
 
@@ -68,3 +68,15 @@ class OwnerTarget:
         kept = {"channel": seen.channel, "account": seen.account, "session": str(seen.session)}
         await self._store.accept(channel, account, [], {name: json.dumps(kept)})
         self._known = seen
+
+
+def _parsed_or_none(text: str | None) -> Target | None:
+    """What `OwnerTarget.learn` wrote; the owner's next message mends anything else."""
+    if not text:
+        return None
+    try:
+        kept = json.loads(text)
+        return Target(str(kept["channel"]), str(kept["account"]), SessionKey.parse(kept["session"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        _log.error("target.unreadable", error=type(error).__name__)
+        return None

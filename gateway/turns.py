@@ -121,8 +121,12 @@ class TurnHandler:
         """
         Answer what is due in a session: one turn, then the session goes to the end of the line again.
 
-        While the disk takes nothing the session is woken again and again, more and more rarely.
+        While the disk takes nothing the session is woken again and again, more and more rarely. What came by
+        a channel that is switched off now waits, untouched, for a start with that channel.
         """
+        if key.channel not in self._channels:
+            _log.warning("session.channel_off", channel=key.channel)
+            return
         try:
             await self._history.flush(key)
             merging = self._queue_modes.get(key.channel, "merge") == "merge"
@@ -133,15 +137,8 @@ class TurnHandler:
         except (StoreUnavailable, StorageUnavailable) as error:
             self._blocked += 1
             due_s = _STORE_RETRY.delay(self._blocked, random=random.random())
-            _log.error(
-                "session.blocked",
-                **{
-                    **error.fields,
-                    "channel": key.channel,
-                    "error": str(error),
-                    "retry_in_s": round(due_s, 1),
-                },
-            )
+            told = {"channel": key.channel, "error": str(error), "retry_in_s": round(due_s, 1)}
+            _log.error("session.blocked", **{**error.fields, **told})
         else:
             self._blocked = 0
         if due_s is not None:
@@ -174,6 +171,8 @@ class TurnHandler:
             await self._bury(turn, poison)
             return
         target = await self._target.get() if turn.head.message.kind == "tick" else None
+        if target is not None and target.channel not in self._channels:
+            target = None
         if turn.head.message.kind == "tick" and target is None:
             await self._until_stored(
                 lambda: self._store.complete(turn, Completion(purpose=Purpose.HEARTBEAT))

@@ -216,18 +216,22 @@ class Condensing:
         document = (await self._document(segment.messages)).text
         said = [message.content for message in segment.messages if message.role in ("user", "assistant")]
         wanted = await anyio.to_thread.run_sync(essentials, said)
-        lost = await anyio.to_thread.run_sync(missing, wanted, prose, new, document)
+        lost = await self._lost(wanted, prose, new, document)
         if lost:
             new = await self._with_addition(new, lost, said, attempt)
         whole = f"{prose}\n\n{new}" if prose.strip() else new
         shorter = await self._maybe_meta_consolidate(whole, attempt=attempt)
         if shorter != whole:
             wanted = [*await anyio.to_thread.run_sync(essentials, [whole]), *wanted]
-        lost = await anyio.to_thread.run_sync(missing, wanted, shorter, document)
+        lost = await self._lost(wanted, shorter, document)
         listed = merge_list(
             listed, lost, shorter, max_chars=self._summary_tokens // 2 * _CHARS_PER_LIST_TOKEN
         )
         return join_list(shorter, listed)
+
+    async def _lost(self, wanted: Sequence[Essential], *texts: str) -> list[Essential]:
+        """Which of these are in none of the texts. In a thread: long texts take hundredths of a second."""
+        return await anyio.to_thread.run_sync(missing, wanted, *texts)
 
     async def _with_addition(
         self, summary: str, lost: Sequence[Essential], said: Sequence[str], attempt: Attempt

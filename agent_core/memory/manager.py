@@ -77,7 +77,8 @@ class MemoryManager(Condensing):
         rules = Rules(
             consolidation_threshold,
             keep_recent_ratio,
-            max_tokens=consolidation_tokens,
+            # Condensed must be before the ceiling hides anything.
+            max_tokens=min(consolidation_tokens, context_tokens // 2),
             segment_tokens=context_tokens * 3 // 4,
         )
         super().__init__(

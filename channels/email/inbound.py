@@ -67,36 +67,41 @@ def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
     root = parse_structure(data, caps)
     texts: list[str] = []
     notes: list[AttachmentNote] = []
-    _collect(data, root, texts, notes, caps)
+    _collect(data, root, texts, notes, _Room(caps.text_bytes))
     full = "\n\n".join(text for text in texts[: caps.texts] if text.strip()).strip()
     digest = _digest(root.headers, data[root.start :])
     return ParsedMail(root.headers, new_text(full), full, tuple(notes), digest)
 
 
-def _collect(data: bytes, part: Part, texts: list[str], notes: list[AttachmentNote], caps: Caps) -> None:
+@dataclass(slots=True)
+class _Room:
+    """How many bytes of text are still read."""
+
+    left: int
+
+
+def _collect(data: bytes, part: Part, texts: list[str], notes: list[AttachmentNote], room: _Room) -> None:
     """Put the texts of a part into ``texts`` and everything else into ``notes``. As deep as `Caps.depth`."""
     if part.media_type == "multipart/alternative" and part.children:
-        _choose(data, part, texts, notes, caps)
+        _choose(data, part, texts, notes, room)
     elif part.children:
         for child in part.children:
-            _collect(data, child, texts, notes, caps)
+            _collect(data, child, texts, notes, room)
     elif _is_text(part):
-        texts.append(_text(data, part, caps))
+        texts.append(_text(data, part, room))
     elif part.media_type not in {"application/pgp-signature", "application/pkcs7-signature"}:
         notes.append(_note(part, len(notes) + 1))
 
 
-def _choose(data: bytes, part: Part, texts: list[str], notes: list[AttachmentNote], caps: Caps) -> None:
+def _choose(data: bytes, part: Part, texts: list[str], notes: list[AttachmentNote], room: _Room) -> None:
     """Of several versions of the same text the plain one, else the one that has any."""
-    versions: list[tuple[bool, list[str]]] = []
-    for child in part.children:
+    chosen: list[str] = []
+    for child in sorted(part.children, key=lambda child: child.media_type != "text/plain"):
         found: list[str] = []
-        _collect(data, child, found, notes, caps)
-        if any(text.strip() for text in found):
-            versions.append((child.media_type == "text/plain", found))
-    versions.sort(key=lambda version: not version[0])
-    if versions:
-        texts.extend(versions[0][1])
+        _collect(data, child, found, notes, room)
+        if not chosen and any(text.strip() for text in found):
+            chosen = found
+    texts.extend(chosen)
 
 
 def _is_text(part: Part) -> bool:
@@ -106,8 +111,9 @@ def _is_text(part: Part) -> bool:
     return part.media_type in {"text/plain", "text/html"} and not disposition.startswith("attachment")
 
 
-def _text(data: bytes, part: Part, caps: Caps) -> str:
-    encoded = data[part.start : min(part.end, part.start + caps.text_bytes)]
+def _text(data: bytes, part: Part, room: _Room) -> str:
+    encoded = data[part.start : min(part.end, part.start + room.left)]
+    room.left -= len(encoded)
     encoding = (part.headers.first("content-transfer-encoding") or "").strip().lower()
     charset = part.headers.typed().get_param("charset")
     name = charset[2] if isinstance(charset, tuple) else charset

@@ -114,7 +114,7 @@ class Mailbox:
             await self._protocol.capability(limit_s)
 
     def _login_refused(self, refused: Refused, username: str) -> ChannelError:
-        said = refused.text
+        said = refused.text.rstrip(".")
         if any(response_code(said.encode(), code) is not None for code in _NOT_NOW):
             return ChannelUnavailable(f"the mail server lets nobody in at the moment: {said}")
         if response_code(said.encode(), "PRIVACYREQUIRED") is not None or refused.result == "BAD":

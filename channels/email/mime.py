@@ -61,7 +61,7 @@ class Caps:
     parts: int = 200
     depth: int = 20
     text_bytes: int = 1_000_000
-    """Of one text part, before decoding; the rest of it is left out."""
+    """Of all text parts together, before decoding; the rest is left out. More than anybody is shown."""
     texts: int = 20
 
 

@@ -201,7 +201,10 @@ class Submitter:
         if unclear is not None:
             return unclear
         if isinstance(exc, _LINK_TROUBLE):
-            return ChannelUnavailable(f"no connection to the mail server {self._where} ({step.value}): {exc}")
+            hint = "; do host, port and security belong together?" if step is _Step.CONNECT else ""
+            return ChannelUnavailable(
+                f"no connection to the mail server {self._where} ({step.value}): {exc}{hint}"
+            )
         # Bare exceptions: the server lacks STARTTLS or AUTH, or every way to log in that we know.
         return ChannelMisconfigured(f"the mail server {self._where} cannot be used like this: {exc}")
 

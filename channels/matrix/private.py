@@ -236,6 +236,10 @@ async def _within(limit_s: float, call: Any) -> Answer:
         raise LinkBroken("the server did not answer in time", maybe_taken=True) from error
     except _TooLarge as error:
         raise LinkBroken("the answer is too large to be read", maybe_taken=True) from error
+    except aiohttp.ClientResponseError as error:
+        raise LinkBroken(
+            "what answers there is no HTTP server; is the port right?", maybe_taken=True
+        ) from error
     except (aiohttp.ClientError, OSError) as error:
         raise LinkBroken(f"the connection broke: {type(error).__name__}", maybe_taken=True) from error
     except RuntimeError as error:

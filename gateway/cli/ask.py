@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.control_client import ControlClient, DaemonGone
 from gateway.errors import AlreadyRunning, ConfigInvalid, NotFound
@@ -20,7 +20,14 @@ from gateway.lock import hold_home, holder_of
 
 __all__ = ["Asker"]
 
+if TYPE_CHECKING:
+    from agent_core.ports import Clock
+    from agent_core.storage.jsonl import JsonlMemory
+    from gateway.settings import Settings
+    from gateway.upkeep import UpkeepAtRest
+
 _STARTING_LIMIT_S = 10.0
+_ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
 
 
 class Asker:
@@ -58,38 +65,51 @@ class Asker:
 
     def _directly(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if not self._home.database.exists():
-            raise NotFound(f"there is nothing in {self._home.root} yet; `squidbot run` makes it")
-        workspace = self._workspace(needed=name.startswith("memory"))
+            raise NotFound(
+                f"there is nothing in {self._home.root} yet: is it the right home (--home, SQUIDBOT_HOME)? "
+                "The first `squidbot run` or `squidbot chat` fills it"
+            )
+        settings = self._settings(needed=name.startswith("memory"))
         import anyio  # noqa: PLC0415 - a question to the daemon needs no event loop
 
         from gateway.home import open_home  # noqa: PLC0415
 
         home = open_home(self._home.root)
         with hold_home(home, purpose="command"):
-            return anyio.run(_call, home, workspace, name, arguments)
+            return anyio.run(_call, home, settings, name, arguments)
 
-    def _workspace(self, *, needed: bool) -> Path:
+    def _settings(self, *, needed: bool) -> Settings:
         from gateway.settings import Settings, load_settings  # noqa: PLC0415
 
         try:
-            settings = load_settings(self._config, missing_ok=True)
+            return load_settings(self._config, missing_ok=True)
         except ConfigInvalid:
             if needed:
                 raise
-            settings = Settings()
-        return self._home.path(settings.agents.workspace)
+            return Settings()
 
 
-async def _call(home: Home, workspace: Path, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
     from gateway.clock import SystemClock  # noqa: PLC0415
     from gateway.operations import Operations  # noqa: PLC0415
     from gateway.work.sqlite import SqliteWorkStore  # noqa: PLC0415
 
     clock = SystemClock()
+    memory = JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))
     async with AsyncExitStack() as stack:
         store = await SqliteWorkStore.open(home.database, clock=clock)
         stack.push_async_callback(store.aclose)
-        return await Operations(store, JsonlMemory(home.root, clock=clock, workspace=workspace)).call(
-            name, arguments
-        )
+        upkeep = _upkeep(home, settings, memory, clock) if name in _ABOUT_SESSIONS else None
+        return await Operations(store, memory, upkeep=upkeep).call(name, arguments)
+
+
+def _upkeep(home: Home, settings: Settings, memory: JsonlMemory, clock: Clock) -> UpkeepAtRest:
+    from agent_core.llm.build import build_models  # noqa: PLC0415
+    from agent_core.skills import BUNDLED_SKILLS, SkillsLoader  # noqa: PLC0415
+    from agent_core.storage.search_index import SearchIndex  # noqa: PLC0415
+    from gateway.upkeep import UpkeepAtRest, memory_manager  # noqa: PLC0415
+
+    skills = SkillsLoader(BUNDLED_SKILLS, home.path(settings.agents.workspace) / "skills")
+    manager = memory_manager(settings, memory, skills, build_models(settings.llm, clock))
+    return UpkeepAtRest(manager, SearchIndex(home.root / "search.db", memory.layout))

@@ -115,8 +115,23 @@ def status(*, where: Where = _HERE, as_json: _Json = False) -> int:
     """Show the channels, the queue, and what is stuck."""
     from gateway.cli import show
 
-    report = _ask(where, "status")
+    report = _ask(where, "status", reasons=True)
     _print(as_json, report, show.status(report))
+    return 0
+
+
+@app.command
+def usage(*, days: int = 30, where: Where = _HERE, as_json: _Json = False) -> int:
+    """
+    Show what was spent on models, by purpose and by day.
+
+    Args:
+        days: So many days back.
+    """
+    from gateway.cli import show
+
+    answer = _ask(where, "usage", days=days)
+    _print(as_json, answer, show.usage(answer))
     return 0
 
 
@@ -222,7 +237,7 @@ def sessions_list(*, limit: int = 200, where: Where = _HERE, as_json: _Json = Fa
 @sessions.command(name="show")
 def sessions_show(session: str, /, *, limit: int = 20, where: Where = _HERE, as_json: _Json = False) -> int:
     """
-    Show the newest messages of a conversation, its summary, and what waits in it.
+    Show the newest messages of a conversation, its summary, what its next prompt holds, and what waits.
 
     Args:
         session: Its name, as the list shows it.
@@ -249,6 +264,16 @@ def sessions_export(session: str, /, *, output: Path | None = None, where: Where
     count = export_session(_asker(where).call, session, output)
     if output is not None:
         print(f"{count} messages written to {output}")
+    return 0
+
+
+@sessions.command(name="reindex")
+def sessions_reindex(*, where: Where = _HERE, as_json: _Json = False) -> int:
+    """Make the index, in which the assistant searches what was said, anew from the histories."""
+    from gateway.cli import show
+
+    answer = _ask(where, "sessions_reindex")
+    _print(as_json, answer, show.reindexed(answer))
     return 0
 
 
@@ -293,6 +318,30 @@ def memory_history(scope: _Scope = "owner", /, *, where: Where = _HERE, as_json:
 
     answer = _ask(where, "memory_history", scope=scope)
     _print(as_json, answer, show.memory_versions(answer))
+    return 0
+
+
+@memory.command(name="diff")
+def memory_diff(
+    scope: _Scope = "owner",
+    /,
+    *,
+    older: int | None = None,
+    newer: int | None = None,
+    where: Where = _HERE,
+    as_json: _Json = False,
+) -> int:
+    """
+    Show what changed between two versions of a memory document.
+
+    Args:
+        older: The one version (default: the one before the other).
+        newer: The other one (default: the current one).
+    """
+    from gateway.cli import show
+
+    answer = _ask(where, "memory_diff", scope=scope, older=older, newer=newer)
+    _print(as_json, answer, show.memory_diff(answer))
     return 0
 
 

@@ -8,9 +8,22 @@ from typing import Any
 
 from gateway.plain import plain_line, plain_text
 
-__all__ = ["duration", "inbox_row", "inbox_rows", "memory_versions", "session", "sessions", "status", "table"]
+__all__ = [
+    "duration",
+    "inbox_row",
+    "inbox_rows",
+    "memory_diff",
+    "memory_versions",
+    "reindexed",
+    "session",
+    "sessions",
+    "status",
+    "table",
+    "usage",
+]
 
 _WIDEST = 60
+_LONGEST_REASON = 200
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -57,10 +70,15 @@ def status(report: Mapping[str, Any]) -> str:
         lines.append(f"the oldest message without an answer is {duration(work['oldest_unanswered_s'])} old")
     if work.get("oldest_unsent_s") is not None:
         lines.append(f"the oldest answer that is not sent is {duration(work['oldest_unsent_s'])} old")
-    stuck = report.get("stuck") or []
-    if stuck:
-        lines.append("needs you (squidbot inbox show|retry|drop ID):")
-        lines += [f"  {one['inbox'] or '-'}  {one['channel']}: {one['what']}" for one in stuck]
+    lines += _models(report.get("models") or {})
+    for head, found in (
+        ("is tried again:", report.get("trying") or []),
+        ("needs you (squidbot inbox show|retry|drop ID):", report.get("stuck") or []),
+    ):
+        lines += [head] if found else []
+        for one in found:
+            why = f": {_short(one['why'])}" if one.get("why") else ""
+            lines.append(f"  {one['inbox'] or '-'}  {one['channel']}: {one['what']}{why}")
     return "\n".join(lines)
 
 
@@ -125,15 +143,64 @@ def sessions(answer: Mapping[str, Any]) -> str:
 def session(answer: Mapping[str, Any]) -> str:
     """`Operations.sessions_show`."""
     lines = [f"{plain_line(answer['session'])}: {answer['messages']} messages"]
+    condensed = answer.get("cursor") or 0
+    if condensed:
+        lines.append(f"  condensed  {condensed}, not yet {answer['unconsolidated']}")
+    if answer.get("scope"):
+        lines.append(f"  scope      {plain_line(answer['scope'])}")
+    if answer.get("prompt"):
+        lines.append(f"  prompt     {_prompt(answer['prompt'])}")
+    if answer.get("trouble"):
+        trouble = answer["trouble"]
+        said = f"failed {trouble['failures']} times, again in {duration(trouble['next_try_in_s'])}"
+        lines.append(f"  condensing {said}: {plain_line(trouble['error'])}")
     if answer["summary"]:
         lines += ["", "summary of what is no longer in the prompt:", plain_text(answer["summary"])]
     for message in answer["newest"]:
         who = message.get("sender") or message["role"]
         when = f" {_time(message['timestamp'])}" if message.get("timestamp") else ""
         lines += ["", f"{plain_line(who)}{when}", plain_text(message["content"])]
+    if answer["messages"] and not answer["newest"]:
+        lines += ["", "nothing since it began anew; squidbot sessions export has all of it"]
     if answer["waiting"]:
         lines += ["", "waiting:", inbox_rows(answer["waiting"])]
     return "\n".join(lines)
+
+
+def _prompt(prompt: Mapping[str, Any]) -> str:
+    """What the next prompt would hold."""
+    parts = ", ".join(f"{name} {tokens}" for name, tokens in prompt["tokens"].items() if tokens)
+    left = f", {prompt['left_out']} messages do not fit" if prompt["left_out"] else ""
+    total = f"about {prompt['total_tokens']} of {prompt['limit_tokens']} tokens ({parts})"
+    return f"{total}, {prompt['messages']} messages{left}"
+
+
+def reindexed(answer: Mapping[str, Any]) -> str:
+    """`Operations.sessions_reindex`."""
+    state = "everything can be searched" if answer["complete"] else "the rest follows in the background"
+    return f"{answer['messages']} messages of {answer['sessions']} sessions are in the index; {state}"
+
+
+def usage(answer: Mapping[str, Any]) -> str:
+    """`Operations.usage`."""
+    if not answer["rows"]:
+        return f"nothing was spent in the last {answer['days']} days"
+
+    def cells(one: Mapping[str, Any]) -> tuple[object, ...]:
+        cost = "-" if one["cost_usd"] is None else f"{one['cost_usd']:.4f}"
+        return one["calls"], one["prompt_tokens"], one["completion_tokens"], cost
+
+    numbers = ("CALLS", "READ", "WRITTEN", "USD")
+    by_purpose = [(purpose, *cells(one)) for purpose, one in answer["by_purpose"].items()]
+    by_day = [(one["day"], one["purpose"], one["model"] or "-", *cells(one)) for one in answer["rows"]]
+    return "\n\n".join(
+        (table(("PURPOSE", *numbers), by_purpose), table(("DAY", "PURPOSE", "MODEL", *numbers), by_day))
+    )
+
+
+def memory_diff(answer: Mapping[str, Any]) -> str:
+    """`Operations.memory_diff`."""
+    return "\n".join(plain_line(line) for line in answer["diff"]) or "nothing changed"
 
 
 def memory_versions(answer: Mapping[str, Any]) -> str:
@@ -148,8 +215,27 @@ def memory_versions(answer: Mapping[str, Any]) -> str:
         lines.append(f"version {one['version']}, {_time(one['written_at'])}{plain_line(where)}")
         lines += [f"  - {plain_line(line)}" for line in before if line not in now]
         lines += [f"  + {plain_line(line)}" for line in now if line not in before]
+        if now == before:
+            lines.append("  the same text again")
         before = now
     return "\n".join(lines)
+
+
+def _models(pools: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Each pool with its models; a model that fails with what it says."""
+    lines = []
+    for pool, members in pools.items():
+        lines.append(f"models     {pool}: {', '.join(plain_line(str(one['name'])) for one in members)}")
+        for one in members:
+            if one["error"]:
+                again = f"; asked again in {duration(one['cooling_s'])}" if one["cooling_s"] else ""
+                lines.append(f"  {plain_line(str(one['name']))} fails: {_short(one['error'])}{again}")
+    return lines
+
+
+def _short(text: str) -> str:
+    line = plain_line(" ".join(text.split()))
+    return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

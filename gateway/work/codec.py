@@ -4,6 +4,9 @@ Rows of ``gateway.db`` and the objects of the port, both ways. No SQL beyond lis
 A text from the network may hold half of a surrogate pair, which is no Unicode and cannot be stored; it is
 replaced by the replacement character rather than refused, because a message that cannot be accepted would
 come again for ever.
+
+A payload that cannot be read (a disk has its ways) is one message, and must not be the last: what is left is
+a message that says so, and it goes its way like any other.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+import structlog
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from agent_core.messages import InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
@@ -33,6 +37,7 @@ __all__ = [
     "load_json",
     "new_outbox",
     "outbox_row",
+    "session_or_none",
     "step_of",
     "stripped",
     "to_json",
@@ -49,6 +54,9 @@ OUTBOX = (
     "error, created_at"
 )
 _ERROR_CHARS = 2000
+_DAMAGED_QUESTION = "[This message was damaged on the disk and cannot be read any more.]"
+_DAMAGED_ANSWER = "Sorry, my answer was damaged on the disk before I could send it. Please ask me again."
+_log = structlog.get_logger(__name__)
 
 
 def instant(seconds: float) -> datetime:
@@ -99,20 +107,48 @@ def stripped(message: InboundMessage) -> InboundMessage:
     return message.model_copy(update={"text": "", "context": {}, "attachments": ()})
 
 
+_Payload = TypeVar("_Payload", bound=BaseModel)
+
+
+def _read_or_none(model: type[_Payload], payload: str | None, row_id: int) -> _Payload | None:
+    if payload is None:
+        return None
+    try:
+        return model.model_validate_json(payload)
+    except ValidationError:
+        _log.error("store.row_damaged", row=row_id, kind=model.__name__)
+        return None
+
+
+def _session(text: str, channel: str) -> SessionKey:
+    try:
+        return SessionKey.parse(text)
+    except ValueError:
+        return SessionKey(channel or "damaged", "damaged")
+
+
+def session_or_none(text: str) -> SessionKey | None:
+    """The session of a row, None if its name is damaged."""
+    try:
+        return SessionKey.parse(text)
+    except ValueError:
+        _log.error("store.session_damaged", session=text[:200])
+        return None
+
+
 def inbox_row(raw: Raw) -> InboxRow:
-    """A row of ``SELECT {INBOX}``; of a forgotten message its keys are left."""
+    """A row of ``SELECT {INBOX}``; of a forgotten or damaged message its keys are left."""
     row_id, channel, account, native_id, session, kind, payload, state = raw[:8]
     attempts, deferrals, accepted_at, turn, error, next_at = raw[8:14]
-    if payload is not None:
-        message = InboundMessage.model_validate_json(payload)
-    else:
+    message = _read_or_none(InboundMessage, payload, row_id)
+    if message is None:
         message = InboundMessage(
             channel=channel,
             account=account,
             native_id=native_id,
-            session=SessionKey.parse(session),
+            session=_session(session, channel),
             sender=Sender(address=""),
-            text="",
+            text="" if payload is None else _DAMAGED_QUESTION,
             received_at=instant(accepted_at),
             kind=kind,
         )
@@ -130,20 +166,19 @@ def inbox_row(raw: Raw) -> InboxRow:
 
 
 def outbox_row(raw: Raw) -> OutboxRow:
-    """A row of ``SELECT {OUTBOX}``; of a forgotten message its keys are left."""
+    """A row of ``SELECT {OUTBOX}``; of a forgotten or damaged message its keys are left."""
     row_id, inbox_id, key, channel, account, session, payload, state = raw[:8]
     attempts, uncertain_at, provider_id, error, created_at = raw[8:13]
-    if payload is not None:
-        message = OutboundMessage.model_validate_json(payload)
-    else:
+    message = _read_or_none(OutboundMessage, payload, row_id)
+    if message is None:
         message = OutboundMessage(
             id=key,
             channel=channel,
             account=account,
-            session=SessionKey.parse(session),
-            text="",
+            session=_session(session, channel),
+            text="" if payload is None else _DAMAGED_ANSWER,
             created_at=instant(created_at),
-            kind=OutboundKind.NOTICE,
+            kind=OutboundKind.NOTICE if payload is None else OutboundKind.APOLOGY,
         )
     return OutboxRow(
         id=row_id,
@@ -186,10 +221,11 @@ def new_outbox(
     return made
 
 
-def journal_line(raw: Raw) -> JournalLine:
-    """A row of ``SELECT id, session, line FROM history_journal``."""
+def journal_line(raw: Raw) -> JournalLine | None:
+    """A row of ``SELECT id, session, line FROM history_journal``; None if it is damaged."""
     row_id, session, line = raw
-    return JournalLine(row_id, SessionKey.parse(session), Message.model_validate_json(line))
+    key, message = session_or_none(session), _read_or_none(Message, line, row_id)
+    return None if key is None or message is None else JournalLine(row_id, key, message)
 
 
 def step_of(raw: Raw) -> Step:

@@ -12,7 +12,7 @@ from functools import partial
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.work import care, leases, turns
-from gateway.work.codec import inbox_row, instant, outbox_row
+from gateway.work.codec import inbox_row, instant, outbox_row, session_or_none
 from gateway.work.part import Part
 from gateway.work.port import InboxRow, OutboxRow, StoreStats, UsageRow
 from gateway.work.states import InboxState, OutboxState
@@ -33,7 +33,7 @@ class Looking(Part):
         """Sessions with something to do, and in how many seconds their head is due."""
         now = self._now()
         found = await self._reader.call("open_sessions", lambda db: care.open_sessions(db, now))
-        return [(SessionKey.parse(session), due_s) for session, due_s in found]
+        return [(key, due_s) for text, due_s in found if (key := session_or_none(text)) is not None]
 
     async def inbox(
         self, *, states: Sequence[InboxState] = (), session: SessionKey | None = None, limit: int = 50

@@ -199,7 +199,7 @@ class Taking(Part):
         where, arguments = ("", ()) if session is None else (" WHERE session = ?", (str(session),))
         query = f"SELECT id, session, line FROM history_journal{where} ORDER BY id"
         raws = await self._reader.call("journal", lambda db: db.execute(query, arguments).fetchall())
-        return [journal_line(raw) for raw in raws]
+        return [line for line in map(journal_line, raws) if line is not None]
 
     async def journal_done(self, ids: Sequence[int]) -> None:
         """These lines are durable in their files."""

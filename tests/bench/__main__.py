@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("ready", "size", "overhead", "throughput", "request", "matrix", "mail")
+NAMES = ("ready", "size", "overhead", "throughput", "request", "matrix", "mail", "memory", "recall")
 
 
 def main() -> int:

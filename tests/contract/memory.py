@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import anyio
 import pytest
 
-from agent_core.errors import MemoryConflict
+from agent_core.errors import CursorMoved, MemoryConflict
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryDocument, MemoryScope, Message, ScopeKind, ToolCall
 from agent_core.ports import MemoryPort
@@ -71,7 +71,7 @@ class MemoryContract:
             line(0, "zero\nlines \u2028 and \x00 and 🦑"),
             Message(role="assistant", content="", id="0.1", timestamp=AT, tool_calls=(call,)),
             Message(role="tool", content="found", id="0.2", timestamp=AT, tool_call_id="c1"),
-            line(2),
+            line(2).model_copy(update={"scope": "person:@bob:hs.test"}),
         ]
         await memory.append_message(SESSION, said[0])
         await memory.append_message(SESSION, *said[1:])
@@ -210,6 +210,39 @@ class MemoryContract:
         page = await memory.load_segment(SESSION, start=5, max_messages=2)
         assert (texts(page.messages), page.positions) == (["message 5", "message 6"], (5, 6))
         assert (page.total, page.unconsolidated, page.cursor, page.complete) == (10, 5, 5, False)
+
+    async def test_a_segment_has_a_limit_of_characters(self, memory: MemoryPort) -> None:
+        """The oldest messages within it, at least one, and the rest is told to be there."""
+        await memory.append_message(SESSION, *[line(number, "x" * 100) for number in range(10)])
+
+        page = await memory.load_segment(SESSION, start=2, max_messages=9, max_chars=300)
+        assert (page.positions, page.complete) == ((2, 3), False)
+        page = await memory.load_segment(SESSION, start=2, max_messages=9, max_chars=0)
+        assert (page.positions, page.complete) == ((2,), False)
+        page = await memory.load_segment(SESSION, start=9, max_messages=9, max_chars=0)
+        assert (page.positions, page.complete) == ((9,), True)
+
+    async def test_history_and_summary_are_of_one_moment(self, memory: MemoryPort) -> None:
+        """What is read of a history brings the summary of what is before the cursor."""
+        await memory.append_message(SESSION, *[line(number) for number in range(4)])
+        assert (await memory.load_history(SESSION)).summary == ""
+        await memory.save_consolidation(SESSION, summary="they met", cursor=2)
+
+        assert (await memory.load_history(SESSION, max_messages=1)).summary == "they met"
+        assert (await memory.load_segment(SESSION, start=0, max_messages=1)).summary == "they met"
+
+    async def test_a_summary_of_what_is_condensed_already_is_refused(self, memory: MemoryPort) -> None:
+        """With a base that is not the cursor nothing changes: two that condense at once do not both count."""
+        await memory.append_message(SESSION, *[line(number) for number in range(6)])
+        await memory.save_consolidation(SESSION, summary="one", cursor=2, base_cursor=0)
+
+        for base in (0, 1, 3):
+            with pytest.raises(CursorMoved):
+                await memory.save_consolidation(SESSION, summary="two", cursor=4, base_cursor=base)
+        assert await memory.load_session_summary(SESSION) == "one"
+        assert await memory.load_consolidated_cursor(SESSION) == 2
+        await memory.save_consolidation(SESSION, summary="two", cursor=4, base_cursor=2)
+        assert await memory.load_consolidated_cursor(SESSION) == 4
 
     # ── memory documents ──
 

@@ -38,6 +38,7 @@ MESSAGES = st.builds(
     id=st.none() | HOSTILE,
     turn=st.none() | HOSTILE,
     sender=st.none() | HOSTILE,
+    scope=st.none() | HOSTILE,
     timestamp=st.datetimes(
         timezones=st.just(UTC),
         min_value=datetime(1970, 1, 2),  # noqa: DTZ001 (the zone is put on by hypothesis)

@@ -48,6 +48,15 @@ def test_consolidation_defaults() -> None:
     assert settings.agents.consolidation_pool == ""
 
 
+@pytest.mark.parametrize("threshold", [1, 2, 3, 100_000])
+def test_small_thresholds_are_allowed(threshold: int) -> None:
+    """From one message on; nought is none."""
+    agents = Settings.model_validate({"agents": {"consolidation_threshold": threshold}}).agents
+    assert (agents.consolidation_threshold, agents.consolidation_tokens) == (threshold, 12_000)
+    with pytest.raises(ValueError, match="consolidation_threshold"):
+        Settings.model_validate({"agents": {"consolidation_threshold": 0}})
+
+
 async def test_consolidation_not_triggered_below_threshold(storage: InMemoryMemory) -> None:
     """Up to the threshold nothing is condensed and no model is asked."""
     llm = ScriptedLLM("Summary: talked about nothing.")

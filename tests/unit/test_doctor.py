@@ -7,7 +7,7 @@ import pytest
 
 from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, LinkState, Redelivery
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.doctor import Report, Verdict, check, check_channel
+from gateway.doctor import Report, Verdict, _report_running, check, check_channel
 from gateway.home import Home
 
 
@@ -101,6 +101,27 @@ class TestWhole:
         assert report.exit_code == 1
         assert "failed   matrix: " in report.as_text()
         assert report.as_dict()["ok"] is False
+
+    def test_a_running_daemon_also_says_how_its_models_are(self):
+        """A pool without a model that answers is a failure, one with a spare is not."""
+
+        def member(name, error=""):
+            return {"name": name, "error": error, "answers": 2}
+
+        pools = {
+            "fine": [member("a")],
+            "spare": [member("a", "401"), member("b")],
+            "gone": [member("a", "401")],
+        }
+        report = Report()
+        _report_running(report, {"pid": 1, "channels": {}, "models": pools})
+        assert [(one.part, one.verdict.value) for one in report.findings] == [
+            ("daemon", "ok"),
+            ("model pool fine", "ok"),
+            ("model pool spare", "warning"),
+            ("model pool gone", "failed"),
+        ]
+        assert report.exit_code == 1
 
     def test_several_lines_stay_together(self):
         """The list of a broken configuration is indented under its part."""

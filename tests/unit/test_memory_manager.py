@@ -15,7 +15,8 @@ from agent_core.models import MemoryScope, Message, ModelChunk, ScopeKind, Skill
 from agent_core.prompt import BASE_PROMPT, CUT_NOTE, turn_facts
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage import InMemoryMemory, JsonlMemory
-from agent_core.tools import MemoryWriteTool, ReadSkillTool, ToolRegistry, definition_of
+from agent_core.storage.search_index import SearchIndex
+from agent_core.tools import MemoryWriteTool, ReadSkillTool, SearchHistoryTool, ToolRegistry, definition_of
 from tests.clock import EPOCH, ManualClock
 
 S = "terminal/local"
@@ -235,7 +236,7 @@ async def test_persist_exchange_keeps_a_pair_once(storage: InMemoryMemory) -> No
     """Question and answer are appended in order; with a turn a repetition changes nothing."""
     manager = MemoryManager(storage)
     for _ in range(2):
-        await manager.persist_exchange(S, "hello", "hi", turn="7", sender="local", at=EPOCH)
+        await manager.persist_exchange(S, "hello", "hi", turn="7", sender="local", at=EPOCH, scope=OWNER)
 
     user, assistant = (await storage.load_history(S)).messages
     assert (user.role, user.content, user.id, user.turn, user.sender, user.timestamp) == (
@@ -247,6 +248,7 @@ async def test_persist_exchange_keeps_a_pair_once(storage: InMemoryMemory) -> No
         EPOCH,
     )
     assert (assistant.role, assistant.content, assistant.id) == ("assistant", "hi", "7.1")
+    assert (user.scope, assistant.scope, assistant.turn) == ("owner", "owner", "7")
     await manager.persist_exchange(S, "hello", "hi")
     await manager.persist_exchange(S, "hello", "hi")
     assert (await storage.load_history(S)).total == 6
@@ -271,7 +273,10 @@ async def test_the_first_request_is_under_six_kilobytes(tmp_path: Path) -> None:
     skills = SkillsLoader(BUNDLED_SKILLS, tmp_path / "workspace" / "skills")
     registry = ToolRegistry()
     registry.register(ReadSkillTool(skills))
-    tools = [*registry.get_definitions(), definition_of(MemoryWriteTool(storage, S))]
+    search = SearchHistoryTool(
+        SearchIndex(tmp_path / "search.db", storage.layout), S, scope=OWNER, clock=ManualClock()
+    )
+    tools = [*registry.get_definitions(), definition_of(MemoryWriteTool(storage, S)), definition_of(search)]
 
     built = await MemoryManager(storage, skills=skills, llm=SilentModel()).build_messages(
         S,

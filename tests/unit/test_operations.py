@@ -232,8 +232,16 @@ class TestStatus:
         report = await bench.ask.status()
         assert report["running"] is False
         assert report["work"]["inbox"]["dead"] == 1
-        assert report["stuck"] == [{"what": "not answered", "inbox": row, "channel": "matrix"}]
+        assert report["stuck"] == [{"what": "not answered", "inbox": row, "channel": "matrix", "why": None}]
         assert "alice" not in json.dumps(report) and "private" not in json.dumps(report)
+
+    async def test_the_reasons_are_told_to_who_asks_for_them(self, bench):
+        """Why it is stuck, and what is only waiting for another try."""
+        row = await bench.dead(1)
+        report = await bench.ask.status(reasons=True)
+        why = (await bench.ask.inbox_show(row))["row"]["error"]
+        assert why and report["stuck"][0]["why"] == why
+        assert report["trying"] == []
 
     async def test_the_daemons_own_report_is_part_of_it(self, home, bench):
         """What only the daemon knows comes through."""

@@ -310,6 +310,7 @@ class TestYaml:
             ("just text", 'must consist of "key: value" lines'),
             ("a: *b", "undefined alias"),
             ("a: b: c", "bad YAML"),
+            ("a: @b:c", "put the text in quotes"),
             ("'a", "bad YAML"),
             ("a: 1\n---\nb: 2", "bad YAML"),
             ("? [a]\n: b", "a key must be plain text"),

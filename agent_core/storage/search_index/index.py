@@ -39,6 +39,7 @@ from agent_core.storage.search_index.text import Query, parse_query
 __all__ = ["SearchIndex"]
 
 _BATCH_LINES = 400
+_BETWEEN_BATCHES_S = 0.005
 _SHORTEST_BEGINNING = 3
 
 log = structlog.get_logger(__name__)
@@ -158,6 +159,7 @@ class SearchIndex:
             if not more:
                 self._behind.discard(session_id)
                 return True
+            await anyio.sleep(_BETWEEN_BATCHES_S)
 
     async def rebuild(self) -> dict[str, Any]:
         """Begin anew and read all histories. Returns how many sessions and messages can be searched."""

@@ -1,0 +1,121 @@
+"""The demo's conversation, with servers and daemon played by a double."""
+
+from __future__ import annotations
+
+from email.message import EmailMessage
+from types import SimpleNamespace
+
+import pytest
+
+from devservers.errors import RequestFailed, WaitedInVain
+from devservers.matrix_peer import RoomEvent
+from gateway.demo_talk import TOUR, _Talk, converse
+
+
+class Alice:
+    """A peer whose room is written by the test."""
+
+    def __init__(self):
+        self.sent, self.pending, self.interrupt, self.refuse = [], [], False, False
+
+    def say(self, text):
+        self.pending.append(RoomEvent("!r", f"${text}", "m.room.message", "@bot:hs.test", {"body": text}))
+
+    def send(self, room, text):
+        if self.refuse:
+            raise RequestFailed(500, "M_UNKNOWN", "broken")
+        self.sent.append(text)
+        if not self.interrupt:
+            self.say(f"re: {text}")
+
+    def sync(self, timeout_s):
+        pass
+
+    def wait_for_event(self, predicate, timeout_s):
+        if self.interrupt:
+            self.interrupt = False
+            raise KeyboardInterrupt
+        for event in self.pending:
+            if predicate(event):
+                self.pending.remove(event)
+                return event
+        raise WaitedInVain("nothing")
+
+
+class Double:
+    def __init__(self):
+        self.alice, self.room, self.kills = Alice(), "!r", 0
+        self.synapse = SimpleNamespace(server_name="hs.test")
+        self.daemon = SimpleNamespace(log_tail=lambda lines: "the log")
+        answer = EmailMessage()
+        answer["From"], answer["Subject"] = "bot", "Re"
+        answer.set_content("by mail")
+        self.mail = SimpleNamespace(address=lambda user: user, peer=lambda user: self.peer)
+        self.peer = SimpleNamespace(send=lambda *_: "<1>", wait_for=lambda *_: answer)
+
+    def status(self):
+        return {"channels": {"matrix": {"state": "up"}}, "work": {"inbox": {"settled": 1}, "outbox": {}}}
+
+    def kill_daemon(self):
+        self.kills += 1
+
+    def wait_until_ready(self, say):
+        pass
+
+
+@pytest.fixture
+def demo():
+    double = Double()
+    # The bot's own joining is no answer.
+    double.alice.pending.append(RoomEvent("!r", "$j", "m.room.member", "@bot:hs.test", {}))
+    return double
+
+
+def test_after_an_interruption_each_answer_still_stands_under_its_question(demo, capsys):
+    """The late answer does not make every later one late."""
+    talk = _Talk(demo, typing=False)
+    demo.alice.interrupt = True
+    with pytest.raises(KeyboardInterrupt):
+        talk.read_out(["one"])
+    demo.alice.say("re: one")
+    assert talk.read_out(["two"]) == 0
+    assert talk.read_out(["three"]) == 0
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines() if ">" in line]
+    assert shown == [
+        "alice> one",
+        "alice> two",
+        "bot> re: one",
+        "bot> re: two",
+        "alice> three",
+        "bot> re: three",
+    ]
+
+
+def test_an_empty_line_shows_what_has_come_late(demo, capsys):
+    """Without asking anything."""
+    talk = _Talk(demo, typing=False)
+    demo.alice.interrupt = True
+    with pytest.raises(KeyboardInterrupt):
+        talk.read_out(["one"])
+    demo.alice.say("re: one")
+    talk.read_out([""])
+    assert "bot> re: one" in capsys.readouterr().out
+    assert demo.alice.sent == ["one"]
+
+
+def test_trouble_is_told_with_the_end_of_the_log_and_the_talk_goes_on(demo, capsys):
+    """The exit code remembers it."""
+    demo.alice.refuse = True
+    talk = _Talk(demo, typing=False)
+    assert talk.read_out(["hello", "/status", "/kill"]) == 1
+    told = capsys.readouterr().out
+    assert "M_UNKNOWN" in told and "the log" in told
+    assert "matrix     up" in told
+    assert demo.kills == 1
+
+
+def test_the_tour_is_taken_when_it_is_wished_for_whatever_the_standard_input_has(demo, capsys):
+    """`--tour` never waits for input."""
+    assert converse(demo, tour=True) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix("alice> ") for line in lines if line.startswith("alice> ")] == list(TOUR)
