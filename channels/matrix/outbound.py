@@ -20,11 +20,21 @@ from agent_core.messages import OutboundKind, OutboundMessage
 from channels.markup import to_html
 from channels.matrix.rooms import JsonObject, object_of
 
-__all__ = ["MARK", "MAX_CONTENT_BYTES", "build_content", "is_ours", "size_of", "transaction_id"]
+__all__ = [
+    "MARK",
+    "MAX_CONTENT_BYTES",
+    "MAX_SECRET_BYTES",
+    "build_content",
+    "is_ours",
+    "size_of",
+    "transaction_id",
+]
 
 MARK = "org.squidbot.message"
 MAX_CONTENT_BYTES = 60_000
 """An event may have 65,536 bytes, of which signatures, hashes and ids need some."""
+MAX_SECRET_BYTES = 45_000
+"""The same before encryption, which makes four bytes of three."""
 
 _EVENT_ID = re.compile(r"\$[!-~]{1,254}")
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")

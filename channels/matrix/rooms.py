@@ -62,6 +62,8 @@ class Room:
     joined: set[str] = field(default_factory=set)
     """Members of which it is known that they are there; with lazy loading not all of them."""
     names: dict[str, str] = field(default_factory=dict)
+    revision: int = 0
+    """Another one whenever there may be other members than before."""
     join_rule: str = "invite"
     visibility: str = "shared"
 
@@ -104,6 +106,8 @@ class Room:
         self.member_count = count
 
     def _member(self, user_id: str, content: JsonObject) -> None:
+        if content.get("membership") != "join" or user_id not in self.joined:
+            self.revision += 1
         if content.get("membership") != "join":
             self.joined.discard(user_id)
             self.names.pop(user_id, None)

@@ -9,8 +9,8 @@ goes out from, or than `KEYS_KEPT_S`, may have been taken before, so the room is
 A private answer is for one person. While it was thought about, or waited for a server, somebody else may
 have come into the room: then a sentence that says so is sent in its place.
 
-Plain text never goes into an encrypted room. What the sync loop knows decides; when it is not current, or
-does not know the room, the server is asked.
+Plain text never goes into an encrypted room: what goes there is encrypted, or not sent. What the sync loop
+knows decides; when it is not current, or does not know the room, the server is asked.
 
 What an answer means: only the homeserver's own refusal (an ``errcode``) is final. A broken connection, a 5xx
 or a foreign page after the request had left means that nobody knows.
@@ -19,6 +19,7 @@ or a foreign page after the request had left means that nobody knows.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -28,9 +29,19 @@ import structlog
 from agent_core.messages import OutboundKind, OutboundMessage
 from channels.base import ChannelError, ChannelUnavailable, DeliveryFailed, DeliveryUncertain, Receipt
 from channels.matrix.config import MatrixConfig
+from channels.matrix.crypto import Crypto
 from channels.matrix.gaps import members_of
-from channels.matrix.outbound import MAX_CONTENT_BYTES, build_content, is_ours, size_of, transaction_id
-from channels.matrix.rooms import Rooms
+from channels.matrix.key_requests import TokenRefused
+from channels.matrix.outbound import (
+    MARK,
+    MAX_CONTENT_BYTES,
+    MAX_SECRET_BYTES,
+    build_content,
+    is_ours,
+    size_of,
+    transaction_id,
+)
+from channels.matrix.rooms import Room, Rooms, object_of, text_of
 from channels.matrix.session import MAX_IN_A_ROW, Login
 from channels.matrix.wire import CLIENT, Answer, Credentials, Homeserver, LinkBroken, part, problem
 
@@ -66,6 +77,7 @@ class Sending:
         rooms: What is known about rooms.
         is_current: Whether ``rooms`` can be relied on at this moment.
         now: The wall clock, for the age of messages.
+        crypto: Encrypts; None: nothing is sent into encrypted rooms.
     """
 
     def __init__(
@@ -77,6 +89,7 @@ class Sending:
         *,
         is_current: Callable[[], bool],
         now: Callable[[], datetime],
+        crypto: Crypto | None = None,
     ) -> None:
         self._config = config
         self._homeserver = homeserver
@@ -84,6 +97,8 @@ class Sending:
         self._rooms = rooms
         self._is_current = is_current
         self._now = now
+        self._crypto = crypto
+        self._members: dict[str, tuple[Room, int, list[str]]] = {}
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         """Send one message; see `Channel.deliver`."""
@@ -104,20 +119,24 @@ class Sending:
         uncertain: Callable[[], Awaitable[None]],
     ) -> Receipt:
         room_id = message.session.conversation
-        await self._refuse_encrypted(room_id)
+        encrypted = await self._is_encrypted(room_id)
         content = self._content(message, overheard=await self._is_overheard(message))
         if self._key_may_be_forgotten(message, used):
             event_id = await self._find(message)
             if event_id is not None:
                 _log.info("matrix.message_found", room=room_id, event_id=event_id)
                 return Receipt(event_id)
-        path = f"{CLIENT}/rooms/{part(room_id)}/send/m.room.message/{part(transaction_id(message))}"
+        kind, content = await self._cover(room_id, "m.room.message", content, encrypted=encrypted)
+        if self._homeserver.credentials != used:
+            # Another device has other transaction ids: first look whether the message is there.
+            raise ChannelUnavailable("the login has changed meanwhile", retry_after_s=0.1)
+        path = f"{CLIENT}/rooms/{part(room_id)}/send/{kind}/{part(transaction_id(message))}"
         await uncertain()
         try:
             answer = await self._homeserver.request("PUT", path, content, timeout_s=_SEND_LIMIT_S)
         except LinkBroken as error:
-            kind = DeliveryUncertain if error.maybe_taken else ChannelUnavailable
-            raise kind(str(error)) from error
+            lost = DeliveryUncertain if error.maybe_taken else ChannelUnavailable
+            raise lost(str(error)) from error
         event_id = answer.body.get("event_id")
         if answer.good and isinstance(event_id, str):
             self._login.works()
@@ -160,21 +179,81 @@ class Sending:
         room.members(members)
         return self._rooms.is_overheard(room_id, partner)
 
-    async def _refuse_encrypted(self, room_id: str) -> None:
-        room = self._rooms.get(room_id)
-        encrypted = room is not None and room.encrypted
-        if not encrypted and (room is None or not self._is_current()):
-            answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/state/m.room.encryption")
-            if answer.status in (403, 404) and answer.errcode and answer.errcode != "M_NOT_FOUND":
-                raise _send_problem(answer)
-            if not answer.good and answer.errcode != "M_NOT_FOUND":
-                raise problem(answer)
-            encrypted = answer.good
-        if encrypted:
+    async def send_event(self, room_id: str, kind: str, content: Mapping[str, Any]) -> None:
+        """
+        Send some other event, once, encrypted if the room is.
+
+        Raises:
+            ChannelError: It was not sent, or nobody knows.
+        """
+        try:
+            encrypted = await self._is_encrypted(room_id)
+            kind, content = await self._cover(room_id, kind, content, encrypted=encrypted)
+            path = f"{CLIENT}/rooms/{part(room_id)}/send/{part(kind)}/{secrets.token_hex(12)}"
+            answer = await self._homeserver.request("PUT", path, content, timeout_s=_SEND_LIMIT_S)
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        except _TokenRefused as refused:
+            raise problem(refused.answer) from refused
+        if not answer.good:
+            raise _send_problem(answer)
+
+    async def _cover(
+        self, room_id: str, kind: str, content: Mapping[str, Any], *, encrypted: bool
+    ) -> tuple[str, Mapping[str, Any]]:
+        """Type and content as they go out. The only place that decides whether something goes in clear."""
+        if not encrypted:
+            return kind, content
+        if self._crypto is None:
             _log.error("matrix.plaintext_refused", room=room_id)
             raise DeliveryFailed(
                 "this room is encrypted and encryption is not available, so nothing is sent into it"
             )
+        if size_of(content) > MAX_SECRET_BYTES:
+            content = {key: content[key] for key in content.keys() - {"format", "formatted_body"}}
+        if size_of(content) > MAX_SECRET_BYTES:
+            raise DeliveryFailed(f"the text is too long for one encrypted event ({size_of(content)} bytes)")
+        try:
+            covered = await self._crypto.encrypt(room_id, kind, content, await self._members_of(room_id))
+        except TokenRefused as refused:
+            raise _TokenRefused(refused.answer) from refused
+        if MARK in content:
+            covered[MARK] = content[MARK]  # it says nothing, and a lost device could not find it inside
+        return "m.room.encrypted", covered
+
+    async def _members_of(self, room_id: str) -> list[str]:
+        """Who gets the key: everybody in the room, and who is invited."""
+        room = self._rooms.get(room_id)
+        kept = self._members.get(room_id)
+        if kept and room is kept[0] and room.revision == kept[1] and self._is_current():
+            return kept[2]
+        revision = room.revision if room is not None else 0
+        try:
+            events = await members_of(self._homeserver, room_id)
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        if events is None:
+            raise DeliveryFailed("the bot is not in this room (any more)")
+        found = [
+            text_of(event, "state_key")
+            for event in events
+            if text_of(object_of(event, "content"), "membership") in ("join", "invite")
+        ]
+        if room is not None:
+            self._members[room_id] = (room, revision, found)
+        return found
+
+    async def _is_encrypted(self, room_id: str) -> bool:
+        """Whether a room is encrypted; when in doubt, the server is asked."""
+        room = self._rooms.get(room_id)
+        if room is not None and (room.encrypted or self._is_current()):
+            return room.encrypted
+        answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/state/m.room.encryption")
+        if answer.status in (403, 404) and answer.errcode and answer.errcode != "M_NOT_FOUND":
+            raise _send_problem(answer)
+        if not answer.good and answer.errcode != "M_NOT_FOUND":
+            raise problem(answer)
+        return answer.good
 
     async def _find(self, message: OutboundMessage) -> str | None:
         """The event that this message already became, if it did."""
@@ -183,7 +262,7 @@ class Sending:
         query = {
             "dir": "b",
             "limit": "100",
-            "filter": json.dumps({"senders": [user_id], "types": ["m.room.message"]}),
+            "filter": json.dumps({"senders": [user_id], "types": ["m.room.message", "m.room.encrypted"]}),
         }
         oldest_ms = message.created_at.timestamp() * 1000 - _SKEW_MS
         for _ in range(_PAGES_BACK):

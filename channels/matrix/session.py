@@ -15,7 +15,6 @@ a request that worked end in `ChannelAuthFailed`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured, ChannelUnavailable, Clock
 from channels.matrix.config import MatrixConfig
+from channels.matrix.secret_file import write_secret
 from channels.matrix.wire import CLIENT, Answer, Credentials, Homeserver, LinkBroken, problem
 
 __all__ = ["MAX_IN_A_ROW", "Login", "unreachable"]
@@ -112,6 +112,64 @@ class Login:
         """A request with the current token was answered."""
         self._in_a_row = 0
 
+    @property
+    def user_id(self) -> str:
+        """Whose login this is."""
+        return self._config.user_id
+
+    @property
+    def has_password(self) -> bool:
+        """Whether a password is configured and used."""
+        return self._config.password is not None and self._config.access_token is None
+
+    async def another_device(self, old: Credentials, reason: str) -> None:
+        """
+        Log in as a new device, because the keys of the old one are of no use, and delete the old one.
+
+        Raises:
+            ChannelMisconfigured: The settings do not let us.
+            ChannelError: It cannot be done, see `Channel.run`.
+        """
+        async with self._lock:
+            if self._homeserver.credentials != old:
+                return
+            if not self.has_password or self._config.device_id is not None:
+                key = "access_token and device_id" if not self.has_password else "device_id"
+                raise ChannelMisconfigured(
+                    f"encryption cannot go on with the device {old.device_id}, because {reason}: configure a "
+                    f"new {key}, or only a password, with which squidbot makes a new device by itself"
+                )
+            # The room's searches for what the old device may have sent begin here.
+            await self._by_password(device_id=None)
+        try:
+            await self.with_password("POST", f"{CLIENT}/delete_devices", {"devices": [old.device_id]})
+        except ChannelError as error:
+            _log.warning("matrix.device_undeleted", device=old.device_id, error=str(error))
+
+    async def with_password(self, method: str, path: str, body: Mapping[str, Any]) -> Answer:
+        """
+        Make a request for which the server may want the password once more.
+
+        Raises:
+            ChannelAuthFailed: It wants something that we do not have.
+            ChannelError: It did not do what was asked.
+        """
+        answer = await _ask(self._homeserver, method, path, body)
+        password = self._config.password
+        if answer.status == 401 and isinstance(answer.body.get("flows"), list):
+            if password is None:
+                raise ChannelAuthFailed("the homeserver wants the account's password for this")
+            auth = {
+                "type": "m.login.password",
+                "identifier": {"type": "m.id.user", "user": self._config.user_id},
+                "password": password.get_secret_value(),
+                "session": answer.body.get("session"),
+            }
+            answer = await _ask(self._homeserver, method, path, {**body, "auth": auth})
+        if not answer.good:
+            raise problem(answer)
+        return answer
+
     async def _use_given_token(self, token: str) -> None:
         device_id = self._config.device_id or ""
         self._homeserver.credentials = Credentials(self._config.user_id, device_id, token)
@@ -193,15 +251,7 @@ class Login:
             "since": credentials.since,
         }
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary = self._path.with_suffix(".new")
-            temporary.unlink(missing_ok=True)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
+            write_secret(self._path, json.dumps(content))
         except OSError as error:
             _log.error("matrix.session_unsaved", path=str(self._path), error=str(error))
 

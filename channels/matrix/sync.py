@@ -25,12 +25,15 @@ import structlog
 
 from agent_core.messages import InboundMessage
 from channels.base import ChannelError, ChannelUnavailable, Clock, Inbox, LinkState
+from channels.matrix.crypto import CRYPTO
 from channels.matrix.gaps import members_of, pages_since, since_invited, was_just_joined
 from channels.matrix.hints import Hints
 from channels.matrix.inbound import Me, Skip, read_event
 from channels.matrix.invites import Invites
+from channels.matrix.reading import Reading
 from channels.matrix.rooms import JsonObject, Rooms, events_of, object_of, text_of
 from channels.matrix.session import Login, unreachable
+from channels.matrix.waiting import WAITING
 from channels.matrix.wire import Answer, Homeserver, LinkBroken, Pauses, SyncRequest, problem
 
 __all__ = ["GAP_TRIES", "GIVE_UP_S", "OPEN_INVITES", "POSITION", "Receiver"]
@@ -42,6 +45,7 @@ GAP_TRIES = 8
 _LONG_POLL_S = 30.0
 _CURRENT_S = 75.0
 _TIMELINE = 50
+_TALK = ("m.room.message", "m.room.encrypted")
 _QUIET = frozenset({"no_message", "own", "redacted"})
 _log = structlog.get_logger(__name__)
 
@@ -57,6 +61,7 @@ class Receiver:
         inbox: Where messages go.
         clock: For ages and the time of reception.
         on_up: Called whenever the link has come up.
+        reading: Reads what is encrypted; None: nobody does.
         read_receipts: Whether accepted messages are marked as read.
     """
 
@@ -72,6 +77,7 @@ class Receiver:
         inbox: Inbox,
         clock: Clock,
         on_up: Callable[[], None],
+        reading: Reading | None = None,
         read_receipts: bool = True,
     ) -> None:
         self._homeserver = homeserver
@@ -83,6 +89,7 @@ class Receiver:
         self._inbox = inbox
         self._clock = clock
         self._on_up = on_up
+        self._reading = reading
         self._read_receipts = read_receipts
         self._pauses = Pauses()
         self._up = False
@@ -103,6 +110,8 @@ class Receiver:
         """Receive until cancelled, or raise the `ChannelError` that ended it."""
         since = await self._inbox.position(POSITION)
         self._invites.load(await self._inbox.position(OPEN_INVITES))
+        if self._reading is not None:
+            self._reading.start(await self._inbox.position(CRYPTO), await self._inbox.position(WAITING))
         self._rooms.forget()
         full_state = True
         failing_since: float | None = None
@@ -127,14 +136,19 @@ class Receiver:
             wait_s=0.0 if full_state else _LONG_POLL_S,
             timeline_limit=1 if since is None else _TIMELINE,
         )
+        if self._reading is not None:
+            await self._reading.prepare()
         answer = await self._fetch(request)
         following = text_of(answer.body, POSITION)
         known = None if full_state else {room.room_id for room in self._rooms}
         for room_id in self._rooms.update(answer.body):
             _log.info("matrix.room_left", room=room_id)
         invites_changed = self._invites.learn(answer.body)
-        messages = [] if since is None else await self._messages(answer.body, since, known)
+        late = await self._receive_keys(answer.body)
+        messages = [] if since is None else late + await self._messages(answer.body, since, known)
         positions = {POSITION: following}
+        if self._reading is not None:
+            positions |= self._reading.positions()
         if invites_changed:
             positions[OPEN_INVITES] = self._invites.dump()
         await self._inbox.accept(messages, positions)
@@ -142,8 +156,19 @@ class Receiver:
         self._mark_read(messages)
         self._answered_at = self._clock.monotonic()
         self._pauses.reset()
+        if self._reading is not None:
+            await self._reading.committed()
         self._report_up()
         return following
+
+    async def _receive_keys(self, body: JsonObject) -> list[InboundMessage]:
+        """Learn what came about keys; returns earlier messages that it has made readable."""
+        if self._reading is None:
+            return []
+        await self._reading.prepare()  # a login meanwhile may have brought another device
+        self._reading.receive(body)
+        late = [await self._read(room_id, [event]) for room_id, event in await self._reading.late()]
+        return [message for messages in late for message in messages]
 
     async def _fetch(self, request: SyncRequest) -> Answer:
         while True:
@@ -238,7 +263,8 @@ class Receiver:
 
     async def _read(self, room_id: str, events: Sequence[JsonObject]) -> list[InboundMessage]:
         if self._rooms.lacks_members(room_id) and any(
-            event.get("type") == "m.room.message" and event.get("sender") != self._me.user_id
+            event.get("type") in ("m.room.message", "m.room.encrypted")
+            and event.get("sender") != self._me.user_id
             for event in events
         ):
             await self._learn_members(room_id)
@@ -246,7 +272,10 @@ class Receiver:
         messages = []
         for event in events:
             try:
-                read = read_event(event, room_id, me=self._me, rooms=self._rooms, now=now)
+                clear = event if self._reading is None else self._reading.uncover(room_id, event)
+                if clear is None:
+                    continue
+                read = read_event(clear, room_id, me=self._me, rooms=self._rooms, now=now)
             except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
                 _log.error("matrix.event_unreadable", room=room_id, error=type(error).__name__)
                 self._skipped["malformed"] += 1
@@ -290,6 +319,8 @@ class Receiver:
             "events_unreadable": self._skipped["malformed"],
             "gaps_left": self._gaps_left,
         }
+        if self._reading is not None:
+            facts |= self._reading.facts()
         if facts == self._reported and self._up:
             return
         self._up = True

@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import LinkState
-from channels.matrix.channel import MatrixChannel
+from channels.matrix.channel import MatrixChannel, _connect_by_nio
 from channels.matrix.config import MatrixConfig
 from gateway.clock import SystemClock
 from tests.inbox_double import MemoryInbox, running
@@ -47,8 +47,15 @@ class Bot:
         }
         return MatrixConfig(**settings)
 
-    def channel(self, **changes):
-        return MatrixChannel("matrix", self.config(**changes), state_dir=self.folder, clock=SystemClock())
+    def channel(self, *, encryption=True, **changes):
+        """``encryption=False``: a channel that has none, as if what it needs were not there."""
+        return MatrixChannel(
+            "matrix",
+            self.config(**changes),
+            state_dir=self.folder,
+            clock=SystemClock(),
+            connect=None if encryption else _connect_by_nio,
+        )
 
     @asynccontextmanager
     async def up(self, **changes):

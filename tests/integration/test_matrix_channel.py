@@ -314,9 +314,9 @@ async def test_edits_notices_and_odd_events_are_no_questions(make_bot, alice):
 
 
 async def test_nothing_is_said_into_an_encrypted_room(make_bot, alice):
-    """Plain text never goes into an encrypted room, whether the channel knows of the encryption or must ask."""
+    """Without encryption nothing goes into an encrypted room, whether the channel knows of it or must ask."""
     bot = make_bot(allow_from=[alice.user_id])
-    async with bot.up() as channel:
+    async with bot.up(encryption=False) as channel:
         room = await joined_room(alice, bot)
         state = f"/rooms/{quote(room)}/state/m.room.encryption"
         await call(alice.call, "PUT", state, {"algorithm": "m.megolm.v1.aes-sha2"})

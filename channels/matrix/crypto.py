@@ -1,0 +1,289 @@
+"""
+Encryption: the keys of this device, what is asked of the server about other people's, and when.
+
+Theory of operation. `Machine` holds the keys and never speaks; this part speaks and holds none. It opens
+the machine of whatever device the login has (`Crypto.ready`), so a login that brings another device brings
+another machine, which is announced and signed before anything is done with it (``own_device``).
+
+Receiving is without network: to-device events are digested before the messages that they are for, and saved
+before the position that passes them (`Crypto.receive`, `Crypto.position`). Sending asks first for the devices
+of whoever has become `outdated` (B24), then claims sessions, then gives the room's key to whoever lacks it;
+devices that cannot be reached are left out and tried again later, because one dead device must not make the
+bot mute. Trust is the allow-list of people: their devices are taken as the server names them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import structlog
+
+from channels.base import ChannelError, ChannelUnavailable, Clock
+from channels.matrix.cross_signing import CrossSigning
+from channels.matrix.key_requests import KeyRequests, StoreIsOld, TokenRefused
+from channels.matrix.keys import Device
+from channels.matrix.own_device import OwnDevice
+from channels.matrix.rooms import JsonObject, object_of
+from channels.matrix.secret_file import write_secret
+from channels.matrix.session import Login, unreachable
+from channels.matrix.wire import Homeserver, LinkBroken
+
+if TYPE_CHECKING:
+    from channels.matrix.private_olm import Machine
+
+__all__ = ["CRYPTO", "Crypto", "pickle_key"]
+
+CRYPTO = "crypto"
+_RETRY_S = 60.0
+_AT_ONCE = 100
+_log = structlog.get_logger(__name__)
+Open = Callable[[str], "Machine"]
+
+
+def pickle_key(state_dir: Path) -> str:
+    """
+    The key of the crypto stores in a folder, made at first use.
+
+    Raises:
+        OSError: It can neither be read nor made.
+    """
+    path = state_dir / "pickle_key"
+    try:
+        kept = path.read_text().strip()
+    except FileNotFoundError:
+        kept = ""
+    if kept:
+        return kept
+    made = secrets.token_urlsafe(32)
+    write_secret(path, made)
+    return made
+
+
+class Crypto:
+    """
+    Encryption for one account.
+
+    Args:
+        homeserver, login: The connection.
+        state_dir: Where the identity is kept.
+        open_machine: Opens the machine of a device.
+        clock: For pauses.
+    """
+
+    def __init__(
+        self, homeserver: Homeserver, login: Login, state_dir: Path, open_machine: Open, clock: Clock
+    ) -> None:
+        self._homeserver = homeserver
+        self._clock = clock
+        self.signing = CrossSigning(homeserver, login, state_dir)
+        self._requests = KeyRequests(homeserver)
+        self._own = OwnDevice(homeserver, login, self._requests, self.signing, open_machine)
+        self._lock = anyio.Lock()
+        self._room_locks: dict[str, anyio.Lock] = {}
+        self._machine: Machine | None = None
+        self._committed = ""
+        self._known: set[str] = set()
+        self._retry_at: dict[Device, float] = {}
+        self._query_at: dict[str, float] = {}
+        self._left: int | None = None
+
+    # ── life ──
+    def start(self, committed: str | None) -> None:
+        """Begin a run; ``committed`` is the `position` that was committed last."""
+        self._committed = committed or ""
+        self._known.clear()
+
+    async def ready(self) -> Machine:
+        """
+        The machine of the device that is logged in, announced to the server.
+
+        Raises:
+            ChannelError: It cannot be done (now).
+            TokenRefused: The login is not valid any more.
+        """
+        credentials = self._homeserver.credentials
+        machine = self._machine
+        if machine is not None and credentials is not None and machine.device_id == credentials.device_id:
+            return machine
+        async with self._lock:
+            try:
+                return await self._announced()
+            except LinkBroken as error:
+                raise unreachable(error) from error
+            except OSError as error:
+                raise ChannelUnavailable(f"the crypto store cannot be used: {error}") from error
+
+    async def _announced(self) -> Machine:
+        machine, credentials = self._machine, self._homeserver.credentials
+        if machine is not None and credentials is not None:
+            if machine.device_id == credentials.device_id:
+                return machine  # somebody else was quicker
+            self._machine = None
+            self._own.retire(machine)
+        machine = await self._own.announced(self._committed)
+        self._machine = machine
+        self._known.clear()
+        self._left = None
+        return machine
+
+    def position(self) -> dict[str, str]:
+        """What is committed beside the sync position, so that an older copy of the store is found out."""
+        if self._machine is None:
+            return {}
+        return {CRYPTO: f"{self._machine.generation} {self._machine.device_id}"}
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._machine is not None:
+            self._machine.close()
+            self._machine = None
+
+    def facts(self) -> dict[str, Any]:
+        """For the operator."""
+        machine = self._machine
+        facts: dict[str, Any] = {"encryption": "signed" if self._own.signed else "unsigned"}
+        if machine is not None:
+            facts |= {"device": machine.device_id, "fingerprint": machine.ed25519}
+        if self._own.replaced:
+            facts["device_replaced"] = self._own.replaced
+        return facts
+
+    # ── receiving ──
+    def receive(self, body: JsonObject) -> int:
+        """
+        Digest what an answer of ``/sync`` brings about keys; returns how many room keys came.
+
+        Raises:
+            ChannelUnavailable: The store cannot be written; the same answer has to come again.
+        """
+        machine = self._machine
+        if machine is None:
+            raise ChannelUnavailable("encryption is not ready")
+        changed = object_of(body, "device_lists").get("changed")
+        self._known.difference_update(one for one in _list(changed) if isinstance(one, str))
+        counts = body.get("device_one_time_keys_count")
+        if isinstance(counts, Mapping):
+            left = counts.get("signed_curve25519", 0)
+            self._left = left if isinstance(left, int) else None
+        events = [event for event in _list(object_of(body, "to_device").get("events")) if _is_object(event)]
+        try:
+            return machine.receive(events)
+        except OSError as error:
+            self._machine = None  # what is in memory is ahead of what is on disk
+            machine.close()
+            raise ChannelUnavailable(str(error)) from error
+
+    def decrypt(self, room_id: str, event: JsonObject) -> dict[str, Any]:
+        """An event in clear; raises `NoKey` or `NotReadable`."""
+        if self._machine is None:
+            raise ChannelUnavailable("encryption is not ready")
+        return self._machine.decrypt(room_id, event)
+
+    def has_key(self, room_id: str, session_id: str) -> bool:
+        """Whether a room key is there."""
+        return self._machine is not None and self._machine.has_key(room_id, session_id)
+
+    async def maintain(self) -> None:
+        """After an answer was committed: upload one-time keys, begin broken sessions anew. Never raises."""
+        machine = self._machine
+        if machine is None:
+            return
+        try:
+            await self._requests.upload(machine, self._left)
+            self._left = None
+            if machine.wedged():
+                await self._requests.claim(machine, machine.wedged())
+                bodies = machine.take_outgoing()
+                if bodies:
+                    await self._requests.to_device("m.room.encrypted", bodies)
+        except StoreIsOld:
+            # The next `ready` finds the store behind what it should be.
+            self._committed = f"{machine.generation + 1} {machine.device_id}"
+            self._machine = None
+            machine.close()
+        except (ChannelError, LinkBroken, TokenRefused, OSError) as error:
+            _log.warning("matrix.keys_postponed", error=str(error) or type(error).__name__)
+
+    # ── sending ──
+    async def encrypt(
+        self, room_id: str, kind: str, content: JsonObject, members: Iterable[str]
+    ) -> dict[str, Any]:
+        """
+        Encrypt an event for everybody in a room.
+
+        Raises:
+            ChannelError: It cannot be done now.
+            TokenRefused: The login is not valid any more.
+        """
+        machine = await self.ready()
+        try:
+            async with self._room_locks.setdefault(room_id, anyio.Lock()):
+                await self._give_key(machine, room_id, sorted(set(members)))
+                return machine.encrypt(room_id, kind, content)
+        except LinkBroken as error:
+            raise unreachable(error) from error
+        except OSError as error:
+            raise ChannelUnavailable(f"the crypto store cannot be used: {error}") from error
+
+    async def learn_devices(self, user_ids: Iterable[str]) -> None:
+        """Ask for the devices of whoever is not known or outdated."""
+        machine = await self.ready()
+        now = self._clock.monotonic()
+        wanted = sorted(one for one in set(user_ids) - self._known if self._query_at.get(one, 0.0) <= now)
+        for start in range(0, len(wanted), _AT_ONCE):
+            users = wanted[start : start + _AT_ONCE]
+            # Before the request: who changes meanwhile is asked for again.
+            self._known.update(users)
+            try:
+                found = object_of(await self._requests.query(users), "device_keys")
+            except BaseException:
+                self._known.difference_update(users)
+                raise
+            for user_id in users:
+                if user_id in found:
+                    machine.learn_devices(user_id, object_of(found, user_id))
+                    continue
+                # Their server did not answer ours; what is known of them has to do meanwhile.
+                self._known.discard(user_id)
+                self._query_at[user_id] = now + _RETRY_S
+                _log.info("matrix.devices_unknown", user=user_id)
+
+    def fingerprint(self, user_id: str, device_id: str) -> str | None:
+        """The Ed25519 key of a device, if it is known."""
+        return self._machine.fingerprint(user_id, device_id) if self._machine is not None else None
+
+    async def send_to_device(self, kind: str, user_id: str, device_id: str, content: JsonObject) -> None:
+        """Send something to one device, in clear."""
+        await self._requests.to_device(kind, {user_id: {device_id: content}})
+
+    async def _give_key(self, machine: Machine, room_id: str, users: list[str]) -> None:
+        await self.learn_devices(users)
+        devices = machine.devices_of(users)
+        now = self._clock.monotonic()
+        missing = [one for one in machine.strangers(devices) if self._retry_at.get(one, 0.0) <= now]
+        if missing:
+            await self._requests.claim(machine, missing)
+            for device in machine.strangers(missing):
+                self._retry_at[device] = now + _RETRY_S
+                _log.info("matrix.device_unreachable", user=device.user_id, device=device.device_id)
+        keys = machine.room_key_for(room_id, devices)
+        waiting = list(keys)
+        for start in range(0, len(waiting), _AT_ONCE):
+            some = waiting[start : start + _AT_ONCE]
+            bodies: dict[str, dict[str, Any]] = {}
+            for device in some:
+                bodies.setdefault(device.user_id, {})[device.device_id] = keys[device]
+            await self._requests.to_device("m.room.encrypted", bodies)
+            machine.key_given(room_id, some)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Mapping)

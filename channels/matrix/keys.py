@@ -1,0 +1,31 @@
+"""The words between the parts that encrypt. No library is imported here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Device", "NoKey", "NotReadable", "StoreBroken"]
+
+
+class Device(NamedTuple):
+    """Somebody's device. Another ``curve25519`` is another device, whatever it calls itself."""
+
+    user_id: str
+    device_id: str
+    curve25519: str
+
+
+class StoreBroken(Exception):
+    """The crypto store exists and cannot be read: its keys are lost."""
+
+
+class NoKey(Exception):
+    """The key of an encrypted message is not here (yet)."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(session_id)
+
+
+class NotReadable(Exception):
+    """Something encrypted cannot be read, whatever comes later; the text says why, in one word."""

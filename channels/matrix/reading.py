@@ -1,0 +1,225 @@
+"""
+Reading what is encrypted: `Reading` is what the receiving loop knows of encryption.
+
+Theory of operation. For each answer of ``/sync``, in this order: `prepare` (our device is announced),
+`receive` (room keys and other people's devices), `late` for messages whose keys have come at last, `uncover`
+for each event, `positions` into the transaction that accepts it all, and then `committed`. Messages without a
+key become references (``waiting``), and a task of its own, `run`, tells people about them.
+
+Events of verifications are passed on wherever they appear.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio
+import structlog
+
+from channels.base import ChannelError, ChannelUnavailable, Clock
+from channels.matrix.crypto import Crypto
+from channels.matrix.key_requests import TokenRefused
+from channels.matrix.keys import NoKey, NotReadable
+from channels.matrix.rooms import JsonObject, events_of, object_of, text_of
+from channels.matrix.session import Login
+from channels.matrix.verification import Verifications, is_verification
+from channels.matrix.waiting import WAITING, Waiting
+from channels.matrix.wire import CLIENT, Homeserver, LinkBroken, part
+
+__all__ = ["Reading"]
+
+_RENEWALS = 4
+_LATE_AT_ONCE = 50
+_TELL_RETRY_S = 5.0
+_IDLE_S = 600.0
+_GATHER_S = 0.3
+_log = structlog.get_logger(__name__)
+Tell = Callable[[str, str, str], Awaitable[None]]
+"""Room, text, and a key under which the same notice is sent once."""
+Save = Callable[[Mapping[str, str]], Awaitable[None]]
+
+
+class Reading:
+    """
+    Reads for one account.
+
+    Args:
+        homeserver, login: The connection.
+        crypto: The keys.
+        verifications: Who gets the events of verifications.
+        clock: For ages.
+        user_id: Who we are.
+        allows: Whose messages are worth waiting for.
+    """
+
+    def __init__(
+        self,
+        homeserver: Homeserver,
+        login: Login,
+        crypto: Crypto,
+        verifications: Verifications,
+        clock: Clock,
+        *,
+        user_id: str,
+        allows: Callable[[str], bool],
+    ) -> None:
+        self._homeserver = homeserver
+        self._login = login
+        self._crypto = crypto
+        self._verifications = verifications
+        self._clock = clock
+        self._user_id = user_id
+        self._allows = allows
+        self._waiting = Waiting()
+        self._handed_over: list[str] = []
+        self._news = anyio.Event()
+        self._unreadable = 0
+        self._look = True
+        """Whether keys have come since references were looked through."""
+
+    def start(self, crypto: str | None, waiting: str | None) -> None:
+        """Begin a run with the positions that were committed last."""
+        self._crypto.start(crypto)
+        self._waiting.load(waiting)
+
+    async def prepare(self) -> None:
+        """
+        Have our device announced.
+
+        Raises:
+            ChannelError: It cannot be done (now).
+        """
+        for _ in range(_RENEWALS):
+            used = self._homeserver.credentials
+            try:
+                await self._crypto.ready()
+                return
+            except TokenRefused as refused:
+                if used is not None:
+                    await self._login.renew(used, refused.answer)
+        raise ChannelUnavailable("the homeserver refuses each new token")
+
+    def receive(self, body: JsonObject) -> None:
+        """Digest the part of an answer that is not about rooms."""
+        for event in events_of(body, "to_device"):
+            if event.get("type") == "m.room_key.withheld":
+                self._waiting.withheld(event)
+            else:
+                self._verifications.learn("", event)
+        if self._crypto.receive(body):
+            self._look = True
+
+    def uncover(self, room_id: str, event: JsonObject) -> JsonObject | None:
+        """The event in clear; None if it cannot be read now. Others pass through."""
+        if event.get("type") != "m.room.encrypted":
+            if is_verification(event):
+                self._verifications.learn(room_id, event)
+            return event
+        if event.get("sender") == self._user_id:
+            return None
+        content, event_id = object_of(event, "content"), text_of(event, "event_id")
+        if not content or "redacted_because" in object_of(event, "unsigned"):
+            return event
+        try:
+            clear = self._crypto.decrypt(room_id, event)
+        except NoKey as missing:
+            if event_id and self._allows(text_of(event, "sender")):
+                _log.info("matrix.key_missing", room=room_id, event_id=event_id, session=missing.session_id)
+                self._waiting.add(room_id, event_id, missing.session_id[:100], now=self._now())
+            return None
+        except NotReadable as error:
+            self._unreadable += 1
+            _log.warning("matrix.message_unreadable", room=room_id, reason=str(error))
+            return None
+        if is_verification(clear):
+            self._verifications.learn(room_id, clear)
+        return clear
+
+    async def late(self) -> list[tuple[str, JsonObject]]:
+        """Messages, still encrypted, whose keys have come; room and event in the order of their coming."""
+        found: list[tuple[str, JsonObject]] = []
+        if not self._look:
+            return found
+        readable = self._waiting.readable(self._crypto.has_key)
+        self._look = len(readable) > _LATE_AT_ONCE
+        for one in readable[:_LATE_AT_ONCE]:
+            path = f"{CLIENT}/rooms/{part(one.room_id)}/event/{part(one.event_id)}"
+            try:
+                answer = await self._homeserver.request("GET", path)
+            except LinkBroken as error:
+                _log.info("matrix.late_postponed", error=str(error))
+                self._look = True
+                break
+            if answer.good and self._is_still_secret(one.room_id, answer.body):
+                continue
+            if answer.good:
+                found.append((one.room_id, answer.body))
+                _log.info("matrix.key_arrived", room=one.room_id, event_id=one.event_id)
+            elif not answer.errcode or answer.status not in (403, 404):
+                self._look = True
+                break
+            self._handed_over.append(one.event_id)
+        return found
+
+    def _is_still_secret(self, room_id: str, event: JsonObject) -> bool:
+        """Whether the key that has come is only for what was said later."""
+        try:
+            self._crypto.decrypt(room_id, event)
+        except NoKey:
+            return True
+        except NotReadable:
+            pass
+        return False
+
+    def positions(self) -> dict[str, str]:
+        """What is to be committed together with what was read."""
+        return {**self._crypto.position(), WAITING: self._waiting.dump(without=self._handed_over)}
+
+    async def committed(self) -> None:
+        """What was read is safe."""
+        self._waiting.drop(self._handed_over)
+        self._handed_over.clear()
+        if self._waiting.next_at() is not None:
+            self._news.set()
+            self._news = anyio.Event()
+        await self._crypto.maintain()
+
+    def facts(self) -> dict[str, Any]:
+        """For the operator."""
+        return {
+            **self._crypto.facts(),
+            **self._waiting.facts(),
+            "encrypted_messages_unread": self._unreadable,
+        }
+
+    async def run(self, tell: Tell, save: Save) -> None:
+        """Answer verifications and tell people about messages that cannot be read, until cancelled."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._verifications.run)
+            await self._tell(tell, save)
+
+    async def _tell(self, tell: Tell, save: Save) -> None:
+        while True:
+            news, next_at = self._news, self._waiting.next_at()
+            pause_s = _IDLE_S if next_at is None else max(next_at - self._now(), 0.0)
+            with anyio.move_on_after(min(pause_s, _IDLE_S)):
+                await news.wait()
+            # Not at once: a key often comes with the next answer.
+            await anyio.sleep(_GATHER_S)
+            for room_id, text, references in self._waiting.to_tell(self._now()):
+                once = hashlib.sha256(references[0].event_id.encode()).hexdigest()[:24]
+                try:
+                    await tell(room_id, text, f"unread-{once}")
+                except ChannelUnavailable as error:
+                    _log.info("matrix.notice_postponed", room=room_id, error=str(error))
+                    await anyio.sleep(_TELL_RETRY_S)
+                    continue
+                except ChannelError as error:
+                    _log.warning("matrix.notice_failed", room=room_id, error=str(error))
+                self._waiting.told(references, now=self._now())
+                await save({WAITING: self._waiting.dump()})
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()

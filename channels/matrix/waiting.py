@@ -1,0 +1,165 @@
+"""
+Encrypted messages whose key is not here (yet): kept over crashes, answered late, or told about.
+
+Theory of operation. Sync has to go on while a key is missing, and its position moves past the message. So a
+*reference* to it (room, event, session) becomes part of a position value of its own, committed in the same
+transaction as the position that passes it; the event itself stays on the homeserver and is fetched again when
+the key has come. So nothing is lost over a crash, no text is stored twice, and the value stays small however
+long the messages are. What is read late is handed over like any message, and the reference is dropped after
+that; a crash in between hands it over again, which the inbox recognises by the event id.
+
+The person is told when a key has not come within `PATIENCE_S`, or at once if its sender's client has said
+that it withholds it: one notice per room and reason in `QUIET_S`, whatever number of messages it is about.
+Only people who may talk to the bot get references and notices; at most `MAX_WAITING` of the former.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import structlog
+
+from channels.matrix.rooms import JsonObject, object_of, text_of
+
+__all__ = ["MAX_WAITING", "PATIENCE_S", "WAITING", "Reference", "Waiting"]
+
+WAITING = "waiting_for_keys"
+MAX_WAITING = 300
+PATIENCE_S = 5.0
+QUIET_S = 600.0
+_KEPT_S = 14 * 86_400.0
+_MAX_WITHHELD = 200
+_REASONS = {
+    "m.unverified": "your client withholds the key from sessions that it does not trust; verify me (click on "
+    'my name, then on "Verify") or allow unverified sessions in the room\'s settings',
+    "m.blacklisted": "your client has blocked my session",
+    "m.unauthorised": "your client says that I am not entitled to the key",
+    "m.unavailable": "your client does not have the key any more",
+    "m.no_olm": "your client could not set up a secure connection with my session",
+}
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Reference:
+    """One message that cannot be read yet."""
+
+    room_id: str
+    event_id: str
+    session_id: str
+    since: float
+    told: bool = False
+
+
+class Waiting:
+    """The messages of one account that wait for their keys."""
+
+    def __init__(self) -> None:
+        self._references: dict[str, Reference] = {}
+        self._withheld: dict[str, str] = {}
+        self._told_at: dict[tuple[str, str], float] = {}
+
+    def __len__(self) -> int:
+        return len(self._references)
+
+    def load(self, text: str | None) -> None:
+        """Take over what `dump` wrote in an earlier run."""
+        try:
+            kept = json.loads(text) if text else {}
+            found = [Reference(**item) for item in kept.get("references", [])]
+            self._withheld = dict(kept.get("withheld", {}))
+        except (ValueError, TypeError, AttributeError) as error:
+            _log.error("matrix.waiting_unreadable", error=type(error).__name__)
+            return
+        self._references = {reference.event_id: reference for reference in found}
+
+    def dump(self, *, without: Iterable[str] = ()) -> str:
+        """All references, ``without`` some events, as a text to be committed with the position."""
+        gone = set(without)
+        kept = [asdict(one) for one in self._references.values() if one.event_id not in gone]
+        return json.dumps({"references": kept, "withheld": self._withheld}, separators=(",", ":"))
+
+    def add(self, room_id: str, event_id: str, session_id: str, *, now: float) -> None:
+        """Keep a message; the oldest one goes when there are too many."""
+        if event_id in self._references:
+            return
+        while len(self._references) >= MAX_WAITING:
+            oldest = next(iter(self._references))
+            _log.warning("matrix.waiting_dropped", room=self._references.pop(oldest).room_id, reason="many")
+        self._references[event_id] = Reference(room_id, event_id, session_id, now)
+
+    def drop(self, event_ids: Iterable[str]) -> None:
+        """These have been handed over, or never will be."""
+        for event_id in event_ids:
+            self._references.pop(event_id, None)
+
+    def readable(self, has_key: Callable[[str, str], bool]) -> list[Reference]:
+        """Those whose keys are here, in the order in which they came."""
+        return [one for one in self._references.values() if has_key(one.room_id, one.session_id)]
+
+    def withheld(self, event: JsonObject) -> None:
+        """Learn from an ``m.room_key.withheld`` that a key will not come, and why."""
+        content = object_of(event, "content")
+        code = text_of(content, "code")[:50]
+        # ``m.no_olm`` is about all that its sender says, and names no session.
+        about = text_of(content, "session_id")[:100]
+        if not code or not about:
+            return
+        self._withheld.pop(about, None)
+        self._withheld[about] = code
+        while len(self._withheld) > _MAX_WITHHELD:
+            self._withheld.pop(next(iter(self._withheld)))
+
+    def to_tell(self, now: float) -> list[tuple[str, str, list[Reference]]]:
+        """
+        What people are to be told now: room, text and what it is about.
+
+        References that were told about recently in the same words are marked as told without further ado,
+        and very old ones are dropped.
+        """
+        self.drop([one.event_id for one in self._references.values() if abs(now - one.since) > _KEPT_S])
+        due: dict[tuple[str, str], list[Reference]] = {}
+        for one in self._references.values():
+            code = self._withheld.get(one.session_id, "")
+            if not one.told and (code or abs(now - one.since) >= PATIENCE_S):
+                due.setdefault((one.room_id, code), []).append(one)
+        told = []
+        for (room_id, code), references in due.items():
+            if abs(now - self._told_at.get((room_id, code), -QUIET_S)) < QUIET_S:
+                self.told(references)
+                continue
+            told.append((room_id, _text(len(references), code), references))
+        return told
+
+    def told(self, references: Iterable[Reference], *, now: float | None = None) -> None:
+        """People know about these."""
+        for one in references:
+            one.told = True
+            if now is not None:
+                self._told_at[one.room_id, self._withheld.get(one.session_id, "")] = now
+
+    def next_at(self) -> float | None:
+        """When `to_tell` may have something to say, None if nothing is open."""
+        waits = [
+            one.since + (0.0 if one.session_id in self._withheld else PATIENCE_S)
+            for one in self._references.values()
+            if not one.told
+        ]
+        return min(waits, default=None)
+
+    def facts(self) -> dict[str, Any]:
+        """For the operator."""
+        return {"waiting_for_keys": len(self._references)}
+
+
+def _text(count: int, code: str) -> str:
+    what = "your message" if count == 1 else f"{count} messages"
+    if not code:
+        return (
+            f"I cannot read {what} yet: the key has not arrived. When it does, I will answer. If it "
+            "does not, please send it again."
+        )
+    return f"I cannot read {what}: {_REASONS.get(code, f'your client withholds the key ({code})')}."

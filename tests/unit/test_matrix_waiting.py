@@ -1,0 +1,110 @@
+"""`Waiting`: references to messages without a key, and what people are told about them."""
+
+from __future__ import annotations
+
+import pytest
+
+from channels.matrix.waiting import MAX_WAITING, PATIENCE_S, Waiting
+
+ROOM = "!room:hs.test"
+
+
+def withheld(session, code="m.unverified"):
+    return {"type": "m.room_key.withheld", "content": {"session_id": session, "code": code, "room_id": ROOM}}
+
+
+def waiting(count=1, *, session="s", at=0.0):
+    one = Waiting()
+    for number in range(count):
+        one.add(ROOM, f"${number}", session, now=at)
+    return one
+
+
+def test_references_survive_and_hold_no_text():
+    """What is dumped is loaded again, told or not, and contains ids only."""
+    one = waiting(2)
+    one.told([next(iter(one._references.values()))])
+    again = Waiting()
+    again.load(one.dump())
+
+    assert again.dump() == one.dump()
+    assert len(again) == 2
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[]", '{"references": [{"x": 1}]}', "null"])
+def test_what_cannot_be_loaded_is_nothing(text):
+    """A damaged value costs the references and nothing else."""
+    one = Waiting()
+    one.load(text)
+
+    assert len(one) == 0
+
+
+def test_what_is_handed_over_is_left_out_only_in_the_dump():
+    """The dump that is committed together with a message lacks it; memory keeps it until that is true."""
+    one = waiting(2)
+    dumped = one.dump(without=["$0"])
+
+    assert "$0" not in dumped
+    assert len(one) == 2
+
+
+def test_there_are_never_too_many():
+    """The oldest reference goes when there is no more room."""
+    one = waiting(MAX_WAITING + 5)
+
+    assert len(one) == MAX_WAITING
+    assert "$0" not in one._references
+
+
+def test_people_are_told_after_a_while_and_once():
+    """Nothing at first, one notice for all messages of a room after a while, and then silence."""
+    one = waiting(3)
+    assert one.to_tell(PATIENCE_S - 1) == []
+    [(room, text, references)] = one.to_tell(PATIENCE_S)
+    one.told(references, now=PATIENCE_S)
+    one.add(ROOM, "$later", "s", now=20.0)
+
+    assert (room, len(references)) == (ROOM, 3)
+    assert "3 messages" in text
+    assert one.to_tell(60.0) == []
+    assert one.next_at() is None
+
+
+def test_a_withheld_key_is_told_at_once_with_its_reason():
+    """The sender's client has said why; there is nothing to wait for."""
+    one = waiting()
+    one.withheld(withheld("s"))
+    [(_, text, _)] = one.to_tell(0.0)
+
+    assert "does not trust" in text
+
+
+def test_after_a_long_time_there_is_another_notice():
+    """Silence lasts for a while, not for ever."""
+    one = waiting()
+    [(_, _, references)] = one.to_tell(PATIENCE_S)
+    one.told(references, now=PATIENCE_S)
+    one.add(ROOM, "$later", "s", now=5000.0)
+
+    assert len(one.to_tell(5000.0 + PATIENCE_S)) == 1
+
+
+def test_malformed_reasons_are_harmless():
+    """Whatever a stranger sends as a reason, it is bounded."""
+    one = waiting()
+    for content in ({}, {"code": 5}, {"code": "x"}, {"session_id": "s"}, []):
+        one.withheld({"type": "m.room_key.withheld", "content": content})
+    for number in range(1000):
+        one.withheld(withheld(f"s{number}", "x" * 1000))
+
+    assert len(one.dump()) < 30_000
+
+
+def test_very_old_references_are_dropped():
+    """A key that has not come in two weeks is not waited for any longer."""
+    one = waiting()
+    one.told(list(one._references.values()))
+    one.to_tell(20 * 86_400.0)
+
+    assert len(one) == 0
