@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: demo test check fmt kill bench setup clean
+.PHONY: demo test check fmt kill bench setup clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -26,20 +26,24 @@ kill: setup        ## at least 200 SIGKILLs at named and seeded moments
 bench: setup       ## speed and size, as ratios against floors measured beside them
 	.venv/bin/python -m tests.bench
 
-fmt: setup
+fmt: setup         ## put the style right where that can be done by itself
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-setup: .venv/.ready
+setup: .venv/.ready ## make the environment in .venv, which all others do by themselves
 
 .venv/.ready: pyproject.toml uv.lock | $(UV)
 	@echo "Setting up the environment in .venv (one or two minutes the first time)…"
-	@$(UV) sync --frozen --python $(PYTHON)
+	@$(UV) sync -q --frozen --python $(PYTHON)
 	@touch $@
+	@echo "The environment is ready."
 
 .cache/uv/bin/uv:
 	@echo "Getting uv, the package installer, into .cache/uv…"
 	@$(PYTHON) -m venv .cache/uv && .cache/uv/bin/python -m pip install -q --disable-pip-version-check 'uv>=0.9'
 
-clean:
+clean:             ## remove the environment and all caches in this folder
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache
+
+help:              ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10

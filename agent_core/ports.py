@@ -211,6 +211,10 @@ class MemoryPort(Protocol):
         """All versions, oldest first, each with time, session id and turn of its writing."""
         ...
 
+    async def memory_scopes(self) -> list[MemoryScope]:
+        """The scopes that have a document, in no particular order, as far as their names can be told."""
+        ...
+
     async def load_session_summary(self, session_id: str) -> str:
         """The summary of what is before the cursor, or an empty text."""
         ...

@@ -103,8 +103,8 @@ class _Calls:
                 return json_answer({"result": await self._operations.call(name, arguments)})
         except GatewayError as error:
             return _refused(type(error).__name__, str(error), error.exit_code, status=400)
-        except ValueError:
-            return _refused("RequestInvalid", "the arguments are no JSON", 2, status=400)
+        except (ValueError, RecursionError, OverflowError):
+            return _refused("RequestInvalid", "the arguments cannot be read", 2, status=400)
         except TimeoutError:
             return _refused("TimeoutError", "this takes too long; try again later", 75, status=503)
         except Exception as error:  # noqa: BLE001 - the person gets the sentence, the log gets the rest

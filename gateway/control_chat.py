@@ -95,7 +95,7 @@ class _Talk:
                 continue
             try:
                 wish = json.loads(message.data)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if not isinstance(wish, dict):
                 continue

@@ -116,6 +116,10 @@ class InMemoryMemory:
             (each.document, each.written_at, each.session_id, each.turn) for each in self._document(scope)
         ]
 
+    async def memory_scopes(self) -> list[MemoryScope]:
+        """See `MemoryPort`."""
+        return [scope for scope, versions in self._versions.items() if versions]
+
     async def load_session_summary(self, session_id: str) -> str:
         """See `MemoryPort`."""
         return self._talk(session_id).summary

@@ -274,6 +274,15 @@ class JsonlMemory:
         versions = await self._in_document(scope, "read", lambda file: file.versions())
         return [(each.document, each.written_at, each.session_id, each.turn) for each in versions]
 
+    async def memory_scopes(self) -> list[MemoryScope]:
+        """See `MemoryPort`. The name of a folder that had to be shortened is not known."""
+
+        def listed() -> list[MemoryScope]:
+            with storage_errors("list", self.layout.home):
+                return list(self.layout.scopes())
+
+        return await anyio.to_thread.run_sync(listed, limiter=self._limiter)
+
     async def sessions(self) -> list[str]:
         """See `MemoryPort`."""
         return await anyio.to_thread.run_sync(self._list_sessions, limiter=self._limiter)

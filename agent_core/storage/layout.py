@@ -7,8 +7,10 @@ kind of encoding, so that no address, however chosen, can leave its folder or me
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,6 +99,17 @@ class Layout:
     def versions(self, scope: MemoryScope) -> Path:
         """All versions of a memory document, append-only."""
         return self._folder(scope) / "MEMORY.history.jsonl"
+
+    def scopes(self) -> Iterator[MemoryScope]:
+        """Whose documents are there; a shortened name cannot be told."""
+        found = [MemoryScope(ScopeKind.OWNER)]
+        for kind, folder in ((ScopeKind.PERSON, "people"), (ScopeKind.ROOM, "rooms")):
+            for path in (self.home / "memory" / folder).glob("*"):
+                with contextlib.suppress(ValueError):
+                    found.append(MemoryScope(kind, scope_from_folder(path.name)))
+        for scope in found:
+            if self.document(scope).exists() or self.versions(scope).exists():
+                yield scope
 
     def _folder(self, scope: MemoryScope) -> Path:
         match scope.kind:

@@ -27,14 +27,16 @@ from channels.email.threads import native_id_of, session_of, thread_tag
 __all__ = ["Arrival", "Intake", "OwnCopy", "read_arrival"]
 
 MAX_NOTES = 20
+TOO_LARGE = "too_large"
+_NOT_READ = "[The text of this mail was not read: with what is attached it is too large.]"
 MAX_REFERENCES_KEPT = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """
-    A mail as far as it could be read. ``mail`` is None for one that is only remembered; ``trouble`` says
-    why.
+    A mail as far as it could be read. ``mail`` is None for one that could not; ``trouble`` says why. One
+    that is merely `TOO_LARGE` is still somebody's, who is told so; the others are only remembered.
     """
 
     uid: int
@@ -73,7 +75,7 @@ def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) ->
         except Unreadable as exc:
             return Arrival(uid, received_at, _headers_or_none(raw), digest, trouble=exc.reason)
         return Arrival(uid, received_at, mail.headers, mail.digest, mail)
-    return Arrival(uid, received_at, _headers_or_none(raw), digest, trouble="too_large")
+    return Arrival(uid, received_at, _headers_or_none(raw), digest, trouble=TOO_LARGE)
 
 
 def _headers_or_none(raw: bytes) -> Headers:
@@ -137,7 +139,7 @@ class Intake:
             native_id=native_id,
             session=session,
             sender=Sender(address=person, name=verdict.name, verified=verdict.verified),
-            text=_text(arrival.mail, headers) if arrival.mail is not None else "",
+            text=_text(arrival.mail, headers) if not refused else "",
             received_at=arrival.received_at,
             audience=Audience.GROUP if verdict.others else Audience.DIRECT,
             addressed=not refused,
@@ -160,7 +162,7 @@ class Intake:
         )
 
     def _refused(self, arrival: Arrival, verdict: Verdict, native_id: str, thread: str) -> str:
-        if arrival.mail is None:
+        if arrival.mail is None and arrival.trouble != TOO_LARGE:
             return f"{Refused.UNREADABLE}_{arrival.trouble}"
         if verdict.refused is not None:
             return str(verdict.refused)
@@ -180,7 +182,9 @@ class Intake:
         )
 
 
-def _text(mail: ParsedMail, headers: Headers) -> str:
+def _text(mail: ParsedMail | None, headers: Headers) -> str:
+    if mail is None:
+        return f"{headers.subject()}\n\n{_NOT_READ}".strip()
     text = mail.text or headers.subject() or "(an empty mail)"
     if not mail.attachments:
         return text

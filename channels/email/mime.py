@@ -36,9 +36,10 @@ __all__ = [
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _FIELD = re.compile(rb"([!-9;-~]{1,100})[ \t]{0,20}:", re.DOTALL)
-_HEADER_END = re.compile(rb"\n\r?\n")
 _BARE_CR = re.compile(rb"\r(?!\n)")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
+_NUL = re.compile(rb"\0")
+_WHO = ("from", "authentication-results")
 # Codecs that are no character sets, or that take quadratic time.
 _NO_CHARSETS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "unicode-escape"}
 
@@ -123,18 +124,31 @@ class Part:
 
 def ambiguous_header(raw: bytes) -> bool:
     """
-    Whether it depends on the reader where the header's lines, or the header itself, end.
+    Whether it depends on the reader who the sender is, and what is said of that.
 
     A carriage return alone, a line feed alone among whole line ends, and a NUL are a line end for one program
     and nothing for the next. With them somebody can show his own From field to the server that vouches for
-    it, and another one to us.
+    it, and another one to us. So the header is read in the other ways too. One in which there is no From
+    field is nobody's way to vouch for it; all others must agree with ours.
     """
-    if raw.startswith((b"\n", b"\r\n")):
+    head = raw[: Caps().header_block + 1_000]
+    odd = [each for each in (_BARE_CR, _BARE_LF, _NUL) if each.search(head)]
+    if not odd or (odd == [_BARE_LF] and b"\r\n" not in head):
         return False
-    end = _HEADER_END.search(raw)
-    header = raw if end is None else raw[: end.end()]
-    mixed = b"\r\n" in header and _BARE_LF.search(header) is not None
-    return mixed or b"\0" in header or _BARE_CR.search(header) is not None
+    try:
+        ours = parse_headers(head)
+        others = [parse_headers(_without(head, *each)) for each in {(one,) for one in odd} | {tuple(odd)}]
+    except Unreadable:
+        return True
+    told = [other for other in others if other.first("from") is not None]
+    return any(other.all(name) != ours.all(name) for other in told for name in _WHO)
+
+
+def _without(head: bytes, *odd: re.Pattern[bytes]) -> bytes:
+    """The beginning of a mail as a program reads it to which these mean nothing."""
+    for each in odd:
+        head = each.sub(b"\x7f", head)
+    return head
 
 
 def parse_headers(raw: bytes, caps: Caps | None = None) -> Headers:

@@ -38,6 +38,7 @@ Tools: TypeAlias = Literal["synapse", "mail"]
 REQUIREMENTS = Path(__file__).with_name("requirements")
 INSTALL_LIMIT_S = 1800.0
 PROGRESS_EVERY_S = 10.0
+NAMES = {"synapse": "Synapse", "mail": "the mail tools"}
 WHAT = {"synapse": "the Matrix server Synapse (150 MB on disk)", "mail": "the mail tools (3 MB on disk)"}
 
 
@@ -63,7 +64,7 @@ def prepare_tools(tools: Tools, *, say: Say | None = None) -> Path:
         return python
     parent.mkdir(parents=True, exist_ok=True)
     report = say or silent
-    with _locked(parent / f"{folder.name}.lock", report):
+    with _locked(parent / f"{folder.name}.lock", report, tools):
         if not _is_ready(folder, wanted):
             _make(folder, requirements, tools=tools, say=report)
             (folder / "ready.json").write_text(wanted)
@@ -83,12 +84,12 @@ def _is_ready(folder: Path, wanted: str) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, say: Say) -> Iterator[None]:
+def _locked(path: Path, say: Say, tools: Tools) -> Iterator[None]:
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            say("waiting for another squidbot that installs the same tools")
+            say(f"waiting for another squidbot that installs {NAMES[tools]}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -105,8 +106,8 @@ def _make(folder: Path, requirements: Path, *, tools: Tools, say: Say) -> None:
         ways.insert(0, _uv_commands(uv, folder, requirements))
     for way in ways:
         shutil.rmtree(folder, ignore_errors=True)
-        if all(_run(command, log=log, say=say) for command in way):
-            say(f"installed in {time.monotonic() - started:.0f} s")
+        if all(_run(command, log=log, say=say, tools=tools) for command in way):
+            say(f"{NAMES[tools]}: installed in {time.monotonic() - started:.0f} s")
             return
     shutil.rmtree(folder, ignore_errors=True)
     raise ToolsMissing(
@@ -136,7 +137,7 @@ def _pip_commands(folder: Path, requirements: Path) -> list[list[str]]:
     ]
 
 
-def _run(command: Sequence[str], *, log: Path, say: Say) -> bool:
+def _run(command: Sequence[str], *, log: Path, say: Say, tools: Tools) -> bool:
     """Run one step with a time limit; its words go to the log."""
     environment = clean_environment({"UV_PYTHON_DOWNLOADS": "never"})
     started = time.monotonic()
@@ -162,7 +163,7 @@ def _run(command: Sequence[str], *, log: Path, say: Say) -> bool:
                 if waited > INSTALL_LIMIT_S:
                     step.kill()
                     return False
-                say(f"still installing ({waited:.0f} s)")
+                say(f"{NAMES[tools]}: still installing ({waited:.0f} s)")
             except BaseException:
                 step.kill()
                 raise

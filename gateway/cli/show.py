@@ -79,6 +79,8 @@ def status(report: Mapping[str, Any]) -> str:
         for one in found:
             why = f": {_short(one['why'])}" if one.get("why") else ""
             lines.append(f"  {one['inbox'] or '-'}  {one['channel']}: {one['what']}{why}")
+    if report.get("given_up"):
+        lines.append(f"given up (apology sent): {report['given_up']}")
     return "\n".join(lines)
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "inbox_row",
     "instant",
     "journal_line",
+    "key_text",
     "load_json",
     "new_outbox",
     "outbox_row",
@@ -67,6 +68,11 @@ def instant(seconds: float) -> datetime:
 def error_text(text: str) -> str:
     """An error as it is kept: not longer than it helps."""
     return _whole(text[:_ERROR_CHARS])
+
+
+def key_text(text: str) -> str:
+    """A server's name of a message, as a column can hold it."""
+    return _whole(text)
 
 
 def _whole(text: str) -> str:

@@ -19,6 +19,7 @@ from gateway.work.codec import (
     inbox_row,
     instant,
     journal_line,
+    key_text,
     new_outbox,
     step_of,
     stripped,
@@ -59,7 +60,7 @@ class Taking(Part):
             ignored = entry.ignore is not None
             rows.append(
                 turns.NewRow(
-                    native_id=message.native_id,
+                    native_id=key_text(message.native_id),
                     session=str(message.session),
                     kind=message.kind,
                     payload=dump(stripped(message) if ignored else message),

@@ -280,6 +280,15 @@ class MemoryContract:
         ]
         assert await memory.memory_versions(BOB) == []
 
+    async def test_the_scopes_with_a_document_are_listed(self, memory: MemoryPort) -> None:
+        """Those that were written to; looking at one does not make it."""
+        assert await memory.memory_scopes() == []
+        await memory.save_global_memory(BOB, "bob's")
+        await memory.load_global_memory(OWNER)
+        assert await memory.memory_scopes() == [BOB]
+        await memory.save_global_memory(OWNER, "mine")
+        assert set(await memory.memory_scopes()) == {OWNER, BOB}
+
     async def test_a_write_on_an_old_version_is_refused(self, memory: MemoryPort) -> None:
         """With a base that is not current nothing changes, and the error brings the current text."""
         await memory.save_global_memory(OWNER, "one", base_version=0)

@@ -46,9 +46,10 @@ def taken(raw: str) -> tuple[str, bool, bool]:
         f"X: 1\n{ALICE}\n{TO}\n\nwho am I?\r\n{MALLORY}\r\n{TO}\r\n",
         f"{ALICE}\r\n{TO}\r\n\nwho am I?\r\n{MALLORY}\r\n",
         f"{ALICE}\r\n{TO}\r\n\0\r\nwho am I?\r\n{MALLORY}\r\n",
-        f"Fr\0om: alice@mail.test\r\n{TO}\r\n",
+        f"Fr\0om: alice@mail.test\r\n{MALLORY}\r\n{TO}\r\n",
+        f"X: 1\rAuthentication-Results: mail.test; dmarc=pass header.from=mail.test\r\n{MALLORY}\r\n{TO}\r\n",
     ],
-    ids=["carriage returns", "line feeds", "blank line", "NUL line", "NUL in a name"],
+    ids=["carriage returns", "line feeds", "blank line", "NUL line", "NUL in a name", "the word itself"],
 )
 def test_where_lines_end_is_not_a_matter_of_taste(header: str) -> None:
     """A header that can be read in two ways has no sender, and nothing in it is proven or answered."""
@@ -64,6 +65,21 @@ def test_a_header_with_one_kind_of_line_end_is_fine(end: str) -> None:
     lines = [VOUCHED.strip(), ALICE, TO, "Subject: a", " b", "", "one\rtwo", ""]
 
     assert taken(end.join(lines)) == ("alice@mail.test", True, True)
+
+
+@pytest.mark.parametrize("odd", ["X: a\rb\r\n", "Subject: a\0b\r\n", "X: a\nY: b\r\n"])
+def test_oddities_that_hide_nobody_are_borne(odd: str) -> None:
+    """Who the sender is does not depend on them, so nobody's mail is refused for its broken mail program."""
+    mail = VOUCHED + odd + f"{ALICE}\r\n{TO}\r\n\r\nwho am I?\r\n"
+
+    assert taken(mail) == ("alice@mail.test", True, True)
+
+
+def test_a_server_that_mixes_line_ends_is_borne() -> None:
+    """Its own fields end in two characters, what it was handed in one: only one reading has a sender at all."""
+    mail = "Return-Path: <alice@mail.test>\r\n" + f"{VOUCHED.strip()}\n{ALICE}\n{TO}\n\nwho am I?\n"
+
+    assert taken(mail) == ("alice@mail.test", True, True)
 
 
 @pytest.mark.parametrize(

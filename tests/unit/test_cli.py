@@ -209,7 +209,7 @@ class TestWithoutDaemon:
         shown = squidbot(filled, "inbox", "show", number).stdout
         assert "the model refused" in shown and "sorry" in shown
         assert "\x1b" not in shown
-        assert squidbot(filled, "inbox", "retry", number).returncode == 0
+        assert "will be tried when the daemon runs" in squidbot(filled, "inbox", "retry", number).stdout
         assert squidbot(filled, "inbox", "retry", number).returncode == 1
         assert answer(filled, "inbox", "list", "--state", "ready")["rows"][0]["id"] == row["id"]
         assert squidbot(filled, "inbox", "drop", number).returncode == 0
@@ -235,7 +235,8 @@ class TestWithoutDaemon:
         assert squidbot(filled, "sessions", "reset", "terminal/main").returncode == 1
         assert answer(filled, "sessions", "list")["sessions"][0]["unconsolidated"] == 450
         assert squidbot(filled, "sessions", "reset", "terminal/main", "--yes").returncode == 0
-        assert answer(filled, "sessions", "list")["sessions"][0]["unconsolidated"] == 0
+        [after] = answer(filled, "sessions", "list")["sessions"]
+        assert (after["unconsolidated"], after["last_at"]) == (0, EPOCH.isoformat())
 
     def test_memory(self, filled):
         """Shown, with its versions as differences, undone."""
@@ -244,6 +245,7 @@ class TestWithoutDaemon:
         assert squidbot(filled, "memory", "undo").returncode == 0
         assert squidbot(filled, "memory", "show").stdout == "likes tea\nlives here\n"
         assert squidbot(filled, "memory", "show", "nobody").returncode == 2
+        assert squidbot(filled, "memory", "list").stdout == "owner\n"
 
     def test_a_broken_configuration_does_not_hide_the_inbox_but_the_place_of_the_memory(self, filled):
         """Where the workspace is, only the configuration knows."""

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
+from gateway.cli import show
 from gateway.control import serve_control
 from gateway.control_client import ControlClient, ControlFailed, DaemonGone
 from gateway.errors import NotFound, StateUnusable
@@ -127,6 +128,12 @@ class TestInbox:
         with pytest.raises(RequestInvalid, match="known: ready"):
             await bench.ask.inbox_list(states=["deda"])
 
+    @pytest.mark.parametrize("limit", [0, -1])
+    async def test_a_limit_of_nothing_is_refused_in_words(self, bench, limit):
+        """Instead of showing one row that was not asked for."""
+        with pytest.raises(RequestInvalid, match="must be 1 or more"):
+            await bench.ask.inbox_list(limit=limit)
+
 
 class TestSessions:
     async def test_sessions_are_listed_with_their_size(self, bench):
@@ -211,6 +218,9 @@ class TestMemory:
         await bench.memory.save_global_memory(MemoryScope(ScopeKind.PERSON, "bob@x.test"), "bob's")
         assert (await bench.ask.memory_show("person:bob@x.test"))["text"] == "bob's"
         assert (await bench.ask.memory_show())["text"] == ""
+        assert (await bench.ask.memory_list())["scopes"] == ["person:bob@x.test"]
+        with pytest.raises(NotFound, match=r"there are: person:bob@x\.test"):
+            await bench.ask.memory_show("person:alice@x.test")
 
     @pytest.mark.parametrize("text", ["owner", "person:@a:b", "room:matrix/!x%3ay"])
     def test_scopes_are_read_as_they_are_written(self, text):
@@ -234,6 +244,23 @@ class TestStatus:
         assert report["work"]["inbox"]["dead"] == 1
         assert report["stuck"] == [{"what": "not answered", "inbox": row, "channel": "matrix", "why": None}]
         assert "alice" not in json.dumps(report) and "private" not in json.dumps(report)
+
+    @pytest.mark.parametrize("delivered", [True, False])
+    async def test_a_delivered_apology_settles_what_a_person_must_know(self, bench, delivered):
+        """Only its count is told then; one that was not delivered leaves the message with the operator."""
+        [row] = await bench.accepted(inbound(1))
+        sorry = NewOutbound("matrix", "bot", ROOM, "sorry", OutboundKind.APOLOGY)
+        [apology] = await bench.store.bury(await bench.store.claim(ROOM), "the model said 400", [sorry])
+        await bench.store.sending(apology)
+        if delivered:
+            await bench.store.sent(apology, "$x")
+        else:
+            await bench.store.send_failed(apology, "no such room", delay_s=None)
+        report = await bench.ask.status()
+        assert report["given_up"] == int(delivered)
+        assert [one["inbox"] for one in report["stuck"]] == ([] if delivered else [row, row])
+        assert ("given up (apology sent): 1" in show.status(report)) is delivered
+        assert ("needs you" in show.status(report)) is not delivered
 
     async def test_the_reasons_are_told_to_who_asks_for_them(self, bench):
         """Why it is stuck, and what is only waiting for another try."""

@@ -1,0 +1,93 @@
+"""The commands ``squidbot memory …``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+# ruff: noqa: D417 - what all commands share is told in one place
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from gateway.cli.shared import HERE, Json, Where, ask, tell
+
+__all__ = ["memory"]
+
+memory = App(
+    name="memory",
+    help="What the assistant remembers, and every earlier version.",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
+)
+
+_Scope = Annotated[str, Parameter(help="Whose: owner, person:ADDRESS or room:SESSION.")]
+
+
+@memory.command(name="list")
+def memory_list(*, where: Where = HERE, as_json: Json = False) -> int:
+    """List whose memories there are."""
+    from gateway.plain import plain_line
+
+    answer = ask(where, "memory_list")
+    tell(as_json, answer, "\n".join(map(plain_line, answer["scopes"])) or "nothing is remembered yet")
+    return 0
+
+
+@memory.command(name="show")
+def memory_show(scope: _Scope = "owner", /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """Show a memory document."""
+    from gateway.plain import plain_text
+
+    answer = ask(where, "memory_show", scope=scope)
+    tell(as_json, answer, plain_text(answer["text"]) or "this memory is empty")
+    return 0
+
+
+@memory.command(name="history")
+def memory_history(scope: _Scope = "owner", /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """Show what was written to a memory document, version by version."""
+    from gateway.cli import show
+
+    answer = ask(where, "memory_history", scope=scope)
+    tell(as_json, answer, show.memory_versions(answer))
+    return 0
+
+
+@memory.command(name="diff")
+def memory_diff(
+    scope: _Scope = "owner",
+    /,
+    *,
+    older: int | None = None,
+    newer: int | None = None,
+    where: Where = HERE,
+    as_json: Json = False,
+) -> int:
+    """
+    Show what changed between two versions of a memory document.
+
+    Args:
+        older: The one version (default: the one before the other).
+        newer: The other one (default: the current one).
+    """
+    from gateway.cli import show
+
+    answer = ask(where, "memory_diff", scope=scope, older=older, newer=newer)
+    tell(as_json, answer, show.memory_diff(answer))
+    return 0
+
+
+@memory.command(name="undo")
+def memory_undo(
+    scope: _Scope = "owner", /, *, to: int | None = None, where: Where = HERE, as_json: Json = False
+) -> int:
+    """
+    Bring an earlier version of a memory document back, as a new version.
+
+    Args:
+        to: The version (default: the one before the current one).
+    """
+    answer = ask(where, "memory_undo", scope=scope, to=to)
+    told = f"version {answer['restored']} is back" if answer["restored"] else "the memory is empty again"
+    tell(as_json, answer, f"{told}, as version {answer['version']}")
+    return 0

@@ -1,0 +1,63 @@
+"""What all commands share: which squidbot is meant, asking it, and telling the answer."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+__all__ = ["HERE", "Json", "Where", "agreed", "ask", "asker", "tell"]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Where:
+    """Which squidbot is meant."""
+
+    home: Annotated[
+        Path | None, Parameter(help="The home folder (default: $SQUIDBOT_HOME, else ~/.squidbot).")
+    ] = None
+    config: Annotated[
+        Path | None, Parameter(help="The configuration (default: squidbot.yaml in the home).")
+    ] = None
+
+
+HERE = Where()
+Json = Annotated[bool, Parameter(name="--json", help="Answer with JSON.")]
+
+
+def asker(where: Where) -> Any:
+    """Whom to ask."""
+    from gateway.cli.ask import Asker
+    from gateway.home import Home, find_home
+
+    home = Home(find_home(where.home))
+    return Asker(home, where.config or home.config_file)
+
+
+def ask(where: Where, name: str, **arguments: Any) -> dict[str, Any]:
+    """Ask one thing."""
+    answer: dict[str, Any] = asker(where).call(name, **arguments)
+    return answer
+
+
+def tell(as_json: bool, value: Any, text: str) -> None:  # noqa: FBT001 - what every command was asked for
+    """Print the answer, as JSON or in words."""
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(value, indent=2, ensure_ascii=not utf8) if as_json else text)
+
+
+def agreed(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
+    if not sys.stdin.isatty():
+        print("squidbot: there is nobody to ask; add --yes", file=sys.stderr)
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

@@ -1,0 +1,91 @@
+"""What a person can ask about memory documents: their text, their versions, and an earlier one back."""
+
+from __future__ import annotations
+
+from difflib import unified_diff
+from typing import Any
+
+from agent_core.memory.scopes import OWNER
+from agent_core.ports import MemoryPort
+from gateway.errors import NotFound
+from gateway.operations_asked import parse_scope, show_scope
+
+__all__ = ["MemoryOperations"]
+
+
+class MemoryOperations:
+    """The part of `gateway.operations.Operations` that is about memory documents."""
+
+    _memory: MemoryPort
+
+    async def memory_list(self) -> dict[str, Any]:
+        """Whose memories there are."""
+        return {"scopes": sorted(show_scope(scope) for scope in await self._memory.memory_scopes())}
+
+    async def memory_show(self, scope: str = "owner") -> dict[str, Any]:
+        """A memory document."""
+        where = parse_scope(scope)
+        document = await self._memory.load_global_memory(where)
+        if document.version == 0 and where != OWNER:
+            known = ", ".join((await self.memory_list())["scopes"]) or "none yet"
+            raise NotFound(f"nothing was ever written to the memory {scope}; there are: {known}")
+        return {"scope": scope, "version": document.version, "text": document.text}
+
+    async def memory_history(self, scope: str = "owner") -> dict[str, Any]:
+        """Every version of a memory document, oldest first."""
+        versions = await self._memory.memory_versions(parse_scope(scope))
+        return {
+            "scope": scope,
+            "versions": [
+                {
+                    "version": document.version,
+                    "written_at": written_at.isoformat(),
+                    "session": session,
+                    "turn": turn,
+                    "text": document.text,
+                }
+                for document, written_at, session, turn in versions
+            ],
+        }
+
+    async def memory_diff(
+        self, scope: str = "owner", older: int | None = None, newer: int | None = None
+    ) -> dict[str, Any]:
+        """What changed between two versions of a memory document; by default in the last one."""
+        where = parse_scope(scope)
+        texts = {0: ""} | {
+            document.version: document.text for document, *_ in await self._memory.memory_versions(where)
+        }
+        last = (await self._memory.load_global_memory(where)).version
+        new = last if newer is None else newer
+        old = max(0, new - 1) if older is None else older
+        for wanted in (old, new):
+            if wanted not in texts:
+                known = ", ".join(str(number) for number in sorted(texts))
+                raise NotFound(f"there is no version {wanted} of this memory; known: {known}")
+        lines = unified_diff(
+            texts[old].splitlines(), texts[new].splitlines(), f"version {old}", f"version {new}", lineterm=""
+        )
+        return {"scope": scope, "older": old, "newer": new, "diff": list(lines)}
+
+    async def memory_undo(self, scope: str = "owner", to: int | None = None) -> dict[str, Any]:
+        """
+        Bring back the version before the current one, or version ``to``, as a new version.
+
+        The text is what was written; nothing is removed from the history of the document.
+        """
+        where = parse_scope(scope)
+        current = await self._memory.load_global_memory(where)
+        texts = {
+            document.version: document.text for document, *_ in await self._memory.memory_versions(where)
+        }
+        wanted = current.version - 1 if to is None else to
+        if wanted not in texts and wanted != 0:
+            known = ", ".join(str(number) for number in sorted(texts)) or "none"
+            raise NotFound(f"there is no version {wanted} of this memory; known: {known}")
+        if current.version == 0:
+            raise NotFound("nothing was ever written to this memory")
+        document = await self._memory.save_global_memory(
+            where, texts.get(wanted, ""), base_version=current.version
+        )
+        return {"scope": scope, "version": document.version, "restored": wanted, "text": document.text}

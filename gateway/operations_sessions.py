@@ -1,0 +1,122 @@
+"""What a person can ask about conversations, and how one begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+from agent_core.messages import SessionKey
+from agent_core.models import HistoryTail
+from agent_core.ports import MemoryPort
+from gateway.errors import NotFound
+from gateway.operations_asked import parse_session, within
+from gateway.operations_view import inbox_row, message_line
+from gateway.work.port import WorkStore
+from gateway.work.states import InboxState
+
+__all__ = ["SessionCare", "SessionOperations"]
+
+_PAGE = 200
+
+
+class SessionCare(Protocol):
+    """What is known of sessions beside their files; `gateway.upkeep` has both of its kinds."""
+
+    async def about(self, session: SessionKey) -> Mapping[str, Any]:
+        """What the next prompt would hold (``prompt``), and what keeps the rest from being condensed."""
+        ...
+
+    async def reindex(self) -> Mapping[str, Any]:
+        """Make the search index anew."""
+        ...
+
+
+class SessionOperations:
+    """The part of `gateway.operations.Operations` that is about conversations."""
+
+    _store: WorkStore
+    _memory: MemoryPort
+    _upkeep: SessionCare | None
+
+    async def sessions_list(self, limit: int = 200) -> dict[str, Any]:
+        """Conversations with a history, the one spoken in last first."""
+        found = []
+        for name in await self._memory.sessions():
+            tail = await self._memory.load_history(name, max_messages=1)
+            last = await self._last_at(name, tail)
+            found.append(
+                {
+                    "session": name,
+                    "messages": tail.total,
+                    "unconsolidated": tail.unconsolidated,
+                    "damaged_lines": tail.skipped_lines,
+                    "last_at": last.isoformat() if last else None,
+                }
+            )
+        found.sort(key=lambda one: (str(one["last_at"] or ""), str(one["session"])), reverse=True)
+        return {"sessions": found[: within(limit)], "total": len(found)}
+
+    async def sessions_show(self, session: str, limit: int = 20) -> dict[str, Any]:
+        """The newest messages of a conversation, its summary, what its next prompt would hold, what waits."""
+        key = parse_session(session)
+        await self._known(key)
+        about = await self._upkeep.about(key) if self._upkeep is not None else {}
+        tail = await self._memory.load_history(str(key), max_messages=within(limit))
+        waiting = await self._store.inbox(
+            states=[InboxState.READY, InboxState.RUNNING], session=key, limit=50
+        )
+        return {
+            "session": str(key),
+            "messages": tail.total,
+            "unconsolidated": tail.unconsolidated,
+            "cursor": tail.cursor,
+            "scope": tail.messages[-1].scope if tail.messages else None,
+            **about,
+            "summary": await self._memory.load_session_summary(str(key)),
+            "newest": [message_line(message) for message in tail.messages],
+            "waiting": [inbox_row(row, preview=80) for row in waiting],
+        }
+
+    async def sessions_page(self, session: str, start: int = 0, limit: int = _PAGE) -> dict[str, Any]:
+        """A piece of a whole conversation, oldest first; ``next`` is where the next piece starts, or None."""
+        key = parse_session(session)
+        await self._known(key)
+        page = await self._memory.load_segment(str(key), start=max(0, start), max_messages=within(limit))
+        following = page.positions[-1] + 1 if page.positions else None
+        return {
+            "session": str(key),
+            "messages": [message_line(message) for message in page.messages],
+            "next": following if following is not None and following < page.total else None,
+        }
+
+    async def sessions_reset(self, session: str) -> dict[str, Any]:
+        """
+        Let a conversation begin anew: nothing of it stands in a prompt any more, and what waits is dropped.
+
+        The file of its history stays as it is: histories are never rewritten.
+        """
+        key = parse_session(session)
+        await self._known(key)
+        await self._store.reset_session(key)
+        tail = await self._memory.load_history(str(key), max_messages=1)
+        await self._memory.save_consolidation(str(key), summary="", cursor=tail.total)
+        return {"session": str(key), "forgotten": tail.unconsolidated}
+
+    async def sessions_reindex(self) -> dict[str, Any]:
+        """Make the search index anew from the histories."""
+        if self._upkeep is None:
+            raise NotFound("there is no search index here")
+        return dict(await self._upkeep.reindex())
+
+    async def _known(self, key: SessionKey) -> None:
+        if str(key) not in await self._memory.sessions() and not await self._store.inbox(
+            session=key, limit=1
+        ):
+            raise NotFound(f"there is no session {key}; `squidbot sessions list` shows them")
+
+    async def _last_at(self, name: str, tail: HistoryTail) -> datetime | None:
+        """When the last message was said, also if the conversation began anew after it."""
+        if not tail.messages and tail.total:
+            tail = await self._memory.load_segment(name, start=tail.total - 1, max_messages=1)
+        return tail.messages[-1].timestamp if tail.messages else None
