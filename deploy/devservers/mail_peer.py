@@ -90,7 +90,12 @@ class MailPeer:
             smtp.sendmail(self.address if sender is None else sender, list(recipients), raw)
 
     def raw_list(self, folder: str = "INBOX") -> list[bytes]:
-        """Read every message of a folder, oldest first, without marking any as seen."""
+        """
+        Read every message of a folder, in the order of arrival, without marking any as seen.
+
+        UIDs do not tell that order: of two mails that Dovecot gets at the same time, one may have to wait for
+        its UID until somebody looks, behind mails that came seconds later.
+        """
         with self.imap() as imap:
             status, _ = imap.select(_quoted(folder), readonly=True)
             if status != "OK":
@@ -99,8 +104,9 @@ class MailPeer:
             uids = (answer[0] or b"").split()
             if not uids:
                 return []
-            _, parts = imap.uid("FETCH", b",".join(uids).decode(), "(BODY.PEEK[])")
-            return [bytes(part[1]) for part in parts if isinstance(part, tuple)]
+            _, parts = imap.uid("FETCH", b",".join(uids).decode(), "(INTERNALDATE BODY.PEEK[])")
+            found = [part for part in parts if isinstance(part, tuple)]
+            return [bytes(raw) for _, raw in sorted(found, key=lambda part: _arrival(part[0]))]
 
     def flags(self, folder: str = "INBOX") -> list[str]:
         """Read the flags of every message of a folder, oldest first, as the server writes them."""
@@ -174,6 +180,12 @@ def text_of(message: EmailMessage) -> str:
     if part is None:
         return ""
     return str(part.get_content()).replace("\r\n", "\n")
+
+
+def _arrival(described: bytes) -> float:
+    """When a fetched mail came, in whole seconds; 0 where the server does not say it before the text."""
+    told = imaplib.Internaldate2tuple(described)
+    return time.mktime(told) if told is not None else 0.0
 
 
 def _parsed(raw: bytes) -> EmailMessage:
