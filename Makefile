@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: demo test check fmt kill bench setup clean help
+.PHONY: demo test check fmt kill bench image service-test setup clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -25,6 +25,13 @@ kill: setup        ## at least 200 SIGKILLs at named and seeded moments
 
 bench: setup       ## speed and size, as ratios against floors measured beside them
 	.venv/bin/python -m tests.bench
+
+image:             ## build the container image squidbot (needs Docker with BuildKit)
+	DOCKER_BUILDKIT=1 docker build -t squidbot .
+
+service-test: setup ## prove image, compose file and systemd unit for real (needs root on Debian; three minutes)
+	@deploy/service-test-needs
+	SQUIDBOT_DEPLOY_TESTS=1 .venv/bin/pytest -q -rs tests/deploy
 
 fmt: setup         ## put the style right where that can be done by itself
 	.venv/bin/ruff check --fix .

@@ -15,7 +15,7 @@ from typing import Any
 from gateway.errors import GatewayError
 from gateway.home import Home, short_path
 
-__all__ = ["ControlClient", "ControlFailed", "DaemonGone"]
+__all__ = ["ControlClient", "ControlFailed", "DaemonGone", "UnixConnection"]
 
 
 class DaemonGone(GatewayError):
@@ -55,7 +55,7 @@ class ControlClient:
             DaemonGone: Nobody answers.
             ControlFailed: The daemon says why not.
         """
-        connection = _UnixConnection(self._path, self._limit_s)
+        connection = UnixConnection(self._path, self._limit_s)
         try:
             body = json.dumps(dict(arguments or {})).encode()
             connection.request("POST", f"/op/{name}", body, {"Content-Type": "application/json"})
@@ -73,7 +73,7 @@ class ControlClient:
         return result
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class UnixConnection(http.client.HTTPConnection):
     """HTTP over a socket of the file system."""
 
     def __init__(self, path: Path, timeout_s: float) -> None:
@@ -81,6 +81,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
+        """Reach the socket, also where its path is too long for the kernel."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         with short_path(self._path) as path:

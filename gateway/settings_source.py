@@ -6,8 +6,8 @@ silently, and YAML 1.1 reads ``off`` as False and ``22:00`` as 1320. So the tree
 the scalars of YAML 1.2 (``true``/``false``, numbers, ``null``; everything else is text).
 
 Strings may hold references: ``${NAME}`` is an environment variable, ``${file:/path}`` the content of a file
-without its last line break (a relative path starts at the folder of the configuration). ``$${`` is a literal
-``${``.
+without its last line break (a relative path starts at the folder of the configuration), and
+``${secret:NAME}`` that of the first file that ``settings_secrets.py`` names. ``$${`` is a literal ``${``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from gateway.settings_secrets import is_secret_file_name, secret_places
 
 __all__ = ["KeyPath", "Problem", "Source", "is_secret_name", "read_source", "show_path"]
 
@@ -228,15 +230,31 @@ class _Walk:
     def _look_up(self, node: yaml.Node, path: KeyPath, name: str) -> str | None:
         if name.startswith("file:"):
             return self._read_file(node, path, name.removeprefix("file:").strip())
+        if name.startswith("secret:"):
+            return self._read_secret(node, path, name.removeprefix("secret:").strip())
         if not _ENV_NAME.fullmatch(name):
             self._complain(
-                path, node, f'"${{{name}}}" is no reference; write ${{NAME}}, ${{file:/path}} or $${{'
+                path,
+                node,
+                f'"${{{name}}}" is no reference; write ${{NAME}}, ${{file:/path}}, ${{secret:NAME}} or $${{',
             )
             return None
         if name not in self._environ:
             self._complain(path, node, f"the environment variable {name} is not set")
             return None
         return self._environ[name]
+
+    def _read_secret(self, node: yaml.Node, path: KeyPath, name: str) -> str | None:
+        if not is_secret_file_name(name):
+            self._complain(path, node, f'"{name}" is no name of a secret; use letters, digits and _ . -')
+            return None
+        places = secret_places(name, beside=self._source.path.parent, environ=self._environ)
+        for place in places:
+            if _is_there(place):
+                return self._read_file(node, path, str(place))
+        tried = ", ".join(map(str, places))
+        self._complain(path, node, f"there is no secret {name}; none of these files exists: {tried}")
+        return None
 
     def _read_file(self, node: yaml.Node, path: KeyPath, name: str) -> str | None:
         if not name:
@@ -261,6 +279,16 @@ def _read_text(path: Path) -> str:
     if len(raw) > _MAX_BYTES:
         raise ValueError(f"it has more than {_MAX_BYTES} bytes; is this the right file?")
     return raw.decode("utf-8-sig")
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass  # whoever reads it tells why it cannot be read
+    return True
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,45 @@
+"""
+Where the files of secrets are, so that one and the same configuration works everywhere.
+
+``${secret:NAME}`` is looked for in the order of `secret_places`: what systemd hands over
+(``LoadCredential=``), what Docker and compose mount, and a folder beside the configuration. The first that
+exists counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["is_secret_file_name", "secret_places"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_CONTAINER = Path("/run/secrets")
+
+
+def is_secret_file_name(name: str) -> bool:
+    """Whether ``name`` can be the NAME of ``${secret:NAME}``: letters, digits and ``_ . -``, no path."""
+    return _NAME.fullmatch(name) is not None
+
+
+def secret_places(
+    name: str, *, beside: Path, environ: Mapping[str, str], container: Path = _CONTAINER
+) -> list[Path]:
+    """
+    The files that may hold a secret, in the order in which they are tried.
+
+    Args:
+        name: One that `is_secret_file_name` has accepted.
+        beside: The folder of the configuration.
+        environ: Where ``CREDENTIALS_DIRECTORY`` (systemd.exec(5), "CREDENTIALS") is looked up.
+        container: Where secrets of containers are mounted.
+
+    When systemd loads a whole folder it joins the names with underscores, so the credential of
+    ``/etc/squidbot/secrets/NAME`` loaded as ``squidbot:/etc/squidbot`` is ``squidbot_secrets_NAME``.
+    """
+    places = []
+    if handed := environ.get("CREDENTIALS_DIRECTORY"):
+        folder = Path(handed)
+        places += [folder / name, folder / f"squidbot_secrets_{name}"]
+    return [*places, container / name, beside / "secrets" / name]

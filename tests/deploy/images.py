@@ -1,0 +1,96 @@
+"""
+The images of the tests: a Debian base made from packages, and squidbot's own, built with the real Dockerfile.
+
+The base stands in for the public Python image where no registry of images can be reached. Its Python lies in
+/usr instead of /usr/local; the environment that the Dockerfile makes hides the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from tests.deploy.engine import BASE_IMAGE, Engine
+
+__all__ = ["CANARY", "ROOT", "build_image", "debian_base", "import_base"]
+
+CANARY = "c4n4ry-of-the-build-secrets"
+"""Stands in every secret that a build is given, so that it is found in a layer if it ever gets there."""
+
+ROOT = Path(__file__).resolve().parents[2]
+_CACHE = ROOT / ".cache" / "deploy"
+_LINKS = (
+    'rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED; cd "$1"/usr/local/bin && '
+    "for n in python python3 python3.13; do ln -s /usr/bin/python3.13 $n; done; ln -s /usr/bin/pip3 pip"
+)
+
+
+def debian_base(extra: tuple[str, ...] = ()) -> Path:
+    """A minimal Debian with Python 3.13 as a tar file, from packages; made once and kept."""
+    name = "-".join(("base", *extra))
+    target = _CACHE / f"{name}.tar"
+    if target.exists():
+        return target
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    packages = ("ca-certificates", "netbase", "tzdata", "python3", "python3-venv", "python3-pip", *extra)
+    unfinished = target.with_suffix(".part.tar")
+    done = subprocess.run(
+        [
+            "mmdebstrap", "--quiet", "--variant=minbase", '--aptopt=Acquire::Languages "none"',
+            *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")),
+            f"--include={','.join(packages)}", f"--customize-hook={_LINKS}",
+            "trixie", str(unfinished), *_mirror(),
+        ],
+        capture_output=True, text=True, check=False, timeout=500,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise AssertionError(f"mmdebstrap: {done.stderr[-3000:]}")
+    unfinished.rename(target)
+    return target
+
+
+def _mirror() -> list[str]:
+    """The mirror that this machine itself installs from; none for the default."""
+    for file in sorted(Path("/etc/apt").glob("sources.list*")) + sorted(
+        Path("/etc/apt/sources.list.d").glob("*")
+    ):
+        if file.is_file():
+            found = re.search(
+                r"^(?:URIs:|deb)\s+(?:\[[^]]*\]\s+)?(https?://\S+)", file.read_text(), re.MULTILINE
+            )
+            if found:
+                return [found.group(1)]
+    return []
+
+
+def import_base(engine: Engine) -> None:
+    """Give the engine the base image under the public name."""
+    engine.docker(
+        "import", "-c", "ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8",
+        "-c", 'CMD ["python3"]', str(debian_base()), BASE_IMAGE,
+    )  # fmt: skip
+
+
+def _certificates() -> Path:
+    """The certificate authorities that this machine trusts, its own ones among them."""
+    return Path(os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt").resolve()
+
+
+def build_image(engine: Engine, name: str = "squidbot", *, context: Path = ROOT) -> str:
+    """Build the Dockerfile as a person behind a private certificate authority does; returns the log."""
+    pip_conf = engine.folder / "pip.conf"
+    pip_conf.write_text(f"# {CANARY}\n[global]\ncert = /run/secrets/ca_bundle\n")
+    uv_toml = engine.folder / "uv.toml"
+    uv_toml.write_text(f"# {CANARY}\n")
+    bundle = engine.folder / "ca.pem"
+    bundle.write_text(f"# {CANARY}\n{_certificates().read_text()}")
+    done = engine.docker(
+        "build", "--progress=plain", "--tag", name,
+        "--secret", f"id=pip_conf,src={pip_conf}",
+        "--secret", f"id=uv_toml,src={uv_toml}",
+        "--secret", f"id=ca_bundle,src={bundle}",
+        str(context), limit_s=600,
+    )  # fmt: skip
+    return done.stderr
