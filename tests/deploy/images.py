@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 
 from tests.deploy.engine import BASE_IMAGE, Engine
 
-__all__ = ["CANARY", "ROOT", "build_image", "debian_base", "import_base"]
+__all__ = ["CANARY", "ROOT", "build_image", "compose_plugin", "debian_base", "import_base"]
 
 CANARY = "c4n4ry-of-the-build-secrets"
 """Stands in every secret that a build is given, so that it is found in a layer if it ever gets there."""
@@ -48,6 +49,26 @@ def debian_base(extra: tuple[str, ...] = ()) -> Path:
     if done.returncode != 0:
         raise AssertionError(f"mmdebstrap: {done.stderr[-3000:]}")
     unfinished.rename(target)
+    return target
+
+
+def compose_plugin() -> Path:
+    """Docker's compose plugin: the installed one, or that of Debian 13, which runs on Debian 12 as well."""
+    for folder in ("/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins"):
+        if (installed := Path(folder) / "docker-compose").exists():
+            return installed
+    target = _CACHE / "docker-compose"
+    if not target.exists():
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_CACHE) as scratch:
+            done = subprocess.run(
+                ["mmdebstrap", "--quiet", "--variant=extract", "--include=docker-compose", "trixie",
+                 f"{scratch}/root", *_mirror()],
+                capture_output=True, text=True, check=False, timeout=300,
+            )  # fmt: skip
+            if done.returncode != 0:
+                raise AssertionError(f"mmdebstrap: {done.stderr[-3000:]}")
+            Path(scratch, "root/usr/libexec/docker/cli-plugins/docker-compose").rename(target)
     return target
 
 
