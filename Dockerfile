@@ -45,11 +45,13 @@ COPY --from=build /opt/squidbot /opt/squidbot
 ENV PATH=/opt/squidbot/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin \
     SQUIDBOT_HOME=/var/lib/squidbot \
     PYTHONUNBUFFERED=1 \
-    PYTHONDONTWRITEBYTECODE=1
+    PYTHONDONTWRITEBYTECODE=1 \
+    SQUIDBOT_WATCHDOG_SECONDS=300
 USER 10001:10001
 VOLUME /var/lib/squidbot
 WORKDIR /var/lib/squidbot
-# Alive means that the event loop turns; a Matrix or mail server that is away does not make it unhealthy.
+# A process that stands still for SQUIDBOT_WATCHDOG_SECONDS ends itself with a trace; the restart policy does the rest.
+# Alive means that the event loop turns and turns are worked on; a Matrix or mail server that is away does not make it unhealthy.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=3 \
     CMD ["python", "-m", "gateway.probe"]
 STOPSIGNAL SIGTERM

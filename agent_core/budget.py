@@ -18,9 +18,23 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from agent_core.messages import Attachment
 from agent_core.models import Message, ToolDefinition
 
-__all__ = ["TokenEstimate", "Window", "clip", "fit_window", "message_chars", "sound_history"]
+__all__ = [
+    "PICTURE_TOKENS",
+    "TokenEstimate",
+    "Window",
+    "clip",
+    "fit_window",
+    "is_picture",
+    "message_chars",
+    "sound_history",
+    "with_newest_pictures",
+]
+
+PICTURE_TOKENS = 1_300
+"""What a picture takes: between 85 and 1,600 by provider and size, most of them near this."""
 
 _MESSAGE_OVERHEAD_TOKENS = 4
 _MESSAGE_OVERHEAD_CHARS = 16
@@ -32,6 +46,7 @@ _FOUR_BYTES = 2.8
 _MIN_FACTOR = 0.5
 _MAX_FACTOR = 3.0
 _EMPTY_USER_TEXT = "(no text)"
+_PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 def _other_scripts(text: str, chars: int, plain: int) -> float:
@@ -84,8 +99,9 @@ class TokenEstimate:
         return int(chars * _FOUR_BYTES * self.margin * self.factor) + 1
 
     def message(self, message: Message) -> int:
-        """Tokens of a message with its frame and its tool calls."""
+        """Tokens of a message with its frame, its tool calls and its pictures."""
         tokens = _MESSAGE_OVERHEAD_TOKENS + self.text(message.content)
+        tokens += PICTURE_TOKENS * len(message.attachments)
         if message.tool_calls:
             tokens += sum(self.text(text) for text in _call_texts(message))
         return tokens
@@ -190,6 +206,29 @@ def sound_history(messages: Sequence[Message]) -> list[Message]:
                     changed = len(calls) != len(message.tool_calls)
                     sound.append(message.model_copy(update={"tool_calls": calls}) if changed else message)
     return sound
+
+
+def is_picture(attachment: Attachment) -> bool:
+    """Whether it is a picture of a kind that models look at."""
+    return attachment.media_type in _PICTURE_TYPES
+
+
+def with_newest_pictures(messages: Sequence[Message], most: int, scope: str) -> list[Message]:
+    """
+    The messages with the ``most`` newest pictures of people, and no other attachments.
+
+    A picture from a turn with another ``scope`` is not shown again: others could read along then, or can now.
+    """
+    kept: list[Message] = []
+    for message in reversed(messages):
+        if message.attachments:
+            shown = message.role == "user" and message.scope == scope
+            pictures = [file for file in message.attachments if shown and is_picture(file)]
+            pictures = pictures[max(0, len(pictures) - most) :]
+            most -= len(pictures)
+            message = message.model_copy(update={"attachments": tuple(pictures)})  # noqa: PLW2901
+        kept.append(message)
+    return kept[::-1]
 
 
 def _answered_calls(messages: Sequence[Message]) -> set[tuple[int, str]]:

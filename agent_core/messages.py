@@ -17,8 +17,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 __all__ = [
+    "Amendment",
     "Attachment",
     "Audience",
+    "Background",
     "InboundMessage",
     "OutboundKind",
     "OutboundMessage",
@@ -172,12 +174,38 @@ class Sender(_Frozen):
 
 
 class Attachment(_Frozen):
-    """A file that came with a message or goes out with one. ``path`` is relative to the home folder."""
+    """
+    A file that came with a message or goes out with one. ``path`` is relative to the home folder.
+
+    ``name`` is what people see, safe to show and to use as a file name; ``media_type`` is what the content
+    was found to be where that can be told, else what the sender said; ``sha256`` (hex) names the content.
+    """
 
     name: str
     media_type: str
     size_bytes: int
     path: str
+    sha256: str = ""
+
+    @property
+    def id(self) -> str:
+        """How it is called in a conversation: the beginning of the hash, the same for the same content."""
+        return self.sha256[:12]
+
+
+class Background(_Frozen):
+    """
+    Something that was said before a message and helps to understand it; never a question by itself.
+
+    ``kind``: ``forwarded`` is somebody else's message that was handed on with it, ``quoted`` is what the
+    message answers, ``thread`` how its thread began, ``talk`` what was said meanwhile in a group without
+    being meant for the bot.
+    """
+
+    kind: Literal["quoted", "thread", "talk", "forwarded"]
+    sender: str
+    name: str = ""
+    text: str
 
 
 class InboundMessage(_Frozen):
@@ -200,9 +228,32 @@ class InboundMessage(_Frozen):
     audience: Audience = Audience.DIRECT
     addressed: bool = True
     """False for talk in a group that is not meant for the bot: kept for context, never answered."""
-    kind: Literal["message", "tick"] = "message"
+    kind: Literal["message", "tick", "reaction", "job"] = "message"
+    """
+    A ``reaction`` is a sign put to an earlier message (its ``text``); it never reaches a model. A ``tick`` is
+    written by the clock, a ``job`` by the schedule for the sender, who has wished for it earlier.
+    """
     attachments: tuple[Attachment, ...] = ()
     context: dict[str, Any] = Field(default_factory=dict)
+    background: tuple[Background, ...] = ()
+    """What the model is shown besides the text, marked as said by others; bounded by the channel."""
+
+
+class Amendment(_Frozen):
+    """
+    Something that changes what was accepted before; it is no message and leaves no row.
+
+    ``replace``: the sender has edited the message ``native_id``, which now says ``text``. ``withdraw``: the
+    sender has taken it back. ``leave``: the bot is no longer in ``session.conversation``. ``stop``: what
+    waits or runs in ``session`` is not to be answered. ``bounce``: what the server took from us as
+    ``native_id`` did not arrive after all, for the reason ``text``.
+    """
+
+    kind: Literal["replace", "withdraw", "leave", "stop", "bounce"]
+    native_id: str = ""
+    session: SessionKeyField | None = None
+    sender: str = ""
+    text: str = ""
 
 
 class OutboundKind(StrEnum):
@@ -212,6 +263,8 @@ class OutboundKind(StrEnum):
     APOLOGY = "apology"
     NOTICE = "notice"
     ALERT = "alert"
+    MESSAGE = "message"
+    """Something that somebody wants said, to a person or in a room; it answers nothing."""
 
 
 class OutboundMessage(_Frozen):

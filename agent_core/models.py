@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from agent_core.messages import Audience, SessionKey
+from agent_core.messages import Attachment, Audience, SessionKey
 
 __all__ = [
     "HistoryTail",
@@ -63,6 +63,8 @@ class Message(_Frozen):
     ``id``, ``turn``, ``timestamp``, ``sender`` and ``scope`` are set on messages of the history. Ids are
     deterministic (turn and number), so that a line written twice after a crash is recognised; readers drop
     repetitions. ``scope`` is the `MemoryScope` of the turn as text: who could read along when it was said.
+    ``attachments`` are the files that came with it, or went out with it; in a prompt, the pictures that a
+    model is shown.
     """
 
     role: Role
@@ -74,6 +76,7 @@ class Message(_Frozen):
     scope: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 class ToolDefinition(_Frozen):
@@ -85,11 +88,16 @@ class ToolDefinition(_Frozen):
 
 
 class ToolResult(_Frozen):
-    """What a tool gave back. ``is_error`` results go to the model as well: it may correct itself."""
+    """
+    What a tool gave back. ``is_error`` results go to the model as well: it may correct itself.
+
+    ``attachments`` are files that go out with the answer of the turn.
+    """
 
     content: str
     is_error: bool = False
     tool_call_id: str = ""
+    attachments: tuple[Attachment, ...] = ()
 
 
 class Usage(_Frozen):
@@ -121,6 +129,8 @@ class Purpose(StrEnum):
 
     CHAT = "chat"
     HEARTBEAT = "heartbeat"
+    JOB = "job"
+    """What somebody has scheduled."""
     CONSOLIDATION = "consolidation"
 
 
@@ -182,7 +192,7 @@ class HistoryTail:
     that cannot be read keeps its position, so the numbers may have gaps, and ``total`` counts positions.
     ``complete`` says that no message was left out because of a limit. ``summary`` is the session summary at
     the very moment of ``cursor``, so that nothing is in both or in neither; None where a storage does not
-    read the two at once.
+    read the two at once. ``private`` are the scopes of single people whose words are in the summary.
     """
 
     messages: tuple[Message, ...] = ()
@@ -193,6 +203,7 @@ class HistoryTail:
     cursor: int = 0
     positions: tuple[int, ...] = ()
     summary: str | None = None
+    private: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +238,8 @@ class Session:
     purpose: Purpose = Purpose.CHAT
     turn: str = ""
     """Id of the turn in hand; ids of history lines are made from it."""
+    attachments: tuple[Attachment, ...] = ()
+    """The files that came with the messages of this turn."""
 
     @property
     def id(self) -> str:
@@ -252,10 +265,15 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """How a turn ended: the answer, the lines for the history, what it cost and which tools ran."""
+    """
+    How a turn ended: the answer, the lines for the history, what it cost and which tools ran.
+
+    ``attachments`` are the files that go out with the answer, in the order in which tools gave them.
+    """
 
     reply: str
     history: tuple[Message, ...]
     usage: Usage = field(default_factory=Usage)
     tool_runs: int = 0
     steps: int = 0
+    attachments: tuple[Attachment, ...] = ()

@@ -7,10 +7,12 @@ Storage ports are called with the session's id, ``str(SessionKey)``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from agent_core.messages import Attachment
 from agent_core.models import (
     HistoryTail,
     MemoryDocument,
@@ -26,6 +28,8 @@ from agent_core.models import (
 )
 
 __all__ = [
+    "AllowancePort",
+    "AttachmentPort",
     "ChannelPort",
     "Clock",
     "LLMPort",
@@ -63,6 +67,21 @@ class LLMPort(Protocol):
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
     ) -> AsyncIterator[ModelChunk]:
         """Ask for one answer to ``messages``."""
+        ...
+
+
+class AllowancePort(Protocol):
+    """How much more a run may spend, beyond its own limits."""
+
+    async def last(self, tokens: int, *, begun: bool) -> str:
+        """
+        Why the next model call is to be the last one of the run; empty if it is not.
+
+        Args:
+            tokens: About how many the call reads.
+            begun: Whether the run has something in hand: then one more call is always possible, so that it
+                can answer with that. Otherwise a call that is too much is refused when it is made.
+        """
         ...
 
 
@@ -174,11 +193,13 @@ class MemoryPort(Protocol):
         """
         ...
 
-    async def append_message(self, session_id: str, *messages: Message) -> None:
+    async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
         """
         Append, in order. A message whose id is among the recently appended ones is left out.
 
-        Durable at the latest after the next `sync_history`.
+        With ``durable`` everything appended to the session so far, these messages and earlier ones, would
+        survive a power cut when this returns: `sync_history` in the same visit. Without, it is durable at
+        the latest after the next one.
         """
         ...
 
@@ -232,10 +253,18 @@ class MemoryPort(Protocol):
         ...
 
     async def save_consolidation(
-        self, session_id: str, *, summary: str, cursor: int, base_cursor: int | None = None
+        self,
+        session_id: str,
+        *,
+        summary: str,
+        cursor: int,
+        base_cursor: int | None = None,
+        private: Collection[str] = (),
     ) -> None:
         """
         Replace summary and cursor together: after a crash both are old or both are new.
+
+        ``private`` is kept with the summary and comes back in `HistoryTail.private`.
 
         Raises:
             CursorMoved: ``base_cursor`` is given and is not the current cursor; nothing was changed.
@@ -268,6 +297,41 @@ class SearchPort(Protocol):
         that words between double quotes are looked for as they stand, one after the other.
 
         Never fails because of a damaged index: then it looks through the newest messages.
+        """
+        ...
+
+
+class AttachmentPort(Protocol):
+    """
+    The files that came with messages, and those that go out: kept by their content, never changed.
+
+    An attachment whose file is gone (kept for too long, removed by hand) raises `LookupError`, a disk that
+    does not do it now `OSError`.
+    """
+
+    async def read(self, attachment: Attachment, *, max_bytes: int, offset: int = 0) -> bytes:
+        """Up to ``max_bytes`` of the content from ``offset`` on."""
+        ...
+
+    async def picture(
+        self, attachment: Attachment, *, max_bytes: int, max_pixels: int
+    ) -> tuple[str, bytes] | None:
+        """
+        Media type and content, if the content is a PNG, JPEG, WebP or GIF picture within both limits.
+
+        What it is is decided by the content, whatever the attachment says.
+        """
+        ...
+
+    async def keep_file(self, folder: Path, path: str, *, max_bytes: int) -> Attachment:
+        """
+        Keep a copy of the regular file ``path`` below ``folder``, as it is now.
+
+        ``path`` is relative; no part of it is ``..`` or a link, whoever changes the folder meanwhile.
+
+        Raises:
+            ValueError: It is no such path, no regular file or larger than ``max_bytes``; the text says which.
+            LookupError: There is no such file.
         """
         ...
 

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
+from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
 
 __all__ = [
     "Capabilities",
@@ -32,8 +32,11 @@ __all__ = [
     "Inbox",
     "LinkState",
     "NobodyThere",
+    "Reaching",
     "Receipt",
     "Redelivery",
+    "Stage",
+    "Staging",
 ]
 
 
@@ -121,8 +124,14 @@ class Capabilities:
     """`Channel.preview` shows unfinished answers."""
     typing: bool = False
     """`Channel.typing` shows that work goes on."""
+    stages: bool = False
+    """`Staging.stage` shows how far a message is."""
+    letters: bool = False
+    """Its messages are letters, with a greeting and a signature: a command is their first line alone."""
     max_text_bytes: int = 16_000
     """Longer answers are split before they become outbox rows."""
+    attachments: bool = False
+    """`OutboundMessage.attachments` are sent along; otherwise the text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +157,16 @@ class Inbox(Protocol):
     """The gateway's side, given to ``run``."""
 
     async def accept(
-        self, messages: Sequence[InboundMessage], positions: Mapping[str, str] | None = None
+        self,
+        messages: Sequence[InboundMessage],
+        positions: Mapping[str, str] | None = None,
+        amendments: Sequence[Amendment] = (),
     ) -> None:
         """
         Take a batch over, durably and in order, with the channel's new positions.
+
+        ``amendments`` change what was accepted before; they become true together with the batch and are
+        applied after its messages.
 
         After it has returned the server may be told that the messages are taken. A message that is already
         known is a success without work. Raises nothing but cancellation: while the store cannot take
@@ -230,4 +245,56 @@ class Channel(Protocol):
 
     async def aclose(self) -> None:
         """Let go of everything; called once, after ``run`` has ended."""
+        ...
+
+
+@runtime_checkable
+class Reaching(Protocol):
+    """What a channel can do besides, if it can write to somebody who has not asked."""
+
+    async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
+        """
+        The conversation with ``person`` (an address on this channel) and nobody else; made if there is none.
+
+        The same person and topic give the same conversation, also after a crash in between. A channel that
+        keeps topics apart (a mail thread for each) has one conversation for each topic; others disregard it.
+
+        Raises:
+            ChannelUnavailable: Not now.
+            ChannelError: Never: nobody has this address, or the person does not want to be written to.
+        """
+        ...
+
+    async def alone_with(self, session: SessionKey, person: str) -> bool:
+        """
+        Whether nobody but ``person`` can read along in ``session`` now; what cannot be known is no.
+
+        Raises:
+            ChannelUnavailable: It cannot be said now.
+        """
+        ...
+
+
+class Stage(StrEnum):
+    """How far a message is that was accepted."""
+
+    RECEIVED = "received"
+    """It is being worked on. Told again when it is taken up again after a crash or a wait."""
+    DONE = "done"
+    """It was answered: the answer is committed and on its way."""
+    FAILED = "failed"
+    """It was given up; an apology is on its way, or it was taken back and nothing is."""
+
+
+@runtime_checkable
+class Staging(Protocol):
+    """What a channel can do besides, if it can mark a message (a reaction): see `Capabilities.stages`."""
+
+    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: Stage) -> None:
+        """
+        A message of ``session`` has come so far; ``context`` is its `InboundMessage.context`.
+
+        A hint: it never raises `ChannelError`, no turn waits for it, it may be cancelled at every await, and
+        any of them may be left out or told twice. Those of one message come in order, one after the other.
+        """
         ...

@@ -65,6 +65,10 @@ class Access:
     Args:
         owner_aliases: The owner's addresses.
         allow_from: For each channel, by its name, who else may talk to the bot there.
+        kinds: What each channel is (``matrix``, ``email``), by its name; one that is not there is named after
+            its kind. The owner is the same person on every account of a kind.
+        own: The bot's own addresses. One account never talks to another because of a ``*``: they would not
+            stop. Who is the owner, or stands in ``allow_from`` by address, is let in all the same.
         local_channels: Channels on which the sender is always the owner.
     """
 
@@ -73,8 +77,12 @@ class Access:
         owner_aliases: Iterable[Alias],
         allow_from: Mapping[str, Iterable[str]],
         *,
+        kinds: Mapping[str, str] | None = None,
+        own: Iterable[str] = (),
         local_channels: Iterable[str] = LOCAL_CHANNELS,
     ) -> None:
+        self._kinds = dict(kinds or {})
+        self._own = frozenset(map(normalise, own))
         self._owner = frozenset((alias.channel, normalise(alias.address)) for alias in owner_aliases)
         self._local = frozenset(local_channels)
         self._exact: dict[str, frozenset[str]] = {}
@@ -84,8 +92,20 @@ class Access:
             self._learn(channel, tuple(entry.strip() for entry in entries))
 
     def decide(self, message: InboundMessage) -> Decision:
-        """Whether ``message`` is taken, and as whose."""
+        """
+        Whether ``message`` is taken, and as whose.
+
+        A channel may have a rule for the very room (``context["allowed_here"]``), which then counts instead
+        of its general list; the owner is let in everywhere.
+        """
         role = self.role(message.channel, message.sender.address, verified=message.sender.verified)
+        if role is Role.STRANGER and normalise(message.sender.address) in self._own:
+            return Decision(allowed=False, role=role, reason="own_account")
+        here = message.context.get("allowed_here")
+        if isinstance(here, bool) and message.sender.verified and role is not Role.OWNER:
+            if here:
+                return Decision(allowed=True, role=Role.ALLOWED)
+            return Decision(allowed=False, role=Role.STRANGER, reason="not_allowed_here")
         if role is Role.STRANGER:
             reason = "sender_not_allowed" if message.sender.verified else "sender_not_verified"
             return Decision(allowed=False, role=role, reason=reason)
@@ -98,15 +118,19 @@ class Access:
         if channel in self._local:
             return Role.OWNER
         normal = normalise(address)
-        if (channel, normal) in self._owner:
+        if (self.kind(channel), normal) in self._owner:
             return Role.OWNER
-        if (
-            channel in self._everybody
-            or normal in self._exact.get(channel, ())
-            or _server_of(normal) in self._servers.get(channel, ())
+        if normal in self._exact.get(channel, ()):
+            return Role.ALLOWED
+        if normal not in self._own and (
+            channel in self._everybody or _server_of(normal) in self._servers.get(channel, ())
         ):
             return Role.ALLOWED
         return Role.STRANGER
+
+    def kind(self, channel: str) -> str:
+        """What the channel of this name is: ``matrix``, ``email`` or its own name."""
+        return self._kinds.get(channel, channel)
 
     def _learn(self, channel: str, entries: tuple[str, ...]) -> None:
         exact, servers = set(), set()

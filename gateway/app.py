@@ -1,5 +1,7 @@
 """
-The composition root: from settings to a gateway. The only file that knows every concrete class.
+The composition root: from settings to a gateway. It and the parts that it is split into know every concrete
+class, and nothing else does: ``assembly_mind.py`` (what thinks), ``assembly_links.py`` (what carries),
+``accounts.py`` (the channels) and ``unasked.py`` (heartbeat and schedule).
 
 Nothing is connected and no thread works before `Gateway.run`; only the database is opened, so that a damaged
 one is told before anything else happens.
@@ -8,43 +10,50 @@ one is told before anything else happens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from math import inf
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
-from agent_core.agent import AgentLoop, TurnLimits
-from agent_core.llm.build import Models, build_models
-from agent_core.models import Purpose, Session
+from agent_core.llm.build import Models
+from agent_core.messages import SessionKey
 from agent_core.ports import Clock, LLMPort, MemoryPort, ToolPort
-from agent_core.prompt import BASE_PROMPT
-from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.jsonl import JsonlMemory
-from agent_core.storage.search_index import SearchIndex
-from agent_core.tools.memory_write import MemoryWriteTool
-from agent_core.tools.read_skill import ReadSkillTool
-from agent_core.tools.registry import ToolRegistry
-from agent_core.tools.search_history import SearchHistoryTool
+from channels.attachments import AttachmentStore
 from channels.base import Channel
-from channels.heartbeat import HeartbeatChannel
-from channels.terminal import TerminalChannel
-from gateway.access import LOCAL_CHANNELS, Access, Role
+from gateway.access import Access
+from gateway.accounts import build_channels
+from gateway.approvals import Approval
+from gateway.assembly_links import build_deliveries, build_supervisor
+from gateway.assembly_mind import build_mind, turn_limits
+from gateway.attachments import AttachmentSweeper, open_attachments
+from gateway.budget_notes import BudgetNotes
 from gateway.clock import SystemClock
-from gateway.delivery import Delivery
+from gateway.commands.desk import build_desk
+from gateway.ends import Ends
 from gateway.history import HistoryWriter
 from gateway.home import Home
-from gateway.lifecycle import CAN_SEND, Gateway, Parts
-from gateway.router import ChannelInbox, Intake
+from gateway.lifecycle import Gateway, Parts
+from gateway.mark import Extent, MarkKeeper
+from gateway.operations_send import accounts_of
+from gateway.owner_notes import OwnerNotes
+from gateway.pulse import Pulse, allowed_seconds
+from gateway.refusals import Refusals
+from gateway.router import Intake
 from gateway.settings import Settings
+from gateway.spending import Spending
+from gateway.stages import Stages
+from gateway.status import status_report
 from gateway.supervisor import Supervisor
 from gateway.target import OwnerTarget
 from gateway.turns import TurnHandler, TurnPolicy
-from gateway.upkeep import Upkeep, memory_manager
+from gateway.unasked import Unasked, build_unasked
+from gateway.upkeep import Upkeep
 from gateway.work.lanes import LaneDispatcher
+from gateway.work.plan_port import PlanStore
 from gateway.work.port import WorkStore
 from gateway.work.sqlite import SqliteWorkStore
 
 __all__ = ["Built", "Overrides", "build"]
+
+_STALLED_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +66,10 @@ class Overrides:
         channels: Used instead of the configured channels, with their queue modes.
         models: Models by the name of their key under ``llm.models``.
         allow_from: Who may talk on those channels, besides what the settings say.
-        wrap_store, wrap_memory: Put something around the store or the memory.
+        wrap_store, wrap_plans, wrap_memory: Put something around the store, the plans or the memory.
         tools: Tools for every run, besides the built-in ones.
         policy: How much is done for one turn.
+        approval: Whose answers the owner sees first, by channel, instead of what the settings say.
     """
 
     clock: Clock | None = None
@@ -67,9 +77,11 @@ class Overrides:
     models: Mapping[str, LLMPort] | None = None
     allow_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     wrap_store: Callable[[WorkStore], WorkStore] = lambda store: store
+    wrap_plans: Callable[[PlanStore], PlanStore] = lambda plans: plans
     wrap_memory: Callable[[MemoryPort], MemoryPort] = lambda memory: memory
     tools: Sequence[ToolPort] = ()
     policy: TurnPolicy = TurnPolicy()  # noqa: RUF009 - a frozen value
+    approval: Mapping[str, Approval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +95,9 @@ class Built:
     supervisor: Supervisor
     channels: Mapping[str, Channel]
     upkeep: Upkeep
+    unasked: Unasked
+    budget: BudgetNotes
+    pulse: Pulse
 
 
 async def build(settings: Settings, home: Home, overrides: Overrides = Overrides()) -> Built:  # noqa: B008
@@ -94,80 +109,139 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         StateUnusable: The home folder cannot be used.
     """
     clock = overrides.clock or SystemClock()
+    limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
     sqlite = await SqliteWorkStore.open(
-        home.database, clock=clock, synchronous="full" if settings.gateway.durability == "full" else "normal"
+        home.database,
+        clock=clock,
+        synchronous="full" if settings.gateway.durability == "full" else "normal",
+        zone=limits.zone,
     )
     store = overrides.wrap_store(sqlite)
-    workspace = home.path(settings.agents.workspace)
-    files = JsonlMemory(home.root, clock=clock, workspace=workspace)
-    memory = overrides.wrap_memory(files)
-    search = SearchIndex(home.root / "search.db", files.layout)
-    models = build_models(settings.llm, clock, given=overrides.models)
-    access = Access(settings.owner.aliases, {**settings.allow_from(), **overrides.allow_from})
+    plans = overrides.wrap_plans(sqlite)
+    spending = Spending(store, sqlite, limits, clock)
+    mark = await _looked_at(sqlite, home, clock)
+    attachments = open_attachments(settings, home)
+    mind = build_mind(
+        settings,
+        home,
+        clock,
+        attachments=attachments,
+        models=overrides.models,
+        wrap_memory=overrides.wrap_memory,
+        tools=overrides.tools,
+        paid=spending.in_current,
+    )
+    access = Access(
+        settings.owner.aliases,
+        {**settings.allow_from(), **overrides.allow_from},
+        kinds=settings.channels.kinds(),
+        own=accounts_of(settings).values(),
+    )
+    target = OwnerTarget(
+        store, setting=settings.agents.heartbeat.target, access=access, aliases=settings.owner.aliases
+    )
+    on_outbox: Callable[[str], None] = lambda name: deliveries[name].wake() if name in deliveries else None  # noqa: E731
+    notes = OwnerNotes(
+        store=store,
+        target=target,
+        reaches=lambda name: name in deliveries,
+        clock=clock,
+        on_outbox=on_outbox,
+        by_letter=lambda name: name in by_name and by_name[name].capabilities.letters,
+    )
     channels = overrides.channels
     if channels is None:
-        channels = _channels(settings, home, workspace, clock, access)
-
-    skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
-    registry = ToolRegistry()
-    registry.register(ReadSkillTool(skills))
-    for tool in overrides.tools:
-        registry.register(tool)
-    manager = memory_manager(settings, memory, skills, models)
-    agent = AgentLoop(
-        manager, registry, models.pool(), system_prompt=BASE_PROMPT, clock=clock, limits=_limits(settings)
+        channels = build_channels(settings, home, clock, access=access, notes=notes, attachments=attachments)
+    by_name = {name: channel for name, (channel, _) in channels.items()}
+    deliveries = build_deliveries(channels, store, clock)
+    dispatcher = LaneDispatcher(concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions)
+    history = HistoryWriter(store, mind.memory)
+    upkeep = Upkeep(manager=mind.manager, history=history, search=mind.search, spending=spending, clock=clock)
+    stages = Stages(by_name)
+    ends = Ends(
+        store=store,
+        history=history,
+        channels=by_name,
+        stages=stages,
+        on_outbox=on_outbox,
+        completed=upkeep.turn_completed,
+    )
+    budget = BudgetNotes(costs=sqlite, spending=spending, target=target, clock=clock, on_outbox=on_outbox)
+    began_at = clock.now()
+    desk = build_desk(
+        ends=ends,
+        store=store,
+        memory=mind.memory,
+        access=access,
+        channels=by_name,
+        target=target,
+        status=lambda: status_report(built, began_at),
+        wake=dispatcher.wake,
+        on_outbox=on_outbox,
+        approval=_approval(settings, overrides),
     )
 
-    def extra_tools(session: Session) -> list[ToolPort]:
-        shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
-        return [
-            MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
-            SearchHistoryTool(search, session.id, scope=session.scope, clock=clock),
-        ]
+    def committed(session: SessionKey) -> None:
+        history.committed(session)
+        upkeep.turn_completed(session)
 
-    deliveries = {
-        # A local answer waits for its person as long as it takes.
-        name: Delivery(channel, store, clock, **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}))
-        for name, (channel, _) in channels.items()
-    }
-    for name, (channel, _) in channels.items():
-        if isinstance(channel, TerminalChannel):
-            channel.on_attach = deliveries[name].present
-    dispatcher = LaneDispatcher(concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions)
-    history = HistoryWriter(store, memory)
-    upkeep = Upkeep(manager=manager, history=history, search=search, store=store, clock=clock)
+    unasked = build_unasked(
+        settings,
+        plans=plans,
+        store=store,
+        target=target,
+        access=access,
+        channels=by_name,
+        clock=clock,
+        limits=turn_limits(settings),
+        wake=dispatcher.wake,
+        committed=committed,
+        on_outbox=on_outbox,
+    )
     handler = TurnHandler(
         store=store,
         history=history,
-        agent=agent,
-        channels={name: channel for name, (channel, _) in channels.items()},
+        agent=mind.agent,
+        channels=by_name,
         queue_modes={name: queue for name, (_, queue) in channels.items()},
         access=access,
-        extra_tools=extra_tools,
+        extra_tools=lambda session, message: [
+            *mind.tools(session),
+            *unasked.tools(session, message),
+        ],
         clock=clock,
-        target=OwnerTarget(store),
+        target=target,
+        ticks=unasked.ticks,
+        desk=desk,
+        ends=ends,
+        refusals=Refusals(
+            store=store,
+            costs=sqlite,
+            ends=ends,
+            spending=spending,
+            access=access,
+            clock=clock,
+            on_outbox=on_outbox,
+        ),
         wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
-        pools=_pools(settings, models),
-        on_outbox=lambda name: deliveries[name].wake(),
-        completed=upkeep.turn_completed,
+        pools=mind.pools,
+        stages=stages,
         zone=settings.agents.heartbeat.schedule().zone,
         policy=overrides.policy,
     )
-    intake = Intake()
-    supervisor = Supervisor(
-        clock, on_change=lambda status: deliveries[status.name].link(up=status.state in CAN_SEND)
+    intake = Intake(mark.perhaps_answered)
+    supervisor = build_supervisor(
+        channels,
+        store=store,
+        clock=clock,
+        dispatcher=dispatcher,
+        access=access,
+        intake=intake,
+        desk=desk,
+        stop_turn=lambda session, turn, why: handler.stop(session, why, turn=turn),
+        deliveries=deliveries,
+        told=notes.channel_changed,
     )
-    for name, (channel, _) in channels.items():
-        inbox = ChannelInbox(
-            name,
-            channel.account,
-            store=store,
-            dispatcher=dispatcher,
-            access=access,
-            intake=intake,
-            report=partial(supervisor.report, name),
-        )
-        supervisor.watch(channel, inbox)
     parts = Parts(
         clock=clock,
         store=store,
@@ -176,67 +250,61 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         handler=handler,
         supervisor=supervisor,
         intake=intake,
-        channels=[channel for channel, _ in channels.values()],
+        channels=list(by_name.values()),
         deliveries=deliveries,
-        at_close=[models.aclose, search.aclose],
-        background=[upkeep.run],
+        at_close=[mark.note, mind.models.aclose, mind.search.aclose],
+        background=[
+            mark.run,
+            upkeep.run,
+            stages.run,
+            desk.run,
+            notes.run,
+            budget.run,
+            _sweeper(settings, attachments, store, mind.files, clock).run,
+            *unasked.background,
+        ],
     )
-    gateway = Gateway(parts, drain_s=settings.gateway.drain_seconds)
-    return Built(
-        gateway,
-        store,
-        memory,
-        models,
-        supervisor,
-        {name: channel for name, (channel, _) in channels.items()},
-        upkeep,
+    pulse = _pulse(settings, dispatcher, sqlite, clock)
+    gateway = Gateway(replace(parts, pulse=pulse), drain_s=settings.gateway.drain_seconds)
+    built = Built(
+        gateway, store, mind.memory, mind.models, supervisor, by_name, upkeep, unasked, budget, pulse
+    )
+    return built
+
+
+def _approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
+    """Whose answers are held, by channel."""
+    asked: dict[str, Approval] = {
+        name: getattr(config, "approval", "none") for name, config in settings.channels.enabled().items()
+    }
+    return asked | dict(overrides.approval)
+
+
+def _pulse(settings: Settings, dispatcher: LaneDispatcher, store: SqliteWorkStore, clock: Clock) -> Pulse:
+    """The watch over the turns; no turn may take longer than the longest limit in the settings."""
+    longest_s = max(settings.llm.limits.seconds, settings.agents.heartbeat.limits.seconds)
+    return Pulse(
+        dispatcher,
+        store.open_sessions,
+        allowed_s=allowed_seconds(longest_s),
+        clock=clock,
+        blocked=lambda: store.refusing or store.stalled_s > _STALLED_S,
     )
 
 
-def _channels(
-    settings: Settings, home: Home, workspace: Path, clock: Clock, access: Access
-) -> dict[str, tuple[Channel, str]]:
-    """The configured channels by name, each with its queue mode. What is off is not even imported."""
-    channels: dict[str, tuple[Channel, str]] = {"terminal": (TerminalChannel(now=clock.now), "merge")}
-    matrix, email = settings.channels.matrix, settings.channels.email
-    if matrix is not None and matrix.enabled:
-        from channels.matrix.channel import MatrixChannel  # noqa: PLC0415 - nio is heavy
-
-        def may_invite(user_id: str) -> bool:
-            return access.role("matrix", user_id, verified=True) is not Role.STRANGER
-
-        state = home.state("matrix")
-        channels["matrix"] = (
-            MatrixChannel("matrix", matrix, state_dir=state, clock=clock, may_invite=may_invite),
-            matrix.queue,
-        )
-    if email is not None and email.enabled:
-        from channels.email.channel import EmailChannel  # noqa: PLC0415 - loaded where it is used
-
-        channels["email"] = (
-            EmailChannel("email", email, state_dir=home.state("email"), clock=clock),
-            email.queue,
-        )
-    heartbeat = settings.agents.heartbeat
-    if heartbeat.enabled and channels.keys() & {"matrix", "email"}:
-        channels["heartbeat"] = (
-            HeartbeatChannel(heartbeat.schedule(), checklist=workspace / "HEARTBEAT.md", clock=clock),
-            "each",
-        )
-    return channels
+def _sweeper(
+    settings: Settings, attachments: AttachmentStore, store: WorkStore, files: JsonlMemory, clock: Clock
+) -> AttachmentSweeper:
+    keep_days = settings.attachments.keep_days
+    return AttachmentSweeper(attachments, store, files.layout.sessions, clock=clock, keep_days=keep_days)
 
 
-def _pools(settings: Settings, models: Models) -> Callable[[Purpose], LLMPort | None]:
-    by_purpose = {Purpose.HEARTBEAT: settings.agents.heartbeat.pool}
+async def _looked_at(store: SqliteWorkStore, home: Home, clock: Clock) -> MarkKeeper:
+    """The database, after a look at whether it is an older copy."""
 
-    def pool_for(purpose: Purpose) -> LLMPort | None:
-        return models.pool(by_purpose.get(purpose, ""))
+    async def extent() -> Extent:
+        return Extent.of(store.identity, *await store.last_ids())
 
-    return pool_for
-
-
-def _limits(settings: Settings) -> TurnLimits:
-    limits = settings.llm.limits
-    return TurnLimits(
-        steps=limits.steps, seconds=limits.seconds, tokens=limits.tokens, tool_seconds=limits.tool_seconds
-    )
+    mark = MarkKeeper(home.store_mark, extent, clock)
+    await mark.look()
+    return mark

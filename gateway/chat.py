@@ -34,7 +34,7 @@ from gateway.work.port import StoreUnusable
 
 __all__ = ["run_chat"]
 
-_HELP = "Type and press Enter. /quit or Ctrl-D leaves; what was answered meanwhile is shown the next time."
+_HELP = "Type and press Enter. !help tells what else I can do; /quit or Ctrl-D leaves, and answers are kept."
 _LAST_ANSWER_LIMIT_S = 120.0
 _PIECE_BYTES = 65_536
 

@@ -12,9 +12,12 @@ import gc
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
+from shutil import disk_usage
 
 import anyio
 import structlog
+from aiohttp import web
 from anyio.abc import TaskGroup
 
 from gateway.app import Built, build
@@ -24,17 +27,20 @@ from gateway.health import Health, serve
 from gateway.home import Home
 from gateway.lock import hold_home
 from gateway.logs import configure_logs
-from gateway.metrics import show_store
+from gateway.metrics import show_heartbeat, show_store, watch_vitals
 from gateway.operations import Operations
+from gateway.operations_send import accounts_of
 from gateway.sdnotify import Notifier
 from gateway.settings import Settings, parse_listen
+from gateway.signs import give_signs, last_resort
 from gateway.status import one_line, status_report
+from gateway.web.history import DayHistory
+from gateway.web.page import StatusPage
 from gateway.work.port import StoreUnusable
 
 __all__ = ["run_daemon"]
 
 _FORCED = 1
-_STATUS_EVERY_S = 10.0
 _SETTLED_AFTER_S = 30
 _log = structlog.get_logger(__name__)
 
@@ -72,7 +78,16 @@ async def _run(settings: Settings, home: Home) -> int:
         async with anyio.create_task_group() as tasks:
             forced = _Forced()
             tasks.start_soon(_listen_to_signals, signals, built, tasks, notifier, forced)
-            tasks.start_soon(_tell, built, notifier)
+            tasks.start_soon(
+                partial(
+                    give_signs,
+                    notifier,
+                    started=built.gateway.started,
+                    line=lambda: one_line(built),
+                    stuck=built.pulse.reason,
+                    resort=last_resort(notifier),
+                )
+            )
             tasks.start_soon(_settle, built)
             _log.info("gateway.started", home=str(home.root))
             await built.gateway.run()
@@ -95,6 +110,15 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
 
     async def refresh() -> None:
         show_store(await built.store.stats())
+        show_heartbeat(await built.unasked.vigil.state())
+
+    pulse = built.pulse
+    watch_vitals(
+        lambda: pulse.reason() is not None,
+        lambda: pulse.oldest_s,
+        lambda: pulse.blocked,
+        lambda: disk_usage(home.root).free,
+    )
 
     operations = Operations(
         built.store,
@@ -103,14 +127,30 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
         wake=parts.dispatcher.wake,
         wake_sending=wake_sending,
         upkeep=built.upkeep,
+        accounts=accounts_of(settings),
+        channels=built.channels,
+        planned=built.unasked.planned(),
+        costs=built.budget.costs(),
     )
     health = Health(
-        built.supervisor.statuses, operations.status, refresh=refresh, started=built.gateway.started.is_set
+        built.supervisor.statuses,
+        operations.status,
+        refresh=refresh,
+        started=built.gateway.started.is_set,
+        stuck=built.pulse.reason,
     )
     await stack.enter_async_context(serve_control(home, operations, health=health, built=built))
     if settings.gateway.http is not None:
         host, port = parse_listen(settings.gateway.http.listen)
-        chosen = await stack.enter_async_context(serve(health.app(host=host), host=host, port=port))
+        more: list[web.AbstractRouteDef] = []
+        if settings.gateway.http.page:
+            day = DayHistory(built.store.stats, parts.clock)
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            tasks.start_soon(day.run)
+            stack.callback(tasks.cancel_scope.cancel)
+            more = StatusPage(operations.status, day, parts.clock, stuck=pulse.reason).routes()
+        app = health.app(host=host, more=more)
+        chosen = await stack.enter_async_context(serve(app, host=host, port=port))
         _log.info("health.served", listen=f"{host}:{chosen}")
 
 
@@ -130,20 +170,8 @@ async def _listen_to_signals(
             tasks.cancel_scope.cancel()
             return
         _log.info("gateway.stopping", signal=signal.Signals(number).name)
-        notifier.stopping()
+        notifier.stopping("finishing what is in hand")
         built.gateway.stop()
-
-
-async def _tell(built: Built, notifier: Notifier) -> None:
-    """Tell the service manager that we are up, how it goes, and that the loop turns."""
-    await built.gateway.started.wait()
-    notifier.ready(one_line(built))
-    watchdog_s = notifier.watchdog_interval_s
-    while True:
-        notifier.status(one_line(built))
-        if watchdog_s is not None:
-            notifier.watchdog()
-        await anyio.sleep(min(watchdog_s or _STATUS_EVERY_S, _STATUS_EVERY_S))
 
 
 async def _settle(built: Built) -> None:

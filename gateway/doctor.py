@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio
 
-from agent_core.messages import InboundMessage
+from agent_core.messages import Amendment, InboundMessage
 from agent_core.models import Message
 from channels.base import Channel, LinkState
+from gateway.clock import SystemClock
 from gateway.errors import AlreadyRunning, ConfigInvalid, GatewayError, StateUnusable, describe
 from gateway.home import Home, home_warnings, open_home
+from gateway.mark import warning_of
 from gateway.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class Examinable(Protocol):
     account: str
 
     async def check(self) -> Mapping[str, str]:
-        """Log in everywhere and change nothing; what was seen. A `ChannelError` says what is wrong."""
+        """Log in everywhere and try what can be tried; what was seen. A `ChannelError` says what is wrong."""
         ...
 
 
@@ -144,12 +146,14 @@ async def check_channel(
     with anyio.move_on_after(limit_s):
         try:
             async with anyio.create_task_group() as tasks:
+                facts: Mapping[str, str] = {}
                 if isinstance(channel, Examinable):
-                    await channel.check()
+                    facts = await channel.check()
                 else:
                     tasks.start_soon(channel.run, inbox)
                     await inbox.logged_in.wait()
-                verdict = (Verdict.OK, f"logged in as {channel.account}")
+                seen = "".join(f"\n{name}: {value}" for name, value in facts.items())
+                verdict = (Verdict.OK, f"logged in as {channel.account}{seen}")
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             detail = str(describe(error).fields["detail"])
@@ -165,7 +169,10 @@ class _ClosedInbox:
         self.logged_in = anyio.Event()
 
     async def accept(
-        self, messages: Sequence[InboundMessage], positions: Mapping[str, str] | None = None
+        self,
+        messages: Sequence[InboundMessage],
+        positions: Mapping[str, str] | None = None,
+        amendments: Sequence[Amendment] = (),
     ) -> None:
         # Whoever has something to hand over is logged in.
         self.logged_in.set()
@@ -187,6 +194,8 @@ def _check_home(report: Report, home: Home) -> None:
     report.add("home", Verdict.OK, str(home.root))
     for warning in home_warnings(home.root):
         report.add("home", Verdict.WARNING, warning)
+    if older := warning_of(home.store_mark, SystemClock().now()):
+        report.add("home", Verdict.WARNING, older)
     free = shutil.disk_usage(home.root).free
     if free < _LITTLE_ROOM_BYTES:
         report.add("home", Verdict.WARNING, f"only {free // 1_000_000} MB are free on its disk")

@@ -1,9 +1,10 @@
 """
 What a machine asks the daemon: ``/livez``, ``/readyz``, ``/metrics`` and ``/status``.
 
-``/livez`` answers while the event loop turns. ``/readyz`` is 200 once every channel that is switched on is
-connected and has caught up, and otherwise 503 with the channels that are not and why. The answers hold
-states, counts and the bot's own addresses, never what people wrote or who they are.
+``/livez`` answers while the event loop turns: 200 as long as turns are being worked on, else 503 and why.
+``/readyz`` is 200 once every channel that is switched on is connected and has caught up, and otherwise 503
+with the channels that are not and why. The answers hold states, counts and the bot's own addresses, never
+what people wrote or who they are.
 
 The same routes are mounted on the control socket, so a service without a port can be asked as well.
 """
@@ -49,6 +50,7 @@ class Health:
         status: Makes the report of ``/status``; it may take a moment, and may fail.
         refresh: Brings the gauges of the metrics up to date; called before each ``/metrics``.
         started: Whether the start is over; not ready before.
+        stuck: Why turns are not worked on; None while they are.
         limit_s: How long ``status`` and ``refresh`` may take.
     """
 
@@ -59,12 +61,14 @@ class Health:
         *,
         refresh: Callable[[], Awaitable[None]] | None = None,
         started: Callable[[], bool] = lambda: True,
+        stuck: Callable[[], str | None] = lambda: None,
         limit_s: float = 5.0,
     ) -> None:
         self._channels = channels
         self._status = status
         self._refresh = refresh
         self._started = started
+        self._stuck = stuck
         self._limit_s = limit_s
 
     def routes(self) -> list[web.AbstractRouteDef]:
@@ -76,14 +80,21 @@ class Health:
             web.get("/status", self._status_report),
         ]
 
-    def app(self, *, host: str) -> web.Application:
-        """An application for ``host``; on this machine's own addresses other names for it are refused."""
+    def app(self, *, host: str, more: Sequence[web.AbstractRouteDef] = ()) -> web.Application:
+        """
+        An application for ``host``; on this machine's own addresses other names for it are refused.
+
+        ``more`` are routes besides those of health.
+        """
         guards = [_known_host] if is_loopback(host) else []
         app = web.Application(client_max_size=_BODY_LIMIT, middlewares=guards)
-        app.add_routes(self.routes())
+        app.add_routes([*self.routes(), *more])
         return app
 
     async def _livez(self, _request: web.Request) -> web.Response:
+        why = self._stuck()
+        if why is not None:
+            return json_answer({"alive": False, "detail": why}, status=503)
         return json_answer({"alive": True})
 
     async def _readyz(self, _request: web.Request) -> web.Response:

@@ -42,6 +42,8 @@ class HistoryWriter:
         # How often a session was marked: what is committed while a flush runs must not be forgotten with it.
         self._unappended: dict[SessionKey, int] = {}
         self._unsynced: dict[SessionKey, dict[int, None]] = {}
+        # Whose last durable append failed: then nobody knows whether the lines are there.
+        self._unsure: set[SessionKey] = set()
         self._marks = 0
         self._work = anyio.Event()
 
@@ -88,10 +90,52 @@ class HistoryWriter:
         if self._unappended.get(session) == mark:
             del self._unappended[session]
 
+    async def settle(self, session: SessionKey) -> None:
+        """
+        Append what the journal has of a session, make it durable and clear it, in one visit to the file.
+
+        Raises:
+            StorageUnavailable, StoreUnavailable: Not now; the journal still has the lines, call again.
+        """
+        mark = self._unappended.get(session)
+        lines = await self._store.journal(session) if mark is not None else ()
+        waiting = self._unsynced.get(session, {})
+        new = [line for line in lines if line.id not in waiting]
+        ids = [*waiting, *(line.id for line in new)]
+        if ids:
+            await self._durably(session, new)
+            await self._store.journal_done(ids)
+        left = self._unsynced.get(session, {})
+        for line_id in ids:
+            left.pop(line_id, None)
+        if not left:
+            self._unsynced.pop(session, None)
+        if self._unappended.get(session) == mark:
+            self._unappended.pop(session, None)
+
+    async def _durably(self, session: SessionKey, new: Sequence[JournalLine]) -> None:
+        """
+        Append and sync at once; in two steps where that has just failed.
+
+        While a disk takes lines but not for good, each must be handed over once: the file knows only so many
+        of its newest ids.
+        """
+        if not new or session in self._unsure:
+            await self._append(session, new)
+            await self._memory.sync_history(str(session))
+            self._unsure.discard(session)
+            return
+        try:
+            await self._memory.append_message(str(session), *(line.message for line in new), durable=True)
+        except StorageUnavailable:
+            self._unsure.add(session)
+            raise
+
     async def _append(self, session: SessionKey, lines: Sequence[JournalLine]) -> None:
         appended = self._unsynced.setdefault(session, {})
         new = [line for line in lines if line.id not in appended]
-        await self._memory.append_message(str(session), *(line.message for line in new))
+        if new:
+            await self._memory.append_message(str(session), *(line.message for line in new))
         # Looked up again: while that was written, a sync may have ended and cleared its own.
         self._unsynced.setdefault(session, {}).update(dict.fromkeys(line.id for line in new))
         self._work.set()
@@ -121,23 +165,11 @@ class HistoryWriter:
         failed: StorageUnavailable | None = None
         for session in list(self._unappended.keys() | self._unsynced.keys()):
             try:
-                await self.flush(session)
-                await self._sync_one(session)
+                await self.settle(session)
             except StorageUnavailable as error:
                 failed = error
         if failed is not None:
             raise failed
-
-    async def _sync_one(self, session: SessionKey) -> None:
-        ids = list(self._unsynced.get(session, ()))
-        if ids:
-            await self._memory.sync_history(str(session))
-            await self._store.journal_done(ids)
-        left = self._unsynced.get(session, {})
-        for line_id in ids:
-            left.pop(line_id, None)
-        if not left:
-            self._unsynced.pop(session, None)
 
 
 def _told(error: StorageUnavailable | StoreUnavailable) -> dict[str, Any]:

@@ -8,7 +8,7 @@ The one folder that holds all state: where it is, what is in it, and whether it 
     HOME/memory/              summaries and memory documents of sessions, rooms and people
     HOME/workspace/           MEMORY.md, HEARTBEAT.md, skills
     HOME/state/<channel>/     what a channel keeps for itself (keys, tokens)
-    HOME/media/               attachments
+    HOME/attachments/         files of messages, by their content
     HOME/logs/                log files, if wanted
     HOME/run/                 lock, control socket
 
@@ -32,7 +32,7 @@ from gateway.errors import StateUnusable
 
 __all__ = ["Home", "find_home", "home_warnings", "open_home", "short_path"]
 
-_FOLDERS = ("sessions", "memory", "workspace", "state", "media", "run")
+_FOLDERS = ("sessions", "memory", "workspace", "state", "attachments", "run")
 _PROBE_BYTES = 4096
 _LONGEST_SOCKET_PATH = 107
 
@@ -54,6 +54,11 @@ class Home:
         return self.root / "gateway.db"
 
     @property
+    def store_mark(self) -> Path:
+        """How far the durable queue was, see `gateway.mark`."""
+        return self.root / "state" / "gateway-db.json"
+
+    @property
     def run(self) -> Path:
         """What exists only while a daemon runs."""
         return self.root / "run"
@@ -69,9 +74,9 @@ class Home:
         return self.run / "control.sock"
 
     @property
-    def media(self) -> Path:
-        """Attachments."""
-        return self.root / "media"
+    def attachments(self) -> Path:
+        """Files of messages."""
+        return self.root / "attachments"
 
     @property
     def logs(self) -> Path:

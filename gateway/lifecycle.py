@@ -26,6 +26,7 @@ from gateway import metrics
 from gateway.backoff import BackoffPolicy
 from gateway.delivery import Delivery
 from gateway.history import HistoryWriter
+from gateway.pulse import Pulse
 from gateway.router import Intake
 from gateway.supervisor import Supervisor
 from gateway.turns import TurnHandler
@@ -58,6 +59,8 @@ class Parts:
     at_close: Sequence[Callable[[], Awaitable[None]]] = ()
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """What runs beside all of it until the end, and never fails."""
+    pulse: Pulse | None = None
+    """Watches the turns."""
 
 
 class Gateway:
@@ -103,6 +106,8 @@ class Gateway:
                 tasks.start_soon(self._care)
                 for work in parts.background:
                     tasks.start_soon(work)
+                if parts.pulse is not None:
+                    tasks.start_soon(parts.pulse.run)
                 self.started.set()
                 await self._stop.wait()
                 await self._drain(tasks, turns_ended, deliveries)
@@ -133,7 +138,8 @@ class Gateway:
         return None
 
     async def _dispatch(self, ended: anyio.Event) -> None:
-        await self.parts.dispatcher.run(self.parts.handler.run_session)
+        run_session, pulse = self.parts.handler.run_session, self.parts.pulse
+        await self.parts.dispatcher.run(run_session if pulse is None else pulse.over(run_session))
         ended.set()
 
     async def _deliver(self, ended: anyio.Event) -> None:
@@ -158,6 +164,8 @@ class Gateway:
         _log.info("gateway.draining", turns=len(self.parts.dispatcher.running()))
         self.parts.intake.close()
         self.parts.dispatcher.stop()
+        if self.parts.pulse is not None:
+            self.parts.pulse.stop()
         with anyio.move_on_after(self._drain_s) as limit:
             await turns.wait()
         if limit.cancelled_caught:

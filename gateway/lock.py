@@ -1,6 +1,10 @@
 """
 One process per home folder, by ``flock``: the kernel lets go of it however the process ends.
 
+Two things are locked: the home folder itself, which cannot be taken away without all that it guards (a file
+in ``run/`` can, and somebody who tidies up would let a second daemon in), and ``run/lock``, for file systems
+that cannot lock a folder and for earlier versions, which know only the file.
+
 The number of the holder stands in the file, for the message, with what it is: a daemon, or a command such as
 ``squidbot status`` that holds the lock for a moment. A starting daemon waits for a command instead of failing
 for good; a command never waits for a daemon.
@@ -12,7 +16,8 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Literal
 
 from gateway.errors import AlreadyRunning, StateUnusable
@@ -23,6 +28,7 @@ __all__ = ["hold_home", "holder_of"]
 Purpose = Literal["daemon", "command"]
 _COMMAND_LIMIT_S = 60.0
 _LOOK_EVERY_S = 0.05
+_GLANCE_S = 0.3
 
 
 @contextmanager
@@ -34,15 +40,17 @@ def hold_home(home: Home, *, purpose: Purpose = "daemon") -> Iterator[None]:
         AlreadyRunning: Another one is; the text names its process id.
         StateUnusable: The lock file cannot be made.
     """
-    try:
-        descriptor = os.open(home.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StateUnusable(f"the lock {home.lock_file} cannot be made: {error.strerror}") from error
-    try:
+    with ExitStack() as opened:
         try:
-            _take(descriptor)
+            folder = opened.enter_context(_opened(home.root, os.O_RDONLY | os.O_DIRECTORY))
+            # The file stays: removing it would let two processes hold two different files of one name.
+            descriptor = opened.enter_context(_opened(home.lock_file, os.O_RDWR | os.O_CREAT))
+        except OSError as error:
+            raise StateUnusable(f"the lock {home.lock_file} cannot be made: {error.strerror}") from error
+        try:
+            _take(descriptor, folder)
         except BlockingIOError as error:
-            pid, _ = _holder_in(descriptor)
+            pid = _holder_in(descriptor)[0] or _holder_by_kernel(folder)
             who = f"process {pid}" if pid else "another process"
             raise AlreadyRunning(
                 f"squidbot already runs on {home.root} ({who}); stop it, or name another home with --home",
@@ -54,40 +62,81 @@ def hold_home(home: Home, *, purpose: Purpose = "daemon") -> Iterator[None]:
             ) from error
         _write_holder(descriptor, purpose)
         yield
-    finally:
-        # The file stays: removing it would let two processes hold two different files of one name.
-        os.close(descriptor)
 
 
 def holder_of(home: Home) -> int | None:
     """The process id of the daemon on ``home`` (0: unknown), None if there is none. Leaves no trace."""
-    try:
-        descriptor = os.open(home.lock_file, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    with suppress(OSError), _opened(home.lock_file, os.O_RDONLY) as descriptor:
         pid, purpose = _holder_in(descriptor)
-        return None if purpose == "command" else pid
-    except OSError:
-        return None
-    else:
-        return None
+        if _is_taken(descriptor):
+            return None if purpose == "command" else pid
+    with suppress(OSError), _opened(home.root, os.O_RDONLY | os.O_DIRECTORY) as folder:
+        if _is_taken(folder):
+            return _holder_by_kernel(folder)
+    return None
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int) -> None:
-    give_up_at = time.monotonic() + _COMMAND_LIMIT_S
+def _is_taken(descriptor: int) -> bool:
+    """Whether somebody holds the lock; what cannot be locked is held by nobody."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def _take(descriptor: int, folder: int) -> None:
+    """
+    Lock both, the file first: who waits for a command must be able to read who that is.
+
+    A look from outside (`holder_of`) takes either for an instant, so nobody gives up at the first try.
+    """
+    start = time.monotonic()
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_folder(folder)
             return
         except BlockingIOError:
-            if _holder_in(descriptor)[1] != "command" or time.monotonic() > give_up_at:
+            waited_s = time.monotonic() - start
+            limit_s = _COMMAND_LIMIT_S if _holder_in(descriptor)[1] == "command" else _GLANCE_S
+            if waited_s > limit_s:
                 raise
         time.sleep(_LOOK_EVERY_S)
+
+
+def _holder_by_kernel(folder: int) -> int:
+    """Who holds the lock of the folder, as the kernel tells it; 0 if it does not."""
+    found = os.fstat(folder)
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines():
+            words = line.split()
+            if len(words) > 5 and words[1] == "FLOCK" and words[5] == place and words[4].isdigit():
+                return int(words[4])
+    return 0
+
+
+def _lock_folder(folder: int) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        # Some network file systems lock files only.
+        import structlog  # noqa: PLC0415 - commands come by here, and it would cost them a third of their time
+
+        structlog.get_logger(__name__).debug("lock.folder_not_lockable", error=str(error))
 
 
 def _write_holder(descriptor: int, purpose: Purpose) -> None:

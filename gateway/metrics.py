@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from gateway.work.port import StoreStats
 
 __all__ = [
+    "BUDGET_LIMIT",
+    "BUDGET_REFUSALS",
+    "BUDGET_SPENT",
     "CHANNEL_RESTARTS",
     "CHANNEL_UP",
     "CONSOLIDATIONS",
@@ -31,6 +34,7 @@ __all__ = [
     "LOG_LINES_DROPPED",
     "OUTBOUND",
     "REGISTRY",
+    "STAGES",
     "STORE_AGE",
     "STORE_ROWS",
     "TOKENS",
@@ -38,8 +42,11 @@ __all__ = [
     "TURN_SECONDS",
     "exposition",
     "show_channels",
+    "show_heartbeat",
     "show_store",
+    "watch_budget",
     "watch_consolidation",
+    "watch_vitals",
 ]
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -57,7 +64,8 @@ INBOUND_IGNORED = Counter(
     ["channel", "reason"],
     registry=REGISTRY,
 )
-# outcome: answered, deferred (the model is away), lost (claimed by somebody else), buried
+# outcome: answered, command (answered without a model), deferred (the model is away), lost (claimed by
+# somebody else), stopped (by a person), buried
 TURNS = Counter("squidbot_turns", "Turns by how they ended", ["channel", "outcome"], registry=REGISTRY)
 TURN_SECONDS = Histogram(
     "squidbot_turn_seconds",
@@ -83,8 +91,21 @@ STORE_AGE = Gauge(
 )
 # queue and state: those of gateway.work.states
 STORE_ROWS = Gauge("squidbot_rows", "Rows of the durable queue", ["queue", "state"], registry=REGISTRY)
-# purpose: chat, heartbeat, consolidation; kind: prompt, completion
+# purpose: chat, heartbeat, job, consolidation; kind: prompt, completion
 TOKENS = Counter("squidbot_tokens", "Tokens of model calls", ["purpose", "kind"], registry=REGISTRY)
+# unit: tokens, usd
+BUDGET_SPENT = Gauge("squidbot_budget_spent", "What this day has cost", ["unit"], registry=REGISTRY)
+BUDGET_LIMIT = Gauge(
+    "squidbot_budget_limit", "What a day may cost; 0 without a limit", ["unit"], registry=REGISTRY
+)
+# claimant: heartbeat, consolidation, others, owner
+BUDGET_REFUSALS = Counter(
+    "squidbot_budget_refusals", "Model calls that the budget refused", ["claimant"], registry=REGISTRY
+)
+# outcome: shown, failed (it raised), late (it took too long), dropped (too many were waiting)
+STAGES = Counter(
+    "squidbot_stages", "Marks of how far a message is, by outcome", ["channel", "outcome"], registry=REGISTRY
+)
 LOG_LINES_DROPPED = Gauge(
     "squidbot_log_lines_dropped", "Log lines that could not be written", registry=REGISTRY
 )
@@ -96,6 +117,40 @@ CONSOLIDATION_FAILING = Gauge(
 )
 # what: segments (condensed), failures
 CONSOLIDATIONS = Gauge("squidbot_consolidations", "Condensing since the start", ["what"], registry=REGISTRY)
+
+STUCK = Gauge("squidbot_stuck", "1 while turns are not being worked on", registry=REGISTRY)
+RUNNING_LONGEST = Gauge(
+    "squidbot_turn_running_seconds", "How long the oldest turn in hand has taken so far", registry=REGISTRY
+)
+STORE_BLOCKED = Gauge("squidbot_store_blocked", "1 while the disk takes nothing", registry=REGISTRY)
+DISK_FREE = Gauge("squidbot_disk_free_bytes", "Room left where the home folder is", registry=REGISTRY)
+HEARTBEAT_FAILURES = Gauge("squidbot_heartbeat_failures", "Check-ins that failed in a row", registry=REGISTRY)
+
+
+def watch_vitals(
+    stuck: Callable[[], bool],
+    longest_s: Callable[[], float],
+    blocked: Callable[[], bool],
+    disk_free: Callable[[], float],
+) -> None:
+    """Read the gauges of life and disk from what knows them."""
+    STUCK.set_function(lambda: float(stuck()))
+    RUNNING_LONGEST.set_function(longest_s)
+    STORE_BLOCKED.set_function(lambda: float(blocked()))
+    DISK_FREE.set_function(disk_free)
+
+
+def show_heartbeat(state: Mapping[str, Any]) -> None:
+    """Put what ``status`` tells of the check-ins into their gauge."""
+    HEARTBEAT_FAILURES.set(state.get("failures") or 0)
+
+
+def watch_budget(spent: Callable[[], tuple[float, float]], limits: tuple[float, float]) -> None:
+    """Show what was spent, and what may be: tokens and US dollars."""
+    BUDGET_LIMIT.labels("tokens").set(limits[0])
+    BUDGET_LIMIT.labels("usd").set(limits[1])
+    BUDGET_SPENT.labels("tokens").set_function(lambda: spent()[0])
+    BUDGET_SPENT.labels("usd").set_function(lambda: spent()[1])
 
 
 def watch_consolidation(state: Callable[[], Mapping[str, Any]]) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import ValidationError, validate_call
 
 from agent_core.messages import OutboundKind, SessionKey
-from agent_core.models import Usage
 from agent_core.ports import MemoryPort
+from channels.base import Channel
 from gateway.errors import NotFound
 from gateway.operations_asked import (
     RequestInvalid,
@@ -25,12 +25,18 @@ from gateway.operations_asked import (
     show_scope,
     within,
 )
+from gateway.operations_backup import BACKUP_OPERATIONS, BackupOperations
+from gateway.operations_drafts import DraftOperations, given_up_by_a_person
+from gateway.operations_matrix import MATRIX_OPERATIONS, MatrixOperations
 from gateway.operations_memory import MemoryOperations
+from gateway.operations_planning import PLAN_OPERATIONS, Planned, PlanOperations
+from gateway.operations_send import SendOperations
 from gateway.operations_sessions import SessionCare, SessionOperations
+from gateway.operations_usage import Costs, UsageOperations
 from gateway.operations_view import inbox_row, outbox_row, trouble
 from gateway.version import version_of
-from gateway.work.port import WorkStore
-from gateway.work.states import InboxState, OutboxState
+from gateway.work.port import OutboxRow, WorkStore
+from gateway.work.states import IllegalMove, InboxState, OutboxState
 
 __all__ = ["OPERATIONS", "Operations", "RequestInvalid", "SessionCare", "parse_scope", "show_scope"]
 
@@ -38,7 +44,16 @@ _SHOWN = 10
 _LOOKED_AT = 200
 
 
-class Operations(SessionOperations, MemoryOperations):
+class Operations(
+    SessionOperations,
+    MemoryOperations,
+    DraftOperations,
+    SendOperations,
+    MatrixOperations,
+    PlanOperations,
+    UsageOperations,
+    BackupOperations,
+):
     """
     Answers a person's questions.
 
@@ -49,6 +64,10 @@ class Operations(SessionOperations, MemoryOperations):
         wake: Told of sessions that have something to do again.
         wake_sending: Told that something may be to be sent again.
         upkeep: Knows prompts and the search index.
+        accounts: The bot's own address on each channel that is switched on.
+        channels: The channels of the running daemon.
+        planned: Jobs and check-ins.
+        costs: What models have cost.
     """
 
     def __init__(
@@ -60,13 +79,21 @@ class Operations(SessionOperations, MemoryOperations):
         wake: Callable[[SessionKey], None] = lambda _session: None,
         wake_sending: Callable[[], None] = lambda: None,
         upkeep: SessionCare | None = None,
+        accounts: Mapping[str, str] | None = None,
+        channels: Mapping[str, Channel] | None = None,
+        planned: Planned | None = None,
+        costs: Costs | None = None,
     ) -> None:
+        self._costs = costs
+        self._planned = planned
         self._store = store
         self._memory = memory
         self._report = status
         self._wake = wake
         self._wake_sending = wake_sending
         self._upkeep = upkeep
+        self._channels = channels or {}
+        self._accounts = accounts or {}
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -124,6 +151,8 @@ class Operations(SessionOperations, MemoryOperations):
         found: list[dict[str, Any]] = []
         told: set[int] = set()
         for what, inbox_id, row in troubles:
+            if isinstance(row, OutboxRow) and given_up_by_a_person(row):
+                continue
             decided = row.state is not OutboxState.UNKNOWN  # a person must say what became of it
             if decided and inbox_id is not None and (inbox_id in told or await self._apologised(inbox_id)):
                 told.add(inbox_id)
@@ -180,25 +209,15 @@ class Operations(SessionOperations, MemoryOperations):
         await self.inbox_show(id)
         return {"id": id, "changed": await self._store.drop(id)}
 
-    # ── money ──
-
-    async def usage(self, days: int = 30) -> dict[str, Any]:
-        """Tokens and money of the last days, by day, purpose and model."""
-        rows: dict[tuple[str, str, str], Usage] = {}
-        for row in await self._store.usage(days=days):
-            key = (row.day, row.purpose, row.model)
-            rows[key] = rows.get(key, Usage()) + row.usage
-        return {
-            "days": days,
-            "rows": [
-                {"day": day, "purpose": purpose, "model": model, **_spent(usage)}
-                for (day, purpose, model), usage in sorted(rows.items(), reverse=True)
-            ],
-            "by_purpose": {
-                purpose: _spent(sum((use for key, use in rows.items() if key[1] == purpose), Usage()))
-                for purpose in sorted({key[1] for key in rows})
-            },
-        }
+    async def inbox_release(self, id: int) -> dict[str, Any]:  # noqa: A002
+        """Let a quarantined message in: it is answered, and its sender counts as verified for it."""
+        await self.inbox_show(id)
+        try:
+            session = await self._store.admit(id)
+        except IllegalMove:
+            return {"id": id, "changed": False, "running": self._report is not None}
+        self._wake(session)
+        return {"id": id, "changed": True, "running": self._report is not None}
 
 
 OPERATIONS = frozenset(
@@ -208,6 +227,11 @@ OPERATIONS = frozenset(
         "inbox_show",
         "inbox_retry",
         "inbox_drop",
+        "inbox_release",
+        "drafts_list",
+        "drafts_approve",
+        "drafts_reject",
+        "send",
         "sessions_list",
         "sessions_show",
         "sessions_page",
@@ -219,9 +243,8 @@ OPERATIONS = frozenset(
         "memory_history",
         "memory_undo",
         "usage",
+        *MATRIX_OPERATIONS,
+        *PLAN_OPERATIONS,
+        *BACKUP_OPERATIONS,
     }
 )
-
-
-def _spent(usage: Usage) -> dict[str, Any]:
-    return usage.model_dump(include={"calls", "prompt_tokens", "completion_tokens", "cost_usd"})

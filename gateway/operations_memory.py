@@ -27,13 +27,15 @@ class MemoryOperations:
         where = parse_scope(scope)
         document = await self._memory.load_global_memory(where)
         if document.version == 0 and where != OWNER:
-            known = ", ".join((await self.memory_list())["scopes"]) or "none yet"
-            raise NotFound(f"nothing was ever written to the memory {scope}; there are: {known}")
+            raise await self._never_written(scope)
         return {"scope": scope, "version": document.version, "text": document.text}
 
     async def memory_history(self, scope: str = "owner") -> dict[str, Any]:
         """Every version of a memory document, oldest first."""
-        versions = await self._memory.memory_versions(parse_scope(scope))
+        where = parse_scope(scope)
+        versions = await self._memory.memory_versions(where)
+        if not versions and where != OWNER:
+            raise await self._never_written(scope)
         return {
             "scope": scope,
             "versions": [
@@ -57,6 +59,8 @@ class MemoryOperations:
             document.version: document.text for document, *_ in await self._memory.memory_versions(where)
         }
         last = (await self._memory.load_global_memory(where)).version
+        if last == 0 and where != OWNER:
+            raise await self._never_written(scope)
         new = last if newer is None else newer
         old = max(0, new - 1) if older is None else older
         for wanted in (old, new):
@@ -76,16 +80,18 @@ class MemoryOperations:
         """
         where = parse_scope(scope)
         current = await self._memory.load_global_memory(where)
-        texts = {
+        if current.version == 0:
+            raise await self._never_written(scope)
+        texts = {0: ""} | {
             document.version: document.text for document, *_ in await self._memory.memory_versions(where)
         }
         wanted = current.version - 1 if to is None else to
-        if wanted not in texts and wanted != 0:
-            known = ", ".join(str(number) for number in sorted(texts)) or "none"
+        if wanted not in texts:
+            known = ", ".join(str(number) for number in sorted(texts))
             raise NotFound(f"there is no version {wanted} of this memory; known: {known}")
-        if current.version == 0:
-            raise NotFound("nothing was ever written to this memory")
-        document = await self._memory.save_global_memory(
-            where, texts.get(wanted, ""), base_version=current.version
-        )
+        document = await self._memory.save_global_memory(where, texts[wanted], base_version=current.version)
         return {"scope": scope, "version": document.version, "restored": wanted, "text": document.text}
+
+    async def _never_written(self, scope: str) -> NotFound:
+        known = ", ".join((await self.memory_list())["scopes"]) or "none yet"
+        return NotFound(f"nothing was ever written to the memory {scope}; there are: {known}")

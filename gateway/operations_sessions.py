@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from agent_core.messages import SessionKey
-from agent_core.models import HistoryTail
+from agent_core.models import HistoryTail, Message
 from agent_core.ports import MemoryPort
 from gateway.errors import NotFound
 from gateway.operations_asked import parse_session, within
@@ -71,7 +71,8 @@ class SessionOperations:
             "messages": tail.total,
             "unconsolidated": tail.unconsolidated,
             "cursor": tail.cursor,
-            "scope": tail.messages[-1].scope if tail.messages else None,
+            "damaged_lines": tail.skipped_lines,
+            "scope": await self._scope(str(key), tail),
             **about,
             "summary": await self._memory.load_session_summary(str(key)),
             "newest": [message_line(message) for message in tail.messages],
@@ -117,6 +118,15 @@ class SessionOperations:
 
     async def _last_at(self, name: str, tail: HistoryTail) -> datetime | None:
         """When the last message was said, also if the conversation began anew after it."""
+        last = await self._last(name, tail)
+        return last.timestamp if last else None
+
+    async def _scope(self, name: str, tail: HistoryTail) -> str | None:
+        """Whose memory the last turn was in, also if the conversation began anew after it."""
+        last = await self._last(name, tail)
+        return last.scope if last else None
+
+    async def _last(self, name: str, tail: HistoryTail) -> Message | None:
         if not tail.messages and tail.total:
             tail = await self._memory.load_segment(name, start=tail.total - 1, max_messages=1)
-        return tail.messages[-1].timestamp if tail.messages else None
+        return tail.messages[-1] if tail.messages else None

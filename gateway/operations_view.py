@@ -7,7 +7,7 @@ from typing import Any
 from agent_core.models import Message
 from gateway.work.port import InboxRow, OutboxRow
 
-__all__ = ["inbox_row", "message_line", "outbox_row", "trouble"]
+__all__ = ["draft", "inbox_row", "message_line", "outbox_row", "trouble"]
 
 
 def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
@@ -40,6 +40,19 @@ def outbox_row(row: OutboxRow) -> dict[str, Any]:
         "attempts": row.attempts,
         "provider_id": row.provider_id,
         "error": row.error,
+    }
+
+
+def draft(row: OutboxRow) -> dict[str, Any]:
+    """A message that waits for somebody's approval, or has waited for it."""
+    return {
+        "id": row.id,
+        "state": row.state.value,
+        "channel": row.message.channel,
+        "session": str(row.message.session),
+        "inbox": row.inbox_id,
+        "created_at": row.message.created_at.isoformat(),
+        "text": row.message.text,
     }
 
 

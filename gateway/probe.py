@@ -2,8 +2,9 @@
 ``python -m gateway.probe [--ready]``: is the daemon of this home folder alive? For a container's HEALTHCHECK.
 
 It asks the control socket, so it needs no port, loads nothing but the standard library, and costs a tenth of
-a second each time. Alive means that the event loop turns; a channel whose server is away does not make a
-daemon unhealthy, because a restart would not bring the server back. ``--ready`` asks for that as well.
+a second each time. Alive means that the event loop turns and turns are worked on; a channel whose server is
+away does not make a daemon unhealthy, because a restart would not bring the server back. ``--ready`` asks for
+that as well.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     waiting = body.get("waiting") or {}
     why = "; ".join(f"{name}: {one.get('detail') or one.get('state')}" for name, one in waiting.items())
-    sys.stdout.write(f"not ready: {why or body.get('detail', '')}\n")
+    sys.stdout.write(f"not {'ready' if arguments else 'alive'}: {why or body.get('detail', '')}\n")
     return 1
 
 

@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import anyio
 import structlog
 
-from agent_core.messages import InboundMessage
+from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.base import LinkState
 from gateway import metrics
-from gateway.access import Access
+from gateway.access import Access, Role
 from gateway.backoff import BackoffPolicy
 from gateway.work.port import Dispatcher, Pending, StoreUnavailable, WorkStore
+from gateway.work.restoring import RESTORED
 from gateway.work.states import InboxState
 
-__all__ = ["ChannelInbox", "Intake", "ignore_reason"]
+__all__ = ["ChannelInbox", "Intake", "StopTurn", "admission", "ignore_reason"]
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _log = structlog.get_logger(__name__)
 Report = Callable[[LinkState, str, Mapping[str, Any]], None]
+StopTurn = Callable[[SessionKey, str, str], None]
+_OURS = frozenset({"admitted", "stopped"})
 
 
 def ignore_reason(message: InboundMessage, access: Access) -> str | None:
@@ -47,16 +51,37 @@ def ignore_reason(message: InboundMessage, access: Access) -> str | None:
     return None
 
 
+def admission(message: InboundMessage, access: Access) -> tuple[str | None, str | None]:
+    """
+    Why a message is ignored, or why it is kept in quarantine; (None, None) if it shall be answered.
+
+    A channel may ask for quarantine (``context["quarantine"]``: a sender who could not be verified). That is
+    for those who would be let in if they were who they say; of all others nothing is kept.
+    """
+    reason = message.context.get("quarantine")
+    if not reason or message.context.get("refused"):
+        return ignore_reason(message, access), None
+    role = access.role(message.channel, message.sender.address, verified=True)
+    if role is Role.STRANGER:
+        return "sender_not_allowed", None
+    return None, str(reason)
+
+
 class Intake:
     """
     Whether anything is taken at all; one for all channels.
 
     Once closed, `ChannelInbox.accept` never returns: nothing is acknowledged any more, while the links stay
     up for what is still to be sent. What the servers have meanwhile is taken at the next start.
+
+    Args:
+        perhaps_answered: Whether a message of this time may have been answered before a restore; such a one
+            waits for a person.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, perhaps_answered: Callable[[datetime], bool] = lambda _: False) -> None:
         self._open = True
+        self.perhaps_answered = perhaps_answered
 
     def close(self) -> None:
         """Take nothing any more."""
@@ -77,6 +102,9 @@ class ChannelInbox:
         store, dispatcher, access: What it works with.
         intake: Whether anything is taken at all.
         report: Takes the channel's reports of its link.
+        is_command: Tells what code answers instead of a model; such a message is a turn of its own.
+        is_stop: Tells the command that stops what waits and runs in its session.
+        stop_turn: Called with a session, the turn and why, when a running turn has lost its messages.
         max_text_chars: Longer texts are cut, with a note, before anything else sees them.
     """
 
@@ -90,6 +118,9 @@ class ChannelInbox:
         access: Access,
         intake: Intake,
         report: Report,
+        is_command: Callable[[InboundMessage], bool] = lambda _: False,
+        is_stop: Callable[[InboundMessage], bool] = lambda _: False,
+        stop_turn: StopTurn = lambda _session, _turn, _why: None,
         max_text_chars: int = 200_000,
     ) -> None:
         self._channel = channel
@@ -99,18 +130,27 @@ class ChannelInbox:
         self._access = access
         self._intake = intake
         self._report = report
+        self._is_command = is_command
+        self._is_stop = is_stop
+        self._stop_turn = stop_turn
         self._max_text_chars = max_text_chars
 
     async def accept(
-        self, messages: Sequence[InboundMessage], positions: Mapping[str, str] | None = None
+        self,
+        messages: Sequence[InboundMessage],
+        positions: Mapping[str, str] | None = None,
+        amendments: Sequence[Amendment] = (),
     ) -> None:
         """Take a batch over; see `channels.base.Inbox.accept`."""
-        batch = [Pending(self._capped(message), ignore_reason(message, self._access)) for message in messages]
+        batch = [self._pending(message) for message in messages]
+        changes = [
+            each.model_copy(update={"text": self._cut(each.text)}) for each in amendments
+        ] + self._stops(batch)
         await self._intake.passed()
         attempt = 0
         while True:
             try:
-                rows = await self._store.accept(self._channel, self._account, batch, positions or {})
+                rows = await self._store.accept(self._channel, self._account, batch, positions or {}, changes)
                 break
             except StoreUnavailable as error:
                 attempt += 1
@@ -127,16 +167,47 @@ class ChannelInbox:
             if row.state is InboxState.IGNORED:
                 metrics.INBOUND_IGNORED.labels(self._channel, row.error or "unknown").inc()
                 _log.info("message.ignored", channel=self._channel, inbox=row.id, reason=row.error)
+            elif row.state is InboxState.QUARANTINED:
+                metrics.INBOUND_IGNORED.labels(self._channel, "quarantined").inc()
+                _log.warning("message.quarantined", channel=self._channel, inbox=row.id, reason=row.error)
             else:
                 metrics.INBOUND_ACCEPTED.labels(self._channel).inc()
                 _log.info("message.accepted", channel=self._channel, inbox=row.id)
                 self._dispatcher.wake(row.message.session)
 
-    def _capped(self, message: InboundMessage) -> InboundMessage:
-        if len(message.text) <= self._max_text_chars:
-            return message
-        note = f"\n\n[The rest of this message was left out: it had {len(message.text)} characters.]"
-        return message.model_copy(update={"text": message.text[: self._max_text_chars] + note})
+        for stopped in rows.stopped:
+            _log.info("turn.stopped", channel=self._channel, turn=stopped.turn, why=stopped.why)
+            self._stop_turn(stopped.session, stopped.turn, stopped.why)
+        for session in rows.touched:
+            self._dispatcher.wake(session)
+
+    def _pending(self, message: InboundMessage) -> Pending:
+        text = self._cut(message.text)
+        # Only the owner's word makes a sender admitted, see `WorkStore.admit`.
+        context = {name: value for name, value in message.context.items() if name not in _OURS}
+        message = message.model_copy(update={"text": text, "context": context})
+        ignore, quarantine = admission(message, self._access)
+        if (
+            ignore is None
+            and quarantine is None
+            and message.kind != "tick"
+            and self._intake.perhaps_answered(message.received_at)
+        ):
+            quarantine = RESTORED
+        return Pending(message, ignore, quarantine, alone=ignore is None and self._is_command(message))
+
+    def _stops(self, batch: Sequence[Pending]) -> list[Amendment]:
+        return [
+            Amendment(kind="stop", native_id=entry.message.native_id, session=entry.message.session)
+            for entry in batch
+            if entry.ignore is None and entry.quarantine is None and self._is_stop(entry.message)
+        ]
+
+    def _cut(self, text: str) -> str:
+        if len(text) <= self._max_text_chars:
+            return text
+        note = f"\n\n[The rest of this message was left out: it had {len(text)} characters.]"
+        return text[: self._max_text_chars] + note
 
     async def position(self, name: str) -> str | None:
         """The committed position of this channel."""

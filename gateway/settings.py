@@ -27,17 +27,19 @@ from pydantic import (
 )
 
 from agent_core.llm.build import LLMSpec
-from channels.email.config import EmailConfig
 from channels.heartbeat.config import HeartbeatConfig
-from channels.matrix.config import MatrixConfig
 from gateway.access import Alias, kind_of
+from gateway.budget_config import BudgetSettings
 from gateway.errors import ConfigInvalid
+from gateway.schedule.config import ScheduleConfig
+from gateway.settings_accounts import KINDS, ChannelSettings
 from gateway.settings_checks import check_whole, permission_warnings
 from gateway.settings_problems import explain, problems_of
 from gateway.settings_source import Problem, Source, read_source
 
 __all__ = [
     "AgentSettings",
+    "AttachmentSettings",
     "ChannelSettings",
     "GatewaySettings",
     "HttpSettings",
@@ -51,8 +53,6 @@ __all__ = [
     "load_settings",
     "parse_listen",
 ]
-
-_CHANNELS = ("matrix", "email")
 
 
 class _Strict(BaseModel):
@@ -71,8 +71,8 @@ def _alias(value: Any) -> Any:
     if isinstance(value, dict):
         if set(value) != {"channel", "address"} or not all(isinstance(text, str) for text in value.values()):
             raise ValueError("must have exactly the keys channel and address, both text")
-        if value["channel"] not in _CHANNELS:
-            raise ValueError(f"there is no channel {value['channel']!r}; known: {', '.join(_CHANNELS)}")
+        if value["channel"] not in KINDS:
+            raise ValueError(f"there is no channel {value['channel']!r}; known: {', '.join(KINDS)}")
         if kind_of(value["address"]) != value["channel"]:
             raise ValueError(f"{value['address']!r} is no address on the channel {value['channel']}")
         return Alias(value["channel"], value["address"])
@@ -100,6 +100,16 @@ class LLMSettings(LLMSpec):
     """Providers, models and pools; without any, the demo model answers."""
 
     limits: TurnLimitSettings = TurnLimitSettings()
+    budget: BudgetSettings = BudgetSettings()
+
+    def unpriced(self) -> list[str]:
+        """Models in pools whose price is unknown: none is set, and litellm with its table is not used."""
+        used = {member for members in self.pools.values() for member in members}
+        return [
+            name
+            for name, model in self.models.items()
+            if name in used and model.price is None and not model.is_demo and self.is_plain(model)
+        ]
 
 
 class AgentSettings(_Strict):
@@ -112,18 +122,7 @@ class AgentSettings(_Strict):
     keep_recent_ratio: float = Field(default=0.2, gt=0, lt=1)
     consolidation_pool: str = ""
     heartbeat: HeartbeatConfig = HeartbeatConfig()
-
-
-class ChannelSettings(_Strict):
-    """Where people talk; a channel that is not mentioned does not exist."""
-
-    matrix: MatrixConfig | None = None
-    email: EmailConfig | None = None
-
-    def enabled(self) -> dict[str, MatrixConfig | EmailConfig]:
-        """The channels that are switched on, by name."""
-        given: dict[str, MatrixConfig | EmailConfig | None] = {"matrix": self.matrix, "email": self.email}
-        return {name: config for name, config in given.items() if config is not None and config.enabled}
+    schedule: ScheduleConfig = ScheduleConfig()
 
 
 def _listen(value: str) -> str:
@@ -132,10 +131,15 @@ def _listen(value: str) -> str:
 
 
 class HttpSettings(_Strict):
-    """Where health and metrics are served. Anything but this machine must be wished for twice."""
+    """
+    Where health and metrics are served. Anything but this machine must be wished for twice.
+
+    ``page`` serves a status page for people at ``/``, to this machine only.
+    """
 
     listen: Annotated[str, AfterValidator(_listen)]
     allow_remote: bool = False
+    page: bool = False
 
     @model_validator(mode="after")
     def _this_machine_only(self) -> Self:
@@ -144,6 +148,8 @@ class HttpSettings(_Strict):
                 f"{self.listen} can be reached from other machines, without a login; listen on "
                 "127.0.0.1, or add allow_remote: true (in a container, for example)"
             )
+        if self.page and not is_loopback(parse_listen(self.listen)[0]):
+            raise ValueError("page: true is for this machine only; listen on 127.0.0.1, or leave page out")
         return self
 
 
@@ -169,6 +175,25 @@ class GatewaySettings(_Strict):
     drain_seconds: float = Field(default=20.0, ge=0, le=600)
 
 
+class AttachmentSettings(_Strict):
+    """
+    The files of messages, those that came and those that go out.
+
+    ``max_file_mb`` for one and ``max_total_mb`` for all together (a megabyte is a million bytes); after
+    ``keep_days`` a file is removed, and what is said about it stays.
+    """
+
+    max_file_mb: float = Field(default=25.0, gt=0, le=2000)
+    max_total_mb: float = Field(default=2000.0, gt=0)
+    keep_days: float = Field(default=180.0, ge=1)
+
+    @model_validator(mode="after")
+    def _one_fits(self) -> Self:
+        if self.max_total_mb < self.max_file_mb:
+            raise ValueError("max_total_mb is less than max_file_mb: not even one file would fit")
+        return self
+
+
 class SkillSettings(_Strict):
     """``always`` are skills whose whole text stands in every prompt."""
 
@@ -183,6 +208,7 @@ class Settings(_Strict):
     agents: AgentSettings = AgentSettings()
     channels: ChannelSettings = ChannelSettings()
     gateway: GatewaySettings = GatewaySettings()
+    attachments: AttachmentSettings = AttachmentSettings()
     skills: SkillSettings = SkillSettings()
 
     _path: Path | None = PrivateAttr(default=None)
@@ -274,12 +300,23 @@ def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
 
 def _soft_warnings(settings: Settings) -> list[str]:
     found = list(settings.agents.heartbeat.warnings)
+    kinds, places = settings.channels.kinds(), settings.channels.places()
     for name, config in settings.channels.enabled().items():
-        reachable = any(alias.channel == name for alias in settings.owner.aliases)
+        reachable = any(alias.channel == kinds[name] for alias in settings.owner.aliases)
         if not config.allow_from and not reachable:
             found.append(
-                f"channels.{name}: nobody can talk to the bot; name people in allow_from or owner.aliases"
+                f"{places[name]}: nobody can talk to the bot; name people in allow_from or owner.aliases"
             )
+    target = settings.agents.heartbeat.target.partition(":")[0]
+    if target and target not in kinds:
+        known = ", ".join(kinds) or "none"
+        found.append(f"agents.heartbeat.target: there is no channel {target!r}; known: {known}")
+    if settings.llm.budget.usd_per_day:
+        found += [
+            f"llm.models.{name}: no price is set, so llm.budget.usd_per_day does not count it; set price, or "
+            "limit tokens_per_day"
+            for name in settings.llm.unpriced()
+        ]
     if not settings.owner.aliases and settings.channels.enabled():
         found.append("owner.aliases is empty, so nobody is the owner; people are still let in by allow_from")
     return found
@@ -292,4 +329,6 @@ def _secret_values(value: Any) -> set[str]:
         return {text for name in type(value).model_fields for text in _secret_values(getattr(value, name))}
     if isinstance(value, dict):
         return {text for inner in value.values() for text in _secret_values(inner)}
+    if isinstance(value, tuple):
+        return {text for inner in value for text in _secret_values(inner)}
     return set()

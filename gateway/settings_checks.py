@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agent_core.llm.build import LLMSpec, ModelSpec, ProviderSpec, check_references
-from gateway.access import entry_problem
+from channels.heartbeat.config import split_target
+from gateway.access import entry_problem, normalise
 from gateway.settings_source import KeyPath, Problem, Source
 
 __all__ = ["check_whole", "permission_warnings"]
@@ -27,6 +28,7 @@ _PART = re.compile(r"\[(\d+)\]$")
 def check_whole(source: Source) -> list[Problem]:
     """References between the parts, and who is let in by mail."""
     problems = _mail_entries(source.data)
+    problems += _target(source.data)
     spec = _sound_part(source.data.get("llm"))
     if spec is not None:
         found = check_references(spec, _pool_references(source.data))
@@ -53,6 +55,13 @@ def permission_warnings(source: Source) -> list[str]:
 def _mail_entries(data: Mapping[str, Any]) -> list[Problem]:
     channels = data.get("channels")
     email = channels.get("email") if isinstance(channels, dict) else None
+    if isinstance(email, list):
+        found = [_entries_of(one, ("channels", "email", number)) for number, one in enumerate(email)]
+        return [problem for problems in found for problem in problems]
+    return _entries_of(email, ("channels", "email"))
+
+
+def _entries_of(email: Any, path: KeyPath) -> list[Problem]:
     entries = email.get("allow_from") if isinstance(email, dict) else None
     problems = []
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):
@@ -60,8 +69,35 @@ def _mail_entries(data: Mapping[str, Any]) -> list[Problem]:
         if said is None and isinstance(entry, str) and entry.strip().startswith("@"):
             said = "is a Matrix id; this is the list of the mail channel"
         if said is not None:
-            problems.append(Problem(("channels", "email", "allow_from", number), f"{entry!r} {said}"))
+            problems.append(Problem((*path, "allow_from", number), f"{entry!r} {said}"))
     return problems
+
+
+def _target(data: Mapping[str, Any]) -> list[Problem]:
+    """Alerts of the heartbeat go to the owner, on a channel that is there."""
+    agents, channels, owner = data.get("agents"), data.get("channels"), data.get("owner")
+    heartbeat = agents.get("heartbeat") if isinstance(agents, dict) else None
+    target = heartbeat.get("target") if isinstance(heartbeat, dict) else None
+    if not isinstance(target, str) or not target:
+        return []
+    try:
+        name, place = split_target(target)
+    except ValueError:
+        return []  # said by its type already
+    where = ("agents", "heartbeat", "target")
+    channel = channels.get(name) if isinstance(channels, dict) else None
+    if not isinstance(channel, dict) or channel.get("enabled") is False:
+        return [Problem(where, f"there is no channel {name!r} that is enabled under channels")]
+    if place.startswith("!"):
+        return []
+    aliases = owner.get("aliases") if isinstance(owner, dict) else None
+    known = {
+        normalise(str(alias.get("address") if isinstance(alias, dict) else alias))
+        for alias in (aliases if isinstance(aliases, list) else ())
+    }
+    if normalise(place) not in known:
+        return [Problem(where, f"{place!r} is none of owner.aliases; alerts go to the owner alone")]
+    return []
 
 
 def _pool_references(data: Mapping[str, Any]) -> dict[str, str]:

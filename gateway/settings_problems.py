@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.redaction import Redactor
+from gateway.settings_accounts import AccountProblems
 from gateway.settings_source import KeyPath, Problem, Source, is_secret_name, show_path
 
 __all__ = ["explain", "problems_of"]
@@ -34,7 +35,7 @@ _WANTED = {
 
 def problems_of(error: ValidationError, source: Source, model: type[BaseModel]) -> list[Problem]:
     """What pydantic complains about, as problems of the file."""
-    return [_problem(detail, source, model) for detail in error.errors(include_url=False)]
+    return [each for detail in error.errors(include_url=False) for each in _problems(detail, source, model)]
 
 
 def explain(source: Source, problems: list[Problem]) -> str:
@@ -57,6 +58,13 @@ def _shown(problem: Problem, source: Source) -> str:
     if problem.path:
         where.append(show_path(problem.path))
     return f"{', '.join(where)}: {problem.message}" if where else problem.message
+
+
+def _problems(detail: ErrorDetails, source: Source, model: type[BaseModel]) -> list[Problem]:
+    between = detail["ctx"]["error"] if detail["type"] == "value_error" else None
+    if isinstance(between, AccountProblems):
+        return between.problems
+    return [_problem(detail, source, model)]
 
 
 def _problem(detail: ErrorDetails, source: Source, model: type[BaseModel]) -> Problem:
@@ -118,7 +126,7 @@ def _meant(path: KeyPath, model: type[BaseModel]) -> str:
 def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
     annotation: Any = model
     for part in path:
-        found = _model_in(annotation)
+        found = None if isinstance(part, int) else _model_in(annotation)
         if found is not None:
             field = found.model_fields.get(str(part))
             if field is None:
@@ -126,11 +134,20 @@ def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
             annotation = field.annotation
         else:
             # A mapping or a list: its elements are of the last type argument.
-            inner = [argument for argument in get_args(_bare(annotation)) if argument is not Ellipsis]
+            inner = [argument for argument in get_args(_list_in(annotation)) if argument is not Ellipsis]
             if not inner:
                 return None
             annotation = inner[-1]
     return _model_in(annotation)
+
+
+def _list_in(annotation: Any) -> Any:
+    """The list or mapping among what is allowed, if it is one of several things."""
+    annotation = _bare(annotation)
+    if get_origin(annotation) in (Union, UnionType):
+        found = (_list_in(part) for part in get_args(annotation))
+        return next((part for part in found if get_origin(part) in (tuple, list, dict)), annotation)
+    return annotation
 
 
 def _bare(annotation: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -44,13 +45,20 @@ async def status_report(built: Built, started_at: datetime) -> dict[str, Any]:
             name: [asdict(member) for member in pool.state()] for name, pool in built.models.pools.items()
         },
         **built.upkeep.state(),
+        **await built.unasked.state(),
+        "budget": await built.budget.state(),
+        "sessions": len(await built.memory.sessions()),
+        "stuck_because": built.pulse.reason(),
+        "python": platform.python_version(),
         "memory_mb": _resident_mb(),
     }
 
 
 def one_line(built: Built) -> str:
-    """The channels in one line, for the service manager."""
-    return ", ".join(f"{status.name} {status.state.value}" for status in built.supervisor.statuses())
+    """The channels, and how many turns are in hand, in one line, for the service manager."""
+    states = ", ".join(f"{status.name} {status.state.value}" for status in built.supervisor.statuses())
+    running = len(built.gateway.parts.dispatcher.running())
+    return f"{states}; {running} in hand" if running else states
 
 
 def _resident_mb() -> float | None:

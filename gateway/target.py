@@ -1,72 +1,211 @@
 """
-Where the owner is reached when nobody has asked: the owner's own direct conversation, kept in the store.
+Where the owner is reached when nobody has asked: what the settings say, else the owner's own direct
+conversation, kept in the store.
 
 Never a group, never another person, and never simply "whoever wrote last": only a direct conversation in
-which the owner's verified address has spoken. Matrix is preferred to mail, because a check-in is short.
+which the owner's verified address has spoken, and only as long as nobody else can read along there, which
+the channel is asked each time (`channels.base.Reaching`). Matrix is preferred to mail, because a check-in is
+short. A setting must name one of the owner's addresses, or a room with the owner alone in it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import anyio
 import structlog
 
 from agent_core.messages import Audience, InboundMessage, SessionKey
-from gateway.access import LOCAL_CHANNELS, Role
+from channels.base import Channel, ChannelError, ChannelUnavailable, Reaching
+from channels.heartbeat.config import split_target
+from gateway.access import LOCAL_CHANNELS, Access, Alias, Role
 from gateway.work.port import WorkStore
 
-__all__ = ["OwnerTarget", "Target", "better"]
+__all__ = ["NO_TARGET", "OwnerTarget", "Reached", "Target", "better"]
 
+NO_TARGET = "the owner has no direct conversation yet"
 _WHERE = ("gateway", "owner", "direct_conversation")
 _PREFERENCE = ("matrix", "email")
+_ASK_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A conversation that can be written to."""
+    """A conversation that can be written to. ``person`` is whose it is, where that is known."""
 
     channel: str
     account: str
     session: SessionKey
+    person: str = ""
 
 
-def better(new: Target, old: Target | None) -> bool:
-    """Whether ``new`` shall replace ``old``: the same channel moves on, another one must be preferred."""
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A target, or why there is none; ``later`` says that waiting can help."""
+
+    target: Target | None = None
+    why: str = ""
+    later: bool = False
+
+
+def better(new: Target, old: Target | None, kind: Callable[[str], str] = str) -> bool:
+    """
+    Whether ``new`` shall replace ``old``: the same channel moves on, another one must be preferred.
+
+    ``kind`` tells what a channel is by its name, see `Access.kind`.
+    """
     if old is None or new.channel == old.channel:
         return new != old
     rank = {name: place for place, name in enumerate(_PREFERENCE)}
-    return rank.get(new.channel, len(rank)) < rank.get(old.channel, len(rank))
+    return rank.get(kind(new.channel), len(rank)) < rank.get(kind(old.channel), len(rank))
 
 
 class OwnerTarget:
-    """Learns and remembers the owner's direct conversation."""
+    """
+    Learns and remembers the owner's direct conversation, and finds where to write.
 
-    def __init__(self, store: WorkStore) -> None:
+    Args:
+        store: Keeps what was learned.
+        setting: What the settings name (`agents.heartbeat.target`); empty: what was learned.
+        channels: All channels by name; may be set later, when they are known.
+        access: Tells the owner from others.
+        aliases: The owner's addresses.
+    """
+
+    def __init__(
+        self,
+        store: WorkStore,
+        *,
+        setting: str = "",
+        channels: Mapping[str, Channel] | None = None,
+        access: Access | None = None,
+        aliases: Iterable[Alias] = (),
+    ) -> None:
         self._store = store
+        self.setting = setting
+        self.channels = channels or {}
+        self._access = access
+        self._aliases = tuple(aliases)
         self._known: Target | None = None
         self._loaded = False
 
     async def get(self) -> Target | None:
-        """The conversation, or None if the owner has never written directly."""
+        """
+        The owner's direct conversation, or None if the owner has never written directly.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
         if not self._loaded:
             self._known = _parsed_or_none(await self._store.position(*_WHERE))
             self._loaded = True
         return self._known
 
+    async def reach(self, *, topic: str = "") -> Reached:
+        """
+        Where to write now, and that nobody else reads it.
+
+        Args:
+            topic: What it is about; a channel that keeps topics apart has a conversation for each.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        try:
+            with anyio.fail_after(_ASK_LIMIT_S):
+                return await (self._set(topic) if self.setting else self._learned(topic))
+        except (ChannelUnavailable, TimeoutError):
+            return Reached(why="the target's channel cannot be asked now", later=True)
+        except ChannelError as error:
+            return Reached(why=f"the target cannot be written to: {error}")
+
+    async def _set(self, topic: str) -> Reached:
+        name, place = split_target(self.setting)
+        channel = self.channels.get(name)
+        if channel is None:
+            return Reached(why=f"the channel of the target, {name}, is not there")
+        if not isinstance(channel, Reaching):
+            return Reached(why=f"the channel {name} cannot write to somebody unasked")
+        kind = self._kind(name)
+        if kind == "matrix" and place.startswith("!"):
+            session = SessionKey(name, place)
+            for alias in self._aliases:
+                if alias.channel == kind and await channel.alone_with(session, alias.address):
+                    return Reached(Target(name, channel.account, session, alias.address))
+            return Reached(
+                why="in the target's room somebody else could read along, or the owner is not there"
+            )
+        if self._access is None or self._access.role(name, place, verified=True) is not Role.OWNER:
+            return Reached(why="the target is none of the owner's addresses")
+        session = await channel.direct_session(place, topic=topic)
+        return Reached(Target(name, channel.account, session, place))
+
+    async def _learned(self, topic: str) -> Reached:
+        known = await self.get()
+        if known is None:
+            return Reached(why=NO_TARGET)
+        channel = self.channels.get(known.channel)
+        if channel is None:
+            return Reached(why=f"the owner's channel, {known.channel}, is switched off")
+        return await self._checked(known, channel, topic)
+
+    async def _checked(self, known: Target, channel: Channel, topic: str) -> Reached:
+        """What was learned, as far as it still holds."""
+        if not known.person:
+            return Reached(known)
+        if self._access is not None and (
+            self._access.role(known.channel, known.person, verified=True) is not Role.OWNER
+        ):
+            return Reached(why="whoever wrote in the known conversation is not the owner any more")
+        if not isinstance(channel, Reaching):
+            return Reached(known)
+        if channel.capabilities.letters and topic:
+            return Reached(
+                Target(
+                    known.channel,
+                    known.account,
+                    await channel.direct_session(known.person, topic=topic),
+                    known.person,
+                )
+            )
+        if not await channel.alone_with(known.session, known.person):
+            return Reached(why="somebody else can read along in the owner's conversation")
+        return Reached(known)
+
     async def learn(self, message: InboundMessage, role: Role) -> None:
-        """The owner may have written directly; remember where."""
+        """The owner may have written directly; remember where. Forget it as soon as others are there."""
+        if message.kind != "message" or message.channel in LOCAL_CHANNELS:
+            return
+        known = await self.get()
+        if known is not None and message.session == known.session and message.audience is Audience.GROUP:
+            await self._keep(None)
+            _log.info("target.forgotten", channel=message.channel)
+            return
         if role is not Role.OWNER or message.audience is not Audience.DIRECT or not message.sender.verified:
             return
-        if message.channel in LOCAL_CHANNELS or message.kind == "tick":
-            return
-        seen = Target(message.channel, message.account, message.session)
-        if not better(seen, await self.get()):
-            return
+        seen = Target(message.channel, message.account, message.session, message.sender.address)
+        if better(seen, known, self._kind):
+            await self._keep(seen)
+
+    def _kind(self, channel: str) -> str:
+        return channel if self._access is None else self._access.kind(channel)
+
+    async def _keep(self, seen: Target | None) -> None:
         channel, account, name = _WHERE
-        kept = {"channel": seen.channel, "account": seen.account, "session": str(seen.session)}
-        await self._store.accept(channel, account, [], {name: json.dumps(kept)})
+        kept = (
+            {}
+            if seen is None
+            else {
+                "channel": seen.channel,
+                "account": seen.account,
+                "session": str(seen.session),
+                "person": seen.person,
+            }
+        )
+        await self._store.accept(channel, account, [], {name: json.dumps(kept) if kept else ""})
         self._known = seen
 
 
@@ -76,7 +215,9 @@ def _parsed_or_none(text: str | None) -> Target | None:
         return None
     try:
         kept = json.loads(text)
-        return Target(str(kept["channel"]), str(kept["account"]), SessionKey.parse(kept["session"]))
+        person = kept.get("person", "")
+        session = SessionKey.parse(kept["session"])
+        return Target(str(kept["channel"]), str(kept["account"]), session, str(person))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         _log.error("target.unreadable", error=type(error).__name__)
         return None

@@ -5,47 +5,64 @@ index follows, and what has become too long is condensed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import structlog
 
-from agent_core.errors import StorageUnavailable
-from agent_core.memory.consolidator import Consolidator
+from agent_core.memory.condensing import Condensed
+from agent_core.memory.consolidator import Condenses, Consolidator
 from agent_core.memory.manager import DEFAULT_CONTEXT_TOKENS, MemoryManager
 from agent_core.messages import SessionKey
-from agent_core.models import Purpose, Usage
-from agent_core.ports import Clock, MemoryPort, SkillsPort
+from agent_core.models import Purpose
+from agent_core.ports import Clock, LLMPort, MemoryPort, SkillsPort
 from agent_core.storage.search_index import SearchIndex
 from gateway import metrics
 from gateway.history import HistoryWriter
-from gateway.work.port import StoreUnavailable, WorkStore
+from gateway.refusals import wait_s
+from gateway.spending import Spending
 
 if TYPE_CHECKING:
     from agent_core.llm.build import Models
     from gateway.settings import Settings
 
-__all__ = ["Upkeep", "UpkeepAtRest", "memory_manager"]
+__all__ = ["PaidCondensing", "Upkeep", "UpkeepAtRest", "memory_manager"]
 
 _SETTLED_AFTER_S = 5.0
+_PICTURES = 9
+"""So many of one question are shown, and the newest three of what was said before."""
 
 _log = structlog.get_logger(__name__)
 
 
 def memory_manager(
-    settings: Settings, memory: MemoryPort, skills: SkillsPort, models: Models
+    settings: Settings,
+    memory: MemoryPort,
+    skills: SkillsPort,
+    models: Models,
+    *,
+    paid: Callable[[LLMPort], LLMPort] = lambda llm: llm,
 ) -> MemoryManager:
-    """The memory manager of these settings."""
+    """The memory manager of these settings; ``paid`` makes the model that condenses one that is paid."""
     agents = settings.agents
+    known = {skill.name: skill for skill in skills.list_skills()} if settings.skills.always else {}
+    for name in settings.skills.always:
+        if name not in known:
+            _log.warning("skill.unknown", skill=name, known=sorted(known))
+        elif known[name].missing:
+            _log.warning("skill.unavailable", skill=name, missing=known[name].missing)
     return MemoryManager(
         memory,
         skills=skills,
-        llm=models.pool(agents.consolidation_pool),
+        llm=paid(models.pool(agents.consolidation_pool)),
         consolidation_threshold=agents.consolidation_threshold,
         consolidation_tokens=agents.consolidation_tokens,
         keep_recent_ratio=agents.keep_recent_ratio,
         context_tokens=min(DEFAULT_CONTEXT_TOKENS, models.context_tokens[models.default_pool] * 3 // 4),
         always_skills=settings.skills.always,
+        pictures=_PICTURES if models.vision else 0,
     )
 
 
@@ -57,7 +74,7 @@ class Upkeep:
         manager: Condenses.
         history: Has lines that may not be in their files yet.
         search: The index.
-        store: Where usage is noted.
+        spending: Pays for model calls.
         clock: For back-off.
     """
 
@@ -67,15 +84,14 @@ class Upkeep:
         manager: MemoryManager,
         history: HistoryWriter,
         search: SearchIndex,
-        store: WorkStore,
+        spending: Spending,
         clock: Clock,
     ) -> None:
         self._manager = manager
         self._history = history
         self._search = search
-        self._store = store
         self._consolidator = Consolidator(
-            manager, clock, chores=(self._file, self._search.update), spent=self._spent
+            PaidCondensing(manager, spending, clock), clock, chores=(self._file, self._search.update)
         )
         metrics.watch_consolidation(self._consolidator.state)
 
@@ -104,15 +120,36 @@ class Upkeep:
         return await self._search.rebuild()
 
     async def _file(self, session_id: str) -> None:
-        await self._history.flush(SessionKey.parse(session_id))
+        await self._history.settle(SessionKey.parse(session_id))
 
-    async def _spent(self, session_id: str, usage: Usage) -> None:
-        metrics.TOKENS.labels(Purpose.CONSOLIDATION, "prompt").inc(usage.prompt_tokens)
-        metrics.TOKENS.labels(Purpose.CONSOLIDATION, "completion").inc(usage.completion_tokens)
+
+class PaidCondensing:
+    """
+    Condenses, each visit to a session with a tally of its own.
+
+    Args:
+        manager: Condenses; its model is one of `Spending.in_current`.
+        spending: Pays.
+        clock: For how long to wait where the budget says no.
+    """
+
+    def __init__(self, manager: Condenses, spending: Spending, clock: Clock) -> None:
+        self._manager = manager
+        self._spending = spending
+        self._clock = clock
+
+    async def consolidate_if_due(self, session_id: str) -> Condensed:
+        """As `MemoryManager.consolidate_if_due`; what the budget refuses is put off, and nothing is lost."""
+        tally = self._spending.tally(SessionKey.parse(session_id), Purpose.CONSOLIDATION, owner=False)
         try:
-            await self._store.add_usage(SessionKey.parse(session_id), usage, Purpose.CONSOLIDATION)
-        except (StoreUnavailable, StorageUnavailable) as error:
-            _log.warning("usage.not_noted", session=session_id, error=str(error))
+            with self._spending.paying(tally):
+                done = await self._manager.consolidate_if_due(session_id)
+        finally:
+            await tally.end()
+        if tally.refused is None or not done.failure:
+            return done
+        wait = wait_s(self._clock.now(), self._spending.limits)
+        return replace(done, failure=str(tally.refused), wait_s=wait)
 
 
 class UpkeepAtRest:

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import InboundMessage
+from agent_core.messages import Amendment, InboundMessage
 from channels.base import Channel, LinkState
 
 __all__ = ["MemoryInbox", "Run", "running"]
@@ -33,6 +33,7 @@ class MemoryInbox:
         self.accepted: list[InboundMessage] = []
         self.offered: list[InboundMessage] = []
         self.positions: dict[str, str] = {}
+        self.amendments: list[Amendment] = []
         self.states: list[LinkState] = []
         self.details: list[str] = []
         self.facts: list[dict[str, Any]] = []
@@ -46,7 +47,10 @@ class MemoryInbox:
 
     # ── what a channel calls ──
     async def accept(
-        self, messages: Sequence[InboundMessage], positions: Mapping[str, str] | None = None
+        self,
+        messages: Sequence[InboundMessage],
+        positions: Mapping[str, str] | None = None,
+        amendments: Sequence[Amendment] = (),
     ) -> None:
         self.offered.extend(messages)
         self._notify()
@@ -62,6 +66,7 @@ class MemoryInbox:
                 # What a database gives back later is what JSON has kept of it.
                 self.accepted.append(InboundMessage.model_validate_json(message.model_dump_json()))
         self.positions.update(positions or {})
+        self.amendments.extend(amendments)
         self._notify()
         if self.on_accepted is not None:
             self.on_accepted()

@@ -22,7 +22,8 @@ never touched, so runs at the same time do not see each other's. Calls run one a
 
 from __future__ import annotations
 
+from agent_core.agent.limits import TurnLimits
 from agent_core.agent.loop import AgentLoop
-from agent_core.agent.turn import PromptMemory, ToolSource, TurnLimits
+from agent_core.agent.turn import PromptMemory, ToolSource
 
 __all__ = ["AgentLoop", "PromptMemory", "ToolSource", "TurnLimits"]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from uuid import uuid4
 
 import anyio
 
-from agent_core.agent.turn import PromptMemory, RunTools, ToolSource, Turn, TurnLimits
+from agent_core.agent.limits import TurnLimits
+from agent_core.agent.turn import PromptMemory, RunTools, ToolSource, Turn
 from agent_core.errors import TurnLimitReached
-from agent_core.models import Message, Session, ToolDefinition, TurnResult
-from agent_core.ports import ChannelPort, Clock, LLMPort, StepJournal, ToolPort
+from agent_core.messages import Attachment
+from agent_core.models import Message, Session, ToolDefinition, TurnResult, Usage
+from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.tools.registry import definition_of
 
 __all__ = ["AgentLoop"]
@@ -58,6 +60,9 @@ class AgentLoop:
         journal: StepJournal | None = None,
         user_lines: Sequence[Message] = (),
         stream: bool = True,
+        limits: TurnLimits | None = None,
+        spent: Callable[[Usage], None] = lambda _: None,
+        allowance: AllowancePort | None = None,
     ) -> TurnResult:
         """
         Answer ``user_message``: ``channel.send`` is called exactly once, then the result is returned.
@@ -77,12 +82,17 @@ class AgentLoop:
             user_lines: The history lines of the question, one per message that was merged into it; by
                 default one line with ``user_message``. Missing ids and times are filled in.
             stream: Whether the channel shows unfinished answers. Without, asking costs less.
+            limits: What this run may cost, if not as much as any other.
+            spent: Told what each model call has cost, recorded ones too: for a run that does not end with a
+                result. Of one that is cut off it is an estimate.
+            allowance: Asked before each model call that is made whether it must be the last one.
 
         Raises:
             ModelError: No model answered. ``temporary`` says whether later can help.
             TurnLimitReached: The turn took too long, or would not come to an end.
         """
         began_at = self._clock.now()
+        limits = limits or self._limits
         turn = Turn(
             session,
             user_message,
@@ -92,23 +102,28 @@ class AgentLoop:
             tools=self._tools(extra_tools or ()),
             channel=channel,
             journal=journal,
-            limits=self._limits,
+            limits=limits,
             stream=stream,
+            spent=spent,
+            allowance=allowance,
         )
         reply: str | None = None
-        with anyio.move_on_after(self._limits.seconds):
+        with anyio.move_on_after(limits.seconds):
             reply = await turn.think()
         if reply is None:
-            raise TurnLimitReached(f"no answer within {self._limits.seconds:g} s", steps=turn.steps)
+            raise TurnLimitReached(f"no answer within {limits.seconds:g} s", steps=turn.steps)
         await channel.send(reply)
         history = _history(
             session,
-            user_lines or [Message(role="user", content=user_message)],
+            user_lines or [Message(role="user", content=user_message, attachments=session.attachments)],
             reply,
             began_at=began_at,
             ended_at=self._clock.now(),
+            attachments=turn.attachments,
         )
-        return TurnResult(reply, history, turn.usage, turn.tool_runs, turn.steps)
+        return TurnResult(
+            reply, history, turn.usage, turn.tool_runs, turn.steps, attachments=tuple(turn.attachments)
+        )
 
     async def run_and_persist(
         self,
@@ -162,7 +177,13 @@ class AgentLoop:
 
 
 def _history(
-    session: Session, user_lines: Sequence[Message], reply: str, *, began_at: datetime, ended_at: datetime
+    session: Session,
+    user_lines: Sequence[Message],
+    reply: str,
+    *,
+    began_at: datetime,
+    ended_at: datetime,
+    attachments: Sequence[Attachment] = (),
 ) -> tuple[Message, ...]:
     turn, scope = session.turn or uuid4().hex, str(session.scope)
     lines = [
@@ -184,5 +205,6 @@ def _history(
         turn=turn,
         timestamp=ended_at,
         scope=scope,
+        attachments=tuple(attachments),
     )
     return (*lines, answer)

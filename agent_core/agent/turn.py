@@ -4,52 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+import anyio
 import structlog
 
+from agent_core.agent.limits import TurnLimits
 from agent_core.budget import TokenEstimate, clip
-from agent_core.errors import ContextTooLong, TurnLimitReached
+from agent_core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable, TurnLimitReached
 from agent_core.llm.asking import ask
+from agent_core.messages import Attachment
 from agent_core.models import MemoryScope, Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
-from agent_core.ports import ChannelPort, LLMPort, StepJournal, ToolPort
+from agent_core.ports import AllowancePort, ChannelPort, LLMPort, StepJournal, ToolPort
 from agent_core.tools.execution import ToolRunner
 
-__all__ = ["PromptMemory", "RunTools", "ToolSource", "Turn", "TurnLimits"]
+__all__ = ["PromptMemory", "RunTools", "ToolSource", "Turn"]
 
 _SAME_FAILURE_LIMIT = 3
 _CALLS_AT_ONCE = 32
 _SHORT_RESULT_TOKENS = 500
 _SMALLEST_CONTEXT_TOKENS = 500
+_DEFECT_STATUS = 500
+"""What servers of one's own say to a picture that they cannot decode."""
+_NOT_SHOWN = "[The pictures of this message cannot be shown to you.]"
 _log = structlog.get_logger(__name__)
 
 RunTools = Mapping[str, tuple[ToolDefinition, ToolPort]]
 """The tools of one run by name, each with what the model is told of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnLimits:
-    """
-    What one message may cost.
-
-    Args:
-        steps: Model calls. The last of them gets no tools and must answer.
-        seconds: From the beginning to the answer.
-        tokens: Read and written in all calls together; one more call is made after that, without tools.
-        tool_seconds: One run of a tool.
-        tool_result_chars: What the model gets to see of one result.
-        answer_chars: The text of one model answer.
-    """
-
-    steps: int = 20
-    seconds: float = 600.0
-    tokens: int = 400_000
-    tool_seconds: float = 60.0
-    tool_result_chars: int = 16_000
-    answer_chars: int = 200_000
 
 
 class PromptMemory(Protocol):
@@ -73,6 +56,7 @@ class PromptMemory(Protocol):
         scope: MemoryScope,
         tool_names: Collection[str] = (),
         context_tokens: int | None = None,
+        attachments: Sequence[Attachment] = (),
     ) -> list[Message]:
         """The prompt, within ``context_tokens`` if given."""
         ...
@@ -120,6 +104,8 @@ class Turn:
         journal: StepJournal | None,
         limits: TurnLimits,
         stream: bool,
+        spent: Callable[[Usage], None] = lambda _: None,
+        allowance: AllowancePort | None = None,
     ) -> None:
         self._session = session
         self._question = user_message
@@ -136,6 +122,8 @@ class Turn:
         self._journal = journal
         self._limits = limits
         self._stream = stream
+        self._spent = spent
+        self._allowance = allowance
         self._prompt: list[Message] = []
         self._tail: list[Message] = []
         self._chain = _digest(session.id, session.turn, user_message)
@@ -143,6 +131,9 @@ class Turn:
         self._same_failures: dict[str, int] = {}
         self._stop_reason = ""
         self._shortened = False
+        self._blind = False
+        self.attachments: list[Attachment] = []
+        """What tools have given to go out with the answer."""
         self.usage = Usage()
         self.tool_runs = 0
         self.steps = 0
@@ -151,8 +142,7 @@ class Turn:
         """The answer."""
         self._prompt = await self._build(None)
         while True:
-            last = self._why_last()
-            text, calls = await self._answer(last)
+            text, calls, last = await self._answer(self._why_last())
             if not calls or (last and text.strip()):
                 return text.strip()
             if last:
@@ -179,23 +169,34 @@ class Turn:
             scope=self._session.scope,
             tool_names=[definition.name for definition in self._definitions],
             context_tokens=context_tokens,
+            attachments=self._session.attachments,
         )
 
     # ── the model ──
 
-    async def _answer(self, last: str) -> tuple[str, Sequence[ToolCall]]:
-        """One answer, recorded or new."""
+    async def _answer(self, last: str) -> tuple[str, Sequence[ToolCall], str]:
+        """One answer, recorded or new, and why it is the last one, if it is."""
         number, digest = self._next("model", last)
         found = None if self._journal is None else await self._journal.model_answer(number, digest)
         if found is None:
+            # Only a call that is made needs an allowance: what is recorded was paid before.
+            last = last or await self._no_more_after()
             found = await self._ask(last)
             if self._journal is not None:
                 await self._journal.record_model_answer(number, digest, *found)
         text, calls, usage = found
         self.steps += 1
         self.usage += usage
+        self._spent(usage)
         self._chain = _digest(digest, text, *(call.model_dump_json() for call in calls))
-        return text, calls
+        return text, calls, last
+
+    async def _no_more_after(self) -> str:
+        """Why the next model call is the last that is allowed; empty if it is not."""
+        if self._allowance is None:
+            return ""
+        tokens = self._memory.estimate.request([*self._prompt, *self._tail], self._definitions)
+        return await self._allowance.last(tokens, begun=self.steps > 0)
 
     async def _ask(self, last: str) -> tuple[str, tuple[ToolCall, ...], Usage]:
         """A new answer; the prompt is made shorter once if the model says that it is too long."""
@@ -220,6 +221,13 @@ class Turn:
                     raise
                 await self._shorten(error)
                 continue
+            except (ModelRefused, ModelUnavailable) as error:
+                if not self._without_pictures(error):
+                    raise
+                continue
+            except anyio.get_cancelled_exc_class():
+                self._spent(Usage(prompt_tokens=guess, calls=1))
+                raise
             if answer.usage is None:
                 written = self._memory.estimate.text(answer.text)
                 return (
@@ -230,12 +238,30 @@ class Turn:
             self._memory.observe(guess, answer.usage.prompt_tokens)
             return answer.text, answer.calls, answer.usage
 
+    def _without_pictures(self, error: ModelError) -> bool:
+        """
+        Take the pictures out of the prompt if they may be what a server choked on; whether there were any.
+
+        One that no model reads would otherwise be the end of each turn in which it is shown again.
+        """
+        status = error.fields.get("status")
+        its_fault = isinstance(error, ModelRefused) and not error.fields.get("operator")
+        shown = any(message.attachments for message in self._prompt)
+        if not shown or not (its_fault or status == _DEFECT_STATUS):
+            return False
+        self._blind = True
+        self._prompt = _blinded(self._prompt)
+        _log.warning("prompt.pictures_left_out", status=status, error=str(error))
+        return True
+
     async def _shorten(self, error: ContextTooLong) -> None:
         """Half the prompt, and less of the results that tools gave in this turn."""
         self._shortened = True
         estimate = self._memory.estimate
         tokens = estimate.request(self._prompt)
         self._prompt = await self._build(max(tokens // 2, _SMALLEST_CONTEXT_TOKENS))
+        if self._blind:
+            self._prompt = _blinded(self._prompt)
         self._tail = [
             message.model_copy(update={"content": clip(message.content, _SHORT_RESULT_TOKENS, estimate)})
             if message.role == "tool"
@@ -262,6 +288,7 @@ class Turn:
             self._same_failures.pop(key, None)
         else:
             self._same_failures[key] = self._same_failures.get(key, 0) + 1
+        self.attachments += [file for file in result.attachments if file not in self.attachments]
         self._chain = _digest(digest, str(result.is_error), result.content)
         content = f"Error: {result.content}" if result.is_error else result.content
         self._tail.append(Message(role="tool", content=content, tool_call_id=call.id))
@@ -286,6 +313,16 @@ class Turn:
         number = self._number
         self._number += 1
         return number, _digest(self._chain, str(number), *what)
+
+
+def _blinded(messages: Sequence[Message]) -> list[Message]:
+    """The messages without their pictures, and a note that says so."""
+    return [
+        message.model_copy(update={"attachments": (), "content": f"{message.content}\n{_NOT_SHOWN}".strip()})
+        if message.attachments
+        else message
+        for message in messages
+    ]
 
 
 def _refused(call: ToolCall, text: str) -> ToolResult:

@@ -26,7 +26,7 @@ from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price
 from agent_core.llm.streaming import AnswerLimits
-from agent_core.ports import Clock, LLMPort
+from agent_core.ports import AttachmentPort, Clock, LLMPort
 
 __all__ = ["LLMSpec", "ModelSpec", "Models", "ProviderSpec", "build_models", "check_references"]
 
@@ -63,6 +63,8 @@ class ModelSpec(_Spec):
     model: str = Field(min_length=1)
     max_tokens: int | None = Field(default=None, ge=1)
     max_context_tokens: int = Field(default=32_000, ge=1_000)
+    vision: bool = False
+    """Whether it looks at pictures; to others they are only named."""
     client: Literal["auto", "litellm", "openai"] = "auto"
     temperature: float | None = Field(default=None, ge=0, le=2)
     extra: dict[str, Any] = Field(default_factory=dict)
@@ -86,10 +88,20 @@ class LLMSpec(_Spec):
     models: dict[str, ModelSpec] = Field(default_factory=dict)
     pools: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
+    def is_plain(self, model: ModelSpec) -> bool:
+        """Whether a model is asked by our own client, which knows no prices, and not by litellm."""
+        return _is_plain(model, self.providers.get(model.provider, ProviderSpec()))
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing is configured at all; then the caller decides what takes its place."""
         return not (self.providers or self.models or self.pools)
+
+
+def _is_plain(model: ModelSpec, provider: ProviderSpec) -> bool:
+    """Whether a model is asked by our own client and not by litellm."""
+    at_home = bool(provider.api_base) and model.model.startswith("openai/")
+    return model.client == "openai" or (model.client == "auto" and at_home)
 
 
 # ── checking ──
@@ -170,6 +182,8 @@ class Models:
     pools: Mapping[str, ModelPool]
     context_tokens: Mapping[str, int]
     uses_litellm: bool
+    vision: bool = False
+    """Whether any model in use looks at pictures."""
     _clients: tuple[LLMPort, ...] = field(default=(), repr=False)
 
     def pool(self, name: str = "") -> ModelPool:
@@ -189,7 +203,13 @@ class Models:
         await close_clients()
 
 
-def build_models(spec: LLMSpec, clock: Clock, *, given: Mapping[str, LLMPort] | None = None) -> Models:
+def build_models(
+    spec: LLMSpec,
+    clock: Clock,
+    *,
+    given: Mapping[str, LLMPort] | None = None,
+    attachments: AttachmentPort | None = None,
+) -> Models:
     """
     Build the pools of a description that `check_references` has no complaint about. Nothing is loaded yet.
 
@@ -197,6 +217,7 @@ def build_models(spec: LLMSpec, clock: Clock, *, given: Mapping[str, LLMPort] | 
         spec: The description. An empty one gives the demo model as the only member of the default pool.
         clock: For cool-downs and dates.
         given: Models by the name of their key, taken instead of what the description says; for tests.
+        attachments: Where pictures are read; without it nobody looks at any.
 
     Raises:
         ValueError: The description does not hold together.
@@ -210,7 +231,10 @@ def build_models(spec: LLMSpec, clock: Clock, *, given: Mapping[str, LLMPort] | 
         raise ValueError("; ".join(f"{path}: {text}" for path, text in problems))
     used = {member for members in spec.pools.values() for member in members}
     clients = {
-        name: (given or {}).get(name) or _client(model, spec.providers.get(model.provider), clock)
+        name: (given or {}).get(name)
+        or _client(
+            model, spec.providers.get(model.provider), clock, pictures=attachments if model.vision else None
+        )
         for name, model in spec.models.items()
         if name in used
     }
@@ -224,11 +248,14 @@ def build_models(spec: LLMSpec, clock: Clock, *, given: Mapping[str, LLMPort] | 
             name: spec.models[members[0]].max_context_tokens for name, members in spec.pools.items()
         },
         uses_litellm=any(isinstance(client, LiteLLMClient) for client in clients.values()),
+        vision=attachments is not None and any(spec.models[name].vision for name in used),
         _clients=tuple(clients.values()),
     )
 
 
-def _client(model: ModelSpec, provider: ProviderSpec | None, clock: Clock) -> LLMPort:
+def _client(
+    model: ModelSpec, provider: ProviderSpec | None, clock: Clock, *, pictures: AttachmentPort | None
+) -> LLMPort:
     if model.is_demo:
         return EchoModel() if model.model == "demo/echo" else DemoModel()
     provider = provider or ProviderSpec()
@@ -245,9 +272,8 @@ def _client(model: ModelSpec, provider: ProviderSpec | None, clock: Clock) -> LL
             first_token_s=model.first_token_limit_s, idle_s=model.idle_limit_s, total_s=model.total_limit_s
         ),
         "price": None if model.price is None else Price(**model.price.model_dump()),
+        "pictures": pictures,
     }
-    plain = model.client == "openai" or (
-        model.client == "auto" and bool(provider.api_base) and model.model.startswith("openai/")
-    )
+    plain = _is_plain(model, provider)
     client = OpenAIClient(model.model, **common) if plain else LiteLLMClient(model.model, **common)
     return cast("LLMPort", client)

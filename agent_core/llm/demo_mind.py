@@ -28,6 +28,9 @@ __all__ = [
 _WORDS = "timeout|ratelimit|cut|toolong|auth|empty|crash|toolfail|garbage|endless|slow|long"
 _MAGIC = re.compile(rf"(?:^|\s)!({_WORDS})\b(?:\s+(\d{{1,6}}|always)\b)?")
 MEMORY_TOOL = "memory_write"
+SCHEDULE_TOOL = "schedule"
+SEND_TOOL = "send_file"
+READ_TOOL = "read_attachment"
 _MEMORY = re.compile(rf"^{re.escape(MEMORY_HEADING)}\s+<memory>\n(.*?)\n?</memory>", re.DOTALL | re.MULTILINE)
 
 _MATERIAL = re.compile(r"\A<(conversation|summary)>\n(.*?)\n?</\1>(.*)", re.DOTALL)
@@ -40,8 +43,15 @@ _SUMMARY_WORDS = 12
 _CONFLICT = re.compile(r"changed the memory.*?memory_write again\.\n\n(.*)", re.DOTALL)
 _MERGES = 4
 
-_FACTS_LINE = re.compile(r"\A\[[^\]\n]*\]\n")
+_FACTS_LINE = re.compile(r"\A\[[^\]\n]*\]\n(?:\[This is the scheduled job [^\]\n]*\][^\n]*\n)?")
 _GROUP_PREFIX = re.compile(r"^\[[^\]\s]+\] ", re.MULTILINE)
+_REMIND = re.compile(
+    r"\bremind me (?:in (?P<count>\d{1,5}) ?(?P<unit>seconds?|minutes?|mins?|hours?|days?)"
+    r"|(?P<every>every (?P<each>\d{1,5}) (?:minutes?|mins?))"
+    r"|(?P<day>tomorrow |today )?at (?P<clock>\d{1,2}:\d{2}))(?: to| that|:)? (?P<what>.+)",
+    re.IGNORECASE,
+)
+_UNIT_MINUTES = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}
 _REMEMBER = re.compile(r"\bremember(?: that|:)\s+(.+)", re.IGNORECASE)
 _FORGET = re.compile(
     r"(?:^|\bplease )forget (?:that |about |everything about )?(.+)", re.IGNORECASE | re.MULTILINE
@@ -50,6 +60,10 @@ _RECALL = re.compile(
     r"what (do|did) you (know|remember)|what have you (noted|remembered)|do you remember me|who am i\b",
     re.IGNORECASE,
 )
+_ATTACHED = re.compile(r"^\[Attachment ([0-9a-f]{12}): (.*)\]$", re.MULTILINE)
+_SEND_FILE = re.compile(r"(?:^|\s)!sendfile\b(?: +(?:`([^`\n]+)`|(\S+)))?")
+_READ_FILE = re.compile(r"(?:^|\s)!readfile\b(?: +([0-9a-f]{12})\b)?")
+_FILE_WORD = re.compile(r"(?:^|\s)!(?:send|read)file\b")
 _GREETING = re.compile(
     r"^\W*(hi|hello|hey|moin|hallo|servus|good (morning|afternoon|evening|day))\b", re.IGNORECASE
 )
@@ -59,12 +73,15 @@ _THANKS = re.compile(r"^\W*(thanks|thank you|cheers)\b", re.IGNORECASE)
 _BYE = re.compile(r"^\W*(bye|goodbye|good night|see you)\b", re.IGNORECASE)
 _CLOCK = re.compile(r"\bwhat(?:'s| is)? (?:the )?(time|date|day)\b", re.IGNORECASE)
 _SILENCE = "HEARTBEAT_OK"
+_SEEN = re.compile(r"^Seen just now:\n(.+?)(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
 _OPEN_ITEM = re.compile(r"^\s*[-*] \[ \] (.+)$", re.MULTILINE)
 
 _HELP_TEXT = """I am the demo model: I need no key and no network, and I only know a few sentences. Try:
 
 - `remember that my cat is called Tom` and, in any other conversation, `what do you know about me?`
 - `forget cat`
+- `remind me in 2 minutes to turn off the oven`, `remind me tomorrow at 09:00 to call Tom`
+- `!sendfile notes.txt` for a file of the workspace, `!readfile` with a file of yours
 - anything else, and I will say it back
 
 To see how failures are handled: `!timeout`, `!ratelimit`, `!cut`, `!toolong`, `!auth`, `!empty`, `!crash`, \
@@ -117,12 +134,54 @@ def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
     text = question_in(messages)
     if messages and messages[-1].role == "tool":
         return _after_tools(messages, text, tools)
+    if (asked := _file_call(text, tools) or _remind(text, tools)) is not None:
+        return asked
     memory = memory_in(messages)
     if facts := facts_in(text):
         return _remember(facts, memory, tools)
     if forget := _FORGET.search(text):
         return _forget(forget[1].strip().rstrip(".!"), memory, tools)
+    if attached := _ATTACHED.findall(text):
+        return Reply(_about_files(attached, messages))
     return Reply(_talk(text, memory))
+
+
+def _file_call(text: str, tools: Sequence[str]) -> Reply | None:
+    """What it does about ``!sendfile`` and ``!readfile``; None without these words."""
+    ids = [file_id for file_id, _ in _ATTACHED.findall(text)]
+    if (wanted := _SEND_FILE.search(text)) is not None:
+        name, arguments = SEND_TOOL, {"path": wanted[1] or wanted[2] or "".join(ids[:1])}
+    elif (wanted := _READ_FILE.search(text)) is not None:
+        name, arguments = READ_TOOL, {"id": wanted[1] or "".join(ids[:1])}
+    else:
+        return None
+    if name not in tools:
+        return Reply("I cannot do anything with files here.")
+    return Reply(calls=(ToolCall(id="demo_1", name=name, arguments=arguments),))
+
+
+def _about_files(attached: Sequence[tuple[str, str]], messages: Sequence[Message]) -> str:
+    """What came with the last message, and how many pictures of it the model was shown."""
+    shown = next((len(each.attachments) for each in reversed(messages) if each.role == "user"), 0)
+    names = "\n".join(f"- {what}" for _, what in attached)
+    seen = f"\n\nPictures that I was shown: {shown}." if shown else ""
+    return f"With your message came:\n\n{names}{seen}"
+
+
+def _remind(text: str, tools: Sequence[str]) -> Reply | None:
+    """What it does about "remind me …"; None without these words."""
+    wish = _REMIND.search(text)
+    if wish is None:
+        return None
+    if SCHEDULE_TOOL not in tools:
+        return Reply("I have no schedule to put that into here.")
+    when: dict[str, object] = {"at": f"{(wish['day'] or '').lower()}{wish['clock']}"}
+    if wish["count"]:
+        when = {"in_minutes": int(wish["count"]) * _UNIT_MINUTES[wish["unit"][0].lower()]}
+    elif wish["every"]:
+        when = {"every_minutes": int(wish["each"])}
+    arguments = {"action": "add", "kind": "remind", "text": wish["what"].strip(), **when}
+    return Reply(calls=(ToolCall(id="demo_1", name=SCHEDULE_TOOL, arguments=arguments),))
 
 
 def memory_in(messages: Sequence[Message]) -> str:
@@ -168,15 +227,16 @@ def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -
     magic = magic_in(text)
     if magic is not None and magic[0] in ("toolfail", "garbage"):
         return Reply(f"That went wrong, as you wanted. I was told: {result}")
+    if _failed(messages) and (_FILE_WORD.search(text) or _REMIND.search(text)):
+        return Reply(f"That did not work. I was told: {result}")
     if _failed(messages):
         if facts and (current := _CONFLICT.search(result)) and _tool_runs(messages) < _MERGES:
             return _remember(facts, current[1].strip(), tools)
         return Reply(f"I could not change my memory. I was told: {result}")
     if facts:
         return Reply(f"I will remember that {'; '.join(fact.rstrip('.!') for fact in facts)}.")
-    return Reply(
-        f"I have forgotten {forget[1].strip().rstrip('.!')}." if forget else f"The tool said: {result}"
-    )
+    said = "All right." if _REMIND.search(text) else "The tool said:"
+    return Reply(f"I have forgotten {forget[1].strip().rstrip('.!')}." if forget else f"{said} {result}")
 
 
 def _tool_runs(messages: Sequence[Message]) -> int:
@@ -191,14 +251,17 @@ def _failed(messages: Sequence[Message]) -> bool:
     return messages[-1].content.startswith("Error: ")
 
 
+def _about_checklist(text: str) -> str:
+    """What is worth telling of a check-in: what was seen, and what is open."""
+    parts = [f"I have seen something:\n\n{seen.strip()}" for seen in _SEEN.findall(text)]
+    if items := _OPEN_ITEM.findall(text):
+        parts.append("A reminder from your checklist:\n\n" + "\n".join(f"- {item}" for item in items))
+    return "\n\n".join(parts) or _SILENCE
+
+
 def _talk(text: str, memory: str) -> str:
     if _SILENCE in text:
-        items = _OPEN_ITEM.findall(text)
-        return (
-            "A reminder from your checklist:\n\n" + "\n".join(f"- {item}" for item in items)
-            if items
-            else _SILENCE
-        )
+        return _about_checklist(text)
     if _RECALL.search(text):
         return f"This is what I know about you:\n\n{memory}" if memory else "I know nothing about you yet."
     sentences = (

@@ -6,7 +6,11 @@ It is deterministic: the same conversation gets the same answer. What it can do:
 - greet, say what it is, thank and say goodbye; anything else it gives back in a friendly way;
 - ``remember that …`` writes the fact into the memory document with ``memory_write``, beside what is there;
 - ``what do you know about me?`` tells the document, and a question with a word of it finds the line;
+- ``remind me in 2 minutes to …`` (``tomorrow at 09:00 to …``) makes a job with ``schedule``;
 - ``forget …`` takes out the lines that contain the rest;
+- ``!sendfile PATH`` sends a file of the workspace (in backticks, if there are blanks in the path), without a
+  path the attachment of the message; ``!readfile`` tells what is in the attachment, or in an earlier one with
+  ``!readfile ID``; a message with files and no such word is answered with their names;
 - asked to condense a conversation, it gives the beginnings of what was said.
 
 Magic words make it fail. A number after the word says how many times in a row (``always``: each time);

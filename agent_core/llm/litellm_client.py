@@ -38,12 +38,13 @@ import structlog
 from agent_core.errors import ModelError
 from agent_core.llm.causes import failure_of
 from agent_core.llm.classify import classify
+from agent_core.llm.pictures import pictures_of
 from agent_core.llm.prices import Price
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.llm.warm_up import warm_up_responder
 from agent_core.llm.wire import Piece, Tokens, ToolFragment, request_body, token_count
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from agent_core.ports import Clock
+from agent_core.ports import AttachmentPort, Clock
 
 __all__ = ["LiteLLMClient", "close_clients", "ensure_loaded", "litellm_loaded"]
 
@@ -194,6 +195,7 @@ class LiteLLMClient:
         extra: Further parameters, such as ``temperature``.
         limits: How long an answer may take.
         price: What tokens cost, where litellm's own table is wrong or silent.
+        pictures: Where pictures are read, for a model that looks at them.
     """
 
     def __init__(
@@ -207,6 +209,7 @@ class LiteLLMClient:
         extra: Mapping[str, Any] | None = None,
         limits: AnswerLimits = AnswerLimits(),  # noqa: B008 - a frozen value
         price: Price | None = None,
+        pictures: AttachmentPort | None = None,
     ) -> None:
         self.model = model
         self._clock = clock
@@ -216,6 +219,7 @@ class LiteLLMClient:
         self._extra = dict(extra or {})
         self._limits = limits
         self._price = price
+        self._pictures = pictures
 
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
@@ -223,7 +227,13 @@ class LiteLLMClient:
         """Ask for one answer; see `LLMPort`. The first call of all loads litellm, outside of the limits."""
         await ensure_loaded()
         request = request_body(
-            self.model, messages, tools, stream=stream, max_tokens=self._max_tokens, extra=self._extra
+            self.model,
+            messages,
+            tools,
+            stream=stream,
+            max_tokens=self._max_tokens,
+            extra=self._extra,
+            pictures=await pictures_of(messages, self._pictures),
         )
         request |= {"max_retries": 0, "num_retries": 0, "timeout": self._limits.total_s}
         if self._api_base:

@@ -24,11 +24,13 @@ import aiohttp
 
 from agent_core.errors import ModelError
 from agent_core.llm.classify import Failure, classify
+from agent_core.llm.pictures import pictures_of
 from agent_core.llm.prices import Price
+from agent_core.llm.sse import SseDecoder
 from agent_core.llm.streaming import AnswerLimits, answer
-from agent_core.llm.wire import Piece, SseDecoder, bare_model_name, parse_piece, request_body
+from agent_core.llm.wire import Piece, bare_model_name, parse_piece, request_body
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from agent_core.ports import Clock
+from agent_core.ports import AttachmentPort, Clock
 
 __all__ = ["OpenAIClient"]
 
@@ -51,6 +53,7 @@ class OpenAIClient:
         extra: Further fields of the request, such as ``temperature``; they win.
         limits: How long an answer may take.
         price: What tokens cost, if it is known.
+        pictures: Where pictures are read, for a model that looks at them.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class OpenAIClient:
         extra: Mapping[str, Any] | None = None,
         limits: AnswerLimits = AnswerLimits(),  # noqa: B008 - a frozen value
         price: Price | None = None,
+        pictures: AttachmentPort | None = None,
     ) -> None:
         self.model = model
         base = api_base.rstrip("/")
@@ -74,6 +78,7 @@ class OpenAIClient:
         self._extra = dict(extra or {})
         self._limits = limits
         self._price = price
+        self._pictures = pictures
         self._session: aiohttp.ClientSession | None = None
 
     async def chat(
@@ -87,6 +92,7 @@ class OpenAIClient:
             stream=stream,
             max_tokens=self._max_tokens,
             extra=self._extra,
+            pictures=await pictures_of(messages, self._pictures),
         )
         return answer(self._pieces(body), limits=self._limits, model=self.model, stream=stream)
 

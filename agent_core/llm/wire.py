@@ -10,6 +10,7 @@ one piece and the arguments as an object; all of that is accepted. Arguments tha
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from agent_core.models import Message, ToolCall, ToolDefinition
 __all__ = [
     "Assembler",
     "Piece",
-    "SseDecoder",
     "TextJoiner",
     "Tokens",
     "ToolFragment",
@@ -30,7 +30,6 @@ __all__ = [
     "token_count",
 ]
 
-_MAX_EVENT_BYTES = 4 * 1024 * 1024
 _MOST_TOKENS = 1_000_000_000
 """A larger count is none: no answer has it, and no database column holds it."""
 
@@ -80,9 +79,16 @@ def request_body(
     stream: bool,
     max_tokens: int | None = None,
     extra: Mapping[str, Any] | None = None,
+    pictures: Mapping[str, tuple[str, bytes]] | None = None,
 ) -> dict[str, Any]:
-    """The request for one answer. ``extra`` wins; tools are left out if there are none."""
-    body: dict[str, Any] = {"model": model, "messages": [_message(message) for message in messages]}
+    """
+    The request for one answer. ``extra`` wins; tools are left out if there are none.
+
+    ``pictures`` are media type and content by `Attachment.sha256`; of attachments that are not among them a
+    note is left.
+    """
+    shown = pictures or {}
+    body: dict[str, Any] = {"model": model, "messages": [_message(message, shown) for message in messages]}
     if tools:
         body["tools"] = [
             {
@@ -103,8 +109,10 @@ def request_body(
     return body | dict(extra or {})
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message, pictures: Mapping[str, tuple[str, bytes]]) -> dict[str, Any]:
     out: dict[str, Any] = {"role": message.role, "content": _sound(message.content)}
+    if message.attachments:
+        out["content"] = _with_pictures(message, pictures)
     if message.tool_calls:
         out["content"] = out["content"] or None
         out["tool_calls"] = [
@@ -119,6 +127,23 @@ def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         out["tool_call_id"] = message.tool_call_id or ""
     return out
+
+
+def _with_pictures(message: Message, pictures: Mapping[str, tuple[str, bytes]]) -> str | list[dict[str, Any]]:
+    """Text and pictures as content parts; one text where there is nothing to look at."""
+    texts = [message.content] if message.content else []
+    parts: list[dict[str, Any]] = []
+    for file in message.attachments:
+        if file.sha256 in pictures:
+            media_type, content = pictures[file.sha256]
+            address = f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+            parts.append({"type": "image_url", "image_url": {"url": address}})
+        else:
+            texts.append(f"[Attachment {file.id} cannot be shown to you.]")
+    text = _sound("\n".join(texts))
+    if not parts:
+        return text
+    return [{"type": "text", "text": text}, *parts] if text else parts
 
 
 # ── in ──
@@ -304,41 +329,3 @@ def _arguments_or_none(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-class SseDecoder:
-    """Server-sent events: bytes in any cut, the data of complete events out. Comments are dropped."""
-
-    def __init__(self) -> None:
-        self._begun: list[bytes] = []
-        """The line in hand, in pieces: joined once, however small the bites in which it comes."""
-        self._data: list[bytes] = []
-        self._size = 0
-
-    def feed(self, data: bytes) -> Iterator[str]:
-        """
-        Take bytes, give the data of each event that they complete.
-
-        Raises:
-            ValueError: An event is larger than 4 MiB, or no UTF-8.
-        """
-        first, *others = data.split(b"\n")
-        self._begun.append(first)
-        self._size += len(first)
-        if others:
-            lines = [b"".join(self._begun), *others]
-            self._begun = [lines.pop()]
-            for raw in lines:
-                line = raw.removesuffix(b"\r")
-                if line.startswith(b"data:"):
-                    self._data.append(line[5:].removeprefix(b" "))
-                elif not line and self._data:
-                    event, self._data = b"\n".join(self._data), []
-                    yield event.decode()
-            self._size = len(self._begun[0]) + sum(map(len, self._data))
-        if self._size > _MAX_EVENT_BYTES:
-            raise ValueError("an event that does not end")
-
-    def rest(self) -> Iterator[str]:
-        """The event that was not closed by an empty line before the stream ended, if any."""
-        yield from self.feed(b"\n\n")

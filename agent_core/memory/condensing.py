@@ -23,7 +23,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.budget import TokenEstimate
-from agent_core.errors import ContextTooLong, CursorMoved, StorageUnavailable
+from agent_core.errors import AgentError, ContextTooLong, CursorMoved, StorageUnavailable
 from agent_core.memory import consolidation, prompts
 from agent_core.memory.consolidation import Rules, Segment
 from agent_core.memory.essentials import (
@@ -60,6 +60,7 @@ class Attempt:
     usage: Usage = field(default_factory=Usage)
     failure: str = ""
     too_long: bool = False
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,13 @@ class Condensed:
         segments: How many were condensed; 0 also where nothing was due.
         failure: Why it stopped early; empty if it did not.
         usage: What it has cost, also where it failed.
+        wait_s: Nothing failed, but it cannot go on before so many seconds; ``failure`` says why.
     """
 
     segments: int = 0
     failure: str = ""
     usage: Usage = field(default_factory=Usage)
+    wait_s: float = 0.0
 
 
 class Condensing:
@@ -127,6 +130,9 @@ class Condensing:
         except StorageUnavailable as error:
             attempt.failure = str(error)
             log.warning("consolidation.not_saved", session=session_id, **error.fields)
+        except Exception as error:  # what was spent is told all the same, and the next try waits
+            attempt.failure = _reason(error)
+            log.exception("consolidation.crashed", session=session_id)
         finally:
             self._condensing.discard(session_id)
         return Condensed(segments, attempt.failure, attempt.usage)
@@ -181,7 +187,11 @@ class Condensing:
         # First the history: a cursor must never be more durable than the lines before it.
         await self._storage.sync_history(session_id)
         await self._storage.save_consolidation(
-            session_id, summary=summary, cursor=segment.end, base_cursor=segment.start
+            session_id,
+            summary=summary,
+            cursor=segment.end,
+            base_cursor=segment.start,
+            private=segment.private,
         )
         log.info(
             "conversation.condensed",
@@ -255,7 +265,7 @@ class Condensing:
             return summary
         attempt = attempt if attempt is not None else Attempt()
         sentences = consolidation.META_SUMMARY_SENTENCES
-        head, rest = _readable(summary, self._chars(self._rules.segment_tokens) // 2)
+        head, rest = consolidation.readable(summary, self._chars(self._rules.segment_tokens) // 2)
         answer = await self._call_llm(
             prompts.meta_messages(head, sentences),
             attempt=attempt,
@@ -282,8 +292,9 @@ class Condensing:
         llm = self._llm
         assert llm is not None
         attempt = attempt if attempt is not None else Attempt()
-        attempt.failure, attempt.too_long = "", False
+        attempt.failure, attempt.too_long, attempt.timed_out = "", False, False
         text = ""
+        before = attempt.usage
         try:
             with anyio.fail_after(self._call_limit_s):
                 chunks = await llm.chat(messages, [])
@@ -296,12 +307,20 @@ class Condensing:
                         if len(text) > max_chars:
                             break
         except TimeoutError:
+            attempt.timed_out = True
             attempt.failure = f"no answer within {self._call_limit_s:g} s"
         except Exception as error:  # noqa: BLE001 - condensing can always wait, whatever the reason
             attempt.too_long = isinstance(error, ContextTooLong)
-            attempt.failure = f"{type(error).__name__}: {error}"
+            attempt.failure = _reason(error)
         else:
             attempt.failure = "" if text.strip() else "an empty answer"
+        if attempt.usage == before and (text or attempt.timed_out):
+            # Cut off before it told what it cost, or it never tells: the tokens were spent all the same.
+            attempt.usage += Usage(
+                prompt_tokens=self._estimate.request(messages),
+                completion_tokens=self._estimate.text(text),
+                calls=1,
+            )
         if attempt.failure:
             log.warning("consolidation.call_failed", reason=attempt.failure)
             return None
@@ -320,11 +339,6 @@ class Condensing:
         return self._estimate.chars(tokens)
 
 
-def _readable(summary: str, max_chars: int) -> tuple[str, str]:
-    """What of a summary one call can read, up to the end of a paragraph, and the rest."""
-    if len(summary) <= max_chars:
-        return summary, ""
-    end = summary.rfind("\n\n", 0, max_chars)
-    if end <= 0:
-        end = max_chars
-    return summary[:end], summary[end:].strip()
+def _reason(error: Exception) -> str:
+    """Why it failed, for people; what nobody has foreseen with its kind."""
+    return str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"

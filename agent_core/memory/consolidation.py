@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent_core.budget import TokenEstimate, clip
+from agent_core.memory.prompts import CONVERSATION_TAG
+from agent_core.memory.scopes import private_in
 from agent_core.models import HistoryTail, Message
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "keep_for",
     "max_answer_chars",
     "plan",
+    "readable",
     "sentence_budget",
     "too_long_to_keep",
 ]
@@ -79,11 +82,16 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What is to be condensed: the positions from ``start`` up to ``end``, the cursor's next place."""
+    """
+    What is to be condensed: the positions from ``start`` up to ``end``, the cursor's next place.
+
+    ``private`` are the scopes of single people in these messages and in the summary before them.
+    """
 
     messages: tuple[Message, ...]
     start: int
     end: int
+    private: frozenset[str] = frozenset()
 
     @property
     def sentences(self) -> int:
@@ -142,7 +150,8 @@ def plan(page: HistoryTail, keep: int, rules: Rules, estimate: TokenEstimate) ->
             break
     if cut <= 0:
         return None
-    return Segment(messages[:cut], page.cursor, page.positions[cut])
+    private = page.private | private_in(message.scope for message in messages[:cut])
+    return Segment(messages[:cut], page.cursor, page.positions[cut], private)
 
 
 def _cut(messages: Sequence[Message], wanted: int, last: int) -> int:
@@ -210,6 +219,8 @@ def accepted(answer: str, source: str, sentences: int) -> str | None:
     """The summary in an answer, cut after a sentence where it is far too long; None if it is a mere copy."""
     text = answer.strip()
     limit = max_answer_chars(sentences)
+    if text.startswith(f"<{CONVERSATION_TAG}>") or (len(source) > _COPY_CHARS and source in text):
+        return None  # the whole request
     long = len(text) > limit or len(text) >= 0.9 * len(source)
     if len(text) > _COPY_CHARS and long and _copied(text, source) > 0.8:
         return None
@@ -230,3 +241,13 @@ def _copied(text: str, source: str) -> float:
 def too_long_to_keep(summary: str, max_tokens: int, estimate: TokenEstimate) -> bool:
     """Whether a summary is to be rewritten: too many words, or longer than its share of a prompt."""
     return len(summary.split()) > META_SUMMARY_WORD_LIMIT or estimate.text(summary) > max_tokens
+
+
+def readable(summary: str, max_chars: int) -> tuple[str, str]:
+    """What of a summary one call can read, up to the end of a paragraph, and the rest."""
+    if len(summary) <= max_chars:
+        return summary, ""
+    end = summary.rfind("\n\n", 0, max_chars)
+    if end <= 0:
+        end = max_chars
+    return summary[:end], summary[end:].strip()

@@ -9,6 +9,8 @@ if that is due. Marks that come in quick succession are worked on together, and 
 What fails waits: a minute, then twice as long each time, six hours at most, per session. It is tried again by
 itself a limited number of times; after that only when somebody has spoken in the session again, and never
 before its time. So a model that is away for a week costs a few calls a day, and nothing is lost meanwhile.
+What may not be done now (`Condensed.wait_s`) has not failed: it waits as long as it is told, and is tried
+again by itself.
 
 Nobody ever waits for any of this. When `run` is cancelled, what was in hand is as if it had not begun.
 """
@@ -28,7 +30,7 @@ from agent_core.memory.condensing import Condensed
 from agent_core.models import Usage
 from agent_core.ports import Clock
 
-__all__ = ["Chore", "Consolidator", "retry_delay_s"]
+__all__ = ["Chore", "Condenses", "Consolidator", "retry_delay_s"]
 
 _CONCURRENCY = 2
 _PAUSE_S = 0.25
@@ -44,8 +46,12 @@ Chore = Callable[[str], Awaitable[None]]
 """Something to do for a session whose turn has ended."""
 
 
-class _Condenses(Protocol):
-    async def consolidate_if_due(self, session_id: str) -> Condensed: ...
+class Condenses(Protocol):
+    """Who condenses."""
+
+    async def consolidate_if_due(self, session_id: str) -> Condensed:
+        """Condense what is too much of a session. Raises nothing but cancellation."""
+        ...
 
 
 @dataclass(slots=True)
@@ -78,7 +84,7 @@ class Consolidator:
 
     def __init__(
         self,
-        manager: _Condenses,
+        manager: Condenses,
         clock: Clock,
         *,
         chores: Sequence[Chore] = (),
@@ -118,9 +124,10 @@ class Consolidator:
             "waiting": len(self._marked),
             "segments": self._segments,
             "failures": self._failures,
-            "failing_sessions": len(self._trouble),
+            "failing_sessions": sum(trouble.failures > 0 for trouble in self._trouble.values()),
+            "postponed_sessions": sum(trouble.failures == 0 for trouble in self._trouble.values()),
             "failures_in_a_row": worst.failures if worst else 0,
-            "last_error": worst.reason if worst else None,
+            "last_error": worst.reason if worst and worst.failures else None,
             "next_try_in_s": round(min(waits), 1) if waits else None,
         }
 
@@ -203,10 +210,19 @@ class Consolidator:
             self._failed(session_id, f"{type(error).__name__}: {error}")
             return
         self._segments += done.segments
-        if done.failure:
+        if done.wait_s > 0:
+            self._postponed(session_id, done.failure, done.wait_s)
+        elif done.failure:
             self._failed(session_id, done.failure)
         else:
             self._trouble.pop(session_id, None)
+
+    def _postponed(self, session_id: str, reason: str, wait_s: float) -> None:
+        """It may not be done now; that is no failure, and is tried again by itself."""
+        before = self._trouble.get(session_id)
+        failures = before.failures if before else 0
+        self._trouble[session_id] = _Trouble(failures, self._clock.monotonic() + wait_s, reason)
+        log.info("consolidation.postponed", session=session_id, retry_in_s=round(wait_s, 1), reason=reason)
 
     def _failed(self, session_id: str, reason: str) -> None:
         before = self._trouble.pop(session_id, None)

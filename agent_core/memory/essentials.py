@@ -33,6 +33,7 @@ _COUNTER = 6
 _DENSE = 4
 _LONGEST_NUMBER = 40
 _LONGEST_ADDRESS = 300
+_LONGEST_CODE = 40
 _NOUNS_ARE_CAPITAL = 0.2
 _ENOUGH_WORDS = 12
 _SAME = 0.6
@@ -73,7 +74,7 @@ _DATE = re.compile(
 )
 _NUMBER = re.compile(r"(?<![\w.])[€$£]?\d[\d.,:'/\-]*\d%?|(?<![\w.])[€$£]\d|(?<!\w)\d%")
 _COUNTED = re.compile(r"(?<![\w.,])\d{1,12}\b")
-_CODE = re.compile(r"`([^`\n]{2,40})`")
+_CODE = re.compile(r"`([^`\n]+)`")
 _QUOTE = re.compile(r"[“„«\"]([^“”„«»\"\n]{6,120})[”“»\"]")
 _DECISION = re.compile(
     r"\b(decid\w*|decision|agreed|settled on|promis\w*|must (?:not|never)|never again"
@@ -199,13 +200,20 @@ def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[Essential]:
     rest = _DATE.sub(lambda match: " " * len(match[0]), rest)
     for match in _QUOTE.finditer(rest):
         yield Essential("quote", match[1].strip(), _short(match[1].strip(), _DECISION_CHARS))
-    for match in _CODE.finditer(rest):
-        yield Essential("name", match[1].strip(), match[1].strip())
+    yield from (Essential("name", code, code) for code in _codes(rest))
     _count(rest, counted)
     for match in _NUMBER.finditer(rest):
         number = match[0].rstrip(".,:/-'")
         if len(number) <= _LONGEST_NUMBER:
             yield Essential("number", number, _around(sentence, match.start(), match.end()))
+
+
+def _codes(text: str) -> Iterator[str]:
+    """What stands between backticks, the long ones, too: else what is between two would be taken for one."""
+    for match in _CODE.finditer(text):
+        code = match[1].strip()
+        if 2 <= len(code) <= _LONGEST_CODE and _WORD.search(code):
+            yield code
 
 
 def _count(text: str, counted: dict[str, set[str]]) -> None:
@@ -316,7 +324,7 @@ class _Known:
                 return folded in self._folded or (found is not None and _day(found) in self._days)
             case "name":
                 parts = [match[0].casefold() for match in _WORD.finditer(item.text)]
-                return folded in self._folded or parts[-1] in self._words
+                return folded in self._folded or (bool(parts) and parts[-1] in self._words)
             case "decision" | "quote":
                 return folded in self._folded or self._mostly(item.text)
             case _:

@@ -7,6 +7,7 @@ cursor, then the user's message. What is before the cursor is in the summary, so
 The whole never exceeds ``context_tokens`` by our estimate. Each part has its share: the user's message at
 most a half, the document a quarter, the summary, the bodies of skills and any single old message an eighth
 or a quarter; the history gets what is left, newest first, and a note says when older messages are missing.
+What was said to one person alone is left out while others read along (`scopes`).
 Nothing of this changes anything on the disk, and no model is asked while a person waits. How the past
 becomes a summary, later and in the background, is told in ``condensing``.
 """
@@ -15,17 +16,28 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import structlog
 
 from agent_core import prompt
-from agent_core.budget import TokenEstimate, Window, clip, fit_window, sound_history
+from agent_core.budget import (
+    PICTURE_TOKENS,
+    TokenEstimate,
+    Window,
+    clip,
+    fit_window,
+    is_picture,
+    sound_history,
+    with_newest_pictures,
+)
 from agent_core.errors import SkillInvalid
 from agent_core.memory.condensing import CALL_LIMIT_S, Condensing
 from agent_core.memory.consolidation import Rules
-from agent_core.memory.scopes import OWNER
+from agent_core.memory.scopes import OWNER, hidden_from, private_in
+from agent_core.messages import Attachment
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import LLMPort, MemoryPort, SkillsPort
 
@@ -58,6 +70,8 @@ class MemoryManager(Condensing):
         always_skills: Names of skills whose bodies are in every prompt, whatever they say themselves.
         estimate: The first guess at tokens; `observe` corrects it.
         call_limit_s: How long a call that condenses may take.
+        pictures: How many pictures of the question are shown to a model; of earlier messages a third of it.
+            0: none, because no model looks at any.
     """
 
     def __init__(
@@ -73,6 +87,7 @@ class MemoryManager(Condensing):
         always_skills: Collection[str] = (),
         estimate: TokenEstimate = TokenEstimate(),  # noqa: B008 (a frozen constant)
         call_limit_s: float = CALL_LIMIT_S,
+        pictures: int = 0,
     ) -> None:
         rules = Rules(
             consolidation_threshold,
@@ -92,6 +107,7 @@ class MemoryManager(Condensing):
         self._skills = skills
         self._context_tokens = context_tokens
         self._always_skills = frozenset(always_skills)
+        self._pictures = pictures
         self._shown: OrderedDict[str, int] = OrderedDict()
 
     @property
@@ -116,6 +132,7 @@ class MemoryManager(Condensing):
         scope: MemoryScope = OWNER,
         tool_names: Collection[str] = (),
         context_tokens: int | None = None,
+        attachments: Sequence[Attachment] = (),
     ) -> list[Message]:
         """
         The prompt for one turn.
@@ -128,17 +145,24 @@ class MemoryManager(Condensing):
             scope: Whose memory document; from `scope_for`.
             tool_names: The tools of this run. Only what is there is mentioned.
             context_tokens: Less than usual, for example after the model said that it was too much.
+            attachments: The files of this question. Pictures among them are shown to models that look.
         """
         limit = self._context_tokens if context_tokens is None else context_tokens
         document = await self._storage.load_global_memory(scope)
         self._remember_shown(session_id, document.version)
-        return await self._assembled(session_id, system_prompt, user_message, document, tool_names, limit)
+        question = Message(
+            role="user",
+            content=clip(user_message, limit // 2, self._estimate),
+            attachments=self._shown_pictures(attachments, limit),
+            scope=str(scope),
+        )
+        return await self._assembled(session_id, system_prompt, question, document, tool_names, limit)
 
     async def _assembled(  # noqa: PLR0917 - what `build_messages` has worked out
         self,
         session_id: str,
         system_prompt: str,
-        user_message: str,
+        question: Message,
         document: MemoryDocument,
         tool_names: Collection[str],
         limit: int,
@@ -149,8 +173,9 @@ class MemoryManager(Condensing):
         summary = tail.summary
         if summary is None:
             summary = await self._storage.load_session_summary(session_id)
+        if hidden_from(question.scope, tail.private):
+            summary = ""
 
-        current = Message(role="user", content=clip(user_message, limit // 2, guess))
         warning = [prompt.condensing_warning()] if self._warns(tail, tool_names) else []
 
         def system(*notes: str) -> Message:
@@ -164,13 +189,14 @@ class MemoryManager(Condensing):
             return Message(role="system", content=text)
 
         skills = self._skill_texts(tool_names, limit // 8)
-        room = limit - guess.message(system(prompt.CUT_NOTE)) - guess.message(current)
-        window = self._window(tail, room, limit // 4)
+        room = limit - guess.message(system(prompt.CUT_NOTE)) - guess.message(question)
+        scope_name = question.scope or ""
+        window = self._window(_seen_by(question.scope, tail), room, limit // 4, scope_name)
         if not window.messages and not tail.complete:  # the newest message alone filled what was read
             tail = await self._storage.load_history(session_id, max_messages=_AT_LEAST)
-            window = self._window(tail, room, limit // 8)
+            window = self._window(_seen_by(question.scope, tail), room, limit // 8, scope_name)
         notes = [] if tail.complete and window.left_out == 0 else [prompt.CUT_NOTE]
-        return [system(*notes), *window.messages, current]
+        return [system(*notes), *window.messages, question]
 
     async def preview(self, session_id: str, *, system_prompt: str = prompt.BASE_PROMPT) -> dict[str, Any]:
         """
@@ -179,12 +205,22 @@ class MemoryManager(Condensing):
         The scope is that of the last turn, the question empty, and tools are not counted.
         """
         guess = self._estimate
-        last = (await self._storage.load_history(session_id, max_messages=1)).messages
+        newest = await self._storage.load_history(session_id, max_messages=1)
+        if not newest.messages and newest.total:  # it began anew after its last turn
+            newest = await self._storage.load_segment(session_id, start=newest.total - 1, max_messages=1)
+        last = newest.messages
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(self._context_tokens))
         told = last[-1].scope if last else None
         document = await self._document(last)
-        summary = tail.summary or ""
-        built = await self._assembled(session_id, system_prompt, "", document, (), self._context_tokens)
+        summary = "" if hidden_from(told, tail.private) else tail.summary or ""
+        built = await self._assembled(
+            session_id,
+            system_prompt,
+            Message(role="user", content="", scope=told),
+            document,
+            (),
+            self._context_tokens,
+        )
         history = built[1:-1]
         parts = {
             "base": guess.text(system_prompt),
@@ -247,9 +283,15 @@ class MemoryManager(Condensing):
         near = tail.unconsolidated >= max(1, self._rules.threshold - _WARN_BEFORE)
         return near and self._llm is not None and _MEMORY_TOOL in tool_names
 
-    def _window(self, tail: HistoryTail, room: int, single: int) -> Window:
+    def _shown_pictures(self, attachments: Sequence[Attachment], limit: int) -> tuple[Attachment, ...]:
+        """The first pictures of a question, as many as are wanted and fit into a quarter of the prompt."""
+        most = min(self._pictures, limit // 4 // PICTURE_TOKENS)
+        return tuple(file for file in attachments if is_picture(file))[:most]
+
+    def _window(self, tail: HistoryTail, room: int, single: int, scope: str) -> Window:
         """What of the history fits into ``room`` tokens, no message taking more than ``single``."""
-        history = [_clipped(message, single, self._estimate) for message in sound_history(tail.messages)]
+        sound = with_newest_pictures(sound_history(tail.messages), self._pictures // 3, scope)
+        history = [_clipped(message, single, self._estimate) for message in sound]
         window = fit_window(history, max(0, room), self._estimate)
         if tail.complete or window.left_out:
             return window
@@ -279,6 +321,16 @@ class MemoryManager(Condensing):
                 break
             texts.append(text)
         return texts
+
+
+def _seen_by(scope: str | None, tail: HistoryTail) -> HistoryTail:
+    """The history without what was said to one person alone, if others read along now."""
+    hidden = {
+        said for said in {each.scope for each in tail.messages} if hidden_from(scope, private_in([said]))
+    }
+    if not hidden:
+        return tail
+    return replace(tail, messages=tuple(each for each in tail.messages if each.scope not in hidden))
 
 
 def _clipped(message: Message, max_tokens: int, estimate: TokenEstimate) -> Message:

@@ -10,16 +10,23 @@ Who may see which memory: one rule, decided by who can read along, never by what
 
 In a shared room even the owner's message is answered before the eyes of all, so the owner's document stays
 out of it. An address that may be forged opens nobody's document.
+
+The same holds inside one conversation whose audience changes, as a direct room does when somebody is invited:
+what was said with one person alone (`private_in`) is shown to a model only in turns of that person alone.
+What was said before all who are in the room may be told to each of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from agent_core.messages import Audience, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 
-__all__ = ["OWNER", "scope_for"]
+__all__ = ["OWNER", "hidden_from", "private_in", "scope_for"]
 
 OWNER = MemoryScope(ScopeKind.OWNER)
+_SHARED = f"{ScopeKind.ROOM.value}:"
 
 
 def scope_for(
@@ -48,6 +55,20 @@ def scope_for(
     if not name or not sender_verified:
         return _room(key)
     return MemoryScope(ScopeKind.PERSON, name)
+
+
+def private_in(scopes: Iterable[str | None]) -> frozenset[str]:
+    """Those of the scopes of history lines (`Message.scope`) that stand for one person alone."""
+    return frozenset(scope for scope in scopes if scope is not None and not scope.startswith(_SHARED))
+
+
+def hidden_from(scope: str | None, private: Iterable[str]) -> bool:
+    """
+    Whether something that was said in these private scopes must not be shown in a turn of ``scope``.
+
+    A turn without a scope is no turn but somebody at the machine, who sees everything.
+    """
+    return scope is not None and bool(set(private) - {scope})
 
 
 def _room(key: SessionKey) -> MemoryScope:

@@ -9,6 +9,7 @@ On-disk layout under the home folder (folders 0700, files 0600)::
       ….meta.json.bad-20260103T140500Z            a record that was wrong, kept aside
     memory/
       <session>/summary.md                        readable copy of the summary in the record
+      <session>/meta.json                         the record once more, for the day on which it cannot be read
       owner/MEMORY.history.jsonl                  every version of the owner's document
       people/<address>/MEMORY.md                  another person's document, seen in their direct sessions
       people/<address>/MEMORY.history.jsonl
@@ -30,9 +31,10 @@ torn or unreadable line keeps its position, so it never shifts the cursor. Lines
 hand, imported) take the position that follows from their neighbours.
 
 Files: ``layout`` (paths), ``lines`` (a message as a line), ``tail`` (reading backwards), ``window`` (what is
-handed out), ``history`` (one history file), ``record`` (cursor and summary), ``documents`` (memory documents
-and their versions), ``disk`` (atomic writes, errors), ``jsonl`` (the `MemoryPort` over all of it),
-``in_memory`` (the twin), ``search_index`` (the `SearchPort`).
+handed out), ``history`` (one history file), ``record`` (cursor and summary), ``session_files`` (those two
+together), ``documents`` (memory documents and their versions), ``disk`` (atomic writes, errors), ``threads``
+(where all of that blocks), ``jsonl`` (the `MemoryPort` over it), ``in_memory`` (the twin), ``search_index``
+(the `SearchPort`).
 """
 
 from agent_core.storage.in_memory import InMemoryMemory

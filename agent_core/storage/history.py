@@ -9,6 +9,10 @@ last lines; only a file without it is counted, by newlines from the last known p
 A message is left out of an append if its id is among the ids of the last thousand lines (or of the last half
 MiB): that is how far a crash can make the same lines come again.
 
+After a failed fdatasync Linux takes what it could not write for written, and the next one succeeds without
+it. So the bytes since the last good one are put into the cache again, the same at the same place, before the
+next try.
+
 Everything here blocks and is called in a worker thread, by one caller at a time.
 """
 
@@ -16,7 +20,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +29,7 @@ import structlog
 from agent_core.budget import message_chars
 from agent_core.models import HistoryTail, Message
 from agent_core.storage import disk, lines
-from agent_core.storage.tail import ReadAt, count_lines, lines_backwards, lines_forwards
+from agent_core.storage.tail import BLOCK_BYTES, ReadAt, count_lines, lines_backwards, lines_forwards
 from agent_core.storage.window import Entry, Place, newest, oldest
 
 __all__ = ["HistoryFile"]
@@ -48,11 +52,18 @@ class HistoryFile:
     Args:
         path: Where it is, or will be after the first append.
         read_at: Stands for ``os.pread``; a test counts what is read.
+        sync: Stands for ``os.fdatasync``; a test lets it fail.
     """
 
-    def __init__(self, path: Path, *, read_at: ReadAt = os.pread) -> None:
+    def __init__(
+        self, path: Path, *, read_at: ReadAt = os.pread, sync: Callable[[int], None] = os.fdatasync
+    ) -> None:
         self.path = path
         self._read_at = read_at
+        self._fdatasync = sync
+        # How far the file is on the disk; None until this process writes to it.
+        self._sound_to: int | None = None
+        self._doubtful = False
         self._reported: set[int] = set()
         self._names_durable = False
         self._forget()
@@ -117,13 +128,18 @@ class HistoryFile:
                     break
             return Place(position, -1)
 
-    def append(self, messages: Sequence[Message], hint: Place) -> int:
-        """Append what is not there yet, in order, with one write. Returns how many messages that were."""
-        disk.make_folder(self.path.parent)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(self.path, flags, 0o600)
+    def append(self, messages: Sequence[Message], hint: Callable[[], Place], *, durable: bool = False) -> int:
+        """
+        Append what is not there yet, in order, with one write. Returns how many messages that were.
+
+        With ``durable`` all of the file is on the disk when this returns, also what was there already.
+        """
+        handle = self._opened_to_append()
         try:
-            self._refresh(handle, hint)
+            if _state(handle) != self._seen:
+                self._refresh(handle, hint())
+            if self._sound_to is None:
+                self._sound_to = self._size
             known = self._recent_ids(handle)
             new: list[Message] = []
             for message in messages:
@@ -133,6 +149,8 @@ class HistoryFile:
                         known[message.id] = None
             if new:
                 self._write(handle, new)
+            if durable:
+                self._sync(handle)
         except BaseException:
             self._forget()
             raise
@@ -147,14 +165,43 @@ class HistoryFile:
         except FileNotFoundError:
             return
         try:
-            os.fdatasync(handle)
+            self._sync(handle)
         finally:
             os.close(handle)
+
+    # ── inside ──
+
+    def _opened_to_append(self) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(self.path, flags, 0o600)
+        except FileNotFoundError:
+            disk.make_folder(self.path.parent)
+            return os.open(self.path, flags, 0o600)
+
+    def _sync(self, handle: int) -> None:
+        if self._doubtful:
+            self._write_again()
+        end = os.fstat(handle).st_size
+        try:
+            self._fdatasync(handle)
+        except OSError:
+            self._doubtful = True
+            raise
+        self._doubtful, self._sound_to = False, end
         if not self._names_durable:
             disk.sync_folder(self.path.parent)
             self._names_durable = True
 
-    # ── inside ──
+    def _write_again(self) -> None:
+        """Put what is not on the disk for certain into the cache once more, unchanged."""
+        handle = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            at = self._sound_to or 0
+            while block := os.pread(handle, BLOCK_BYTES, at):
+                at += os.pwrite(handle, block, at)
+        finally:
+            os.close(handle)
 
     @contextmanager
     def _opened(self, hint: Place) -> Iterator[int | None]:
@@ -171,12 +218,11 @@ class HistoryFile:
             os.close(handle)
 
     def _refresh(self, handle: int, hint: Place) -> None:
-        state = os.fstat(handle)
-        seen = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+        seen = _state(handle)
         if seen == self._seen:
             return
         self._forget()
-        self._size = self._tail_from = state.st_size
+        self._size = self._tail_from = seen[2]
         self._end = self._find_end(handle, hint)
         self._seen = seen
 
@@ -263,8 +309,8 @@ class HistoryFile:
         encoded = [lines.to_line(message, self._end + number) for number, message in enumerate(messages)]
         expected = sum(map(len, encoded))
         disk.append(handle, b"".join(encoded))
-        state = os.fstat(handle)
-        offset = state.st_size - expected
+        seen = _state(handle)
+        offset = seen[2] - expected
         if offset - self._size not in (0, 1):  # somebody else has written too: look again next time
             self._forget()
             return
@@ -276,14 +322,20 @@ class HistoryFile:
             self._tail_chars += entry.chars
             self._end += 1
             offset += len(line)
-        self._size = state.st_size
-        self._seen = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+        self._size = seen[2]
+        self._seen = seen
         self._trim()
 
     def _trim(self) -> None:
         while self._tail and (len(self._tail) > _TAIL_ENTRIES or self._tail_chars > _TAIL_CHARS):
             self._tail_chars -= self._tail.popleft().chars
         self._tail_from = self._tail[0].offset if self._tail else self._size
-        if self._recent is not None:
-            for old in list(self._recent)[: max(0, len(self._recent) - 2 * _RECENT_IDS)]:
+        if self._recent is not None and len(self._recent) > 3 * _RECENT_IDS:
+            for old in list(self._recent)[: -2 * _RECENT_IDS]:
                 del self._recent[old]
+
+
+def _state(handle: int) -> tuple[int, int, int, int]:
+    """What tells that a file is as it was: device, inode, size, time."""
+    state = os.fstat(handle)
+    return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)

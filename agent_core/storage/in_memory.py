@@ -6,6 +6,7 @@ It keeps the same contract (``tests/contract/memory.py``) and chooses from a his
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -29,6 +30,7 @@ class _Conversation:
     messages: list[Message] = field(default_factory=list)
     cursor: int = 0
     summary: str = ""
+    private: frozenset[str] = frozenset()
 
     def entry(self, position: int) -> Entry:
         message = self.messages[position]
@@ -61,7 +63,7 @@ class InMemoryMemory:
             max_messages=max_messages,
             max_chars=max_chars,
         )
-        return replace(tail, summary=talk.summary)
+        return replace(tail, summary=talk.summary, private=talk.private)
 
     async def load_segment(
         self, session_id: str, *, start: int, max_messages: int, max_chars: int | None = None
@@ -73,9 +75,9 @@ class InMemoryMemory:
         tail = oldest(
             entries, cursor=talk.cursor, total=total, max_messages=max_messages, max_chars=max_chars
         )
-        return replace(tail, summary=talk.summary)
+        return replace(tail, summary=talk.summary, private=talk.private)
 
-    async def append_message(self, session_id: str, *messages: Message) -> None:
+    async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
         """See `MemoryPort`."""
         talk = self._talk(session_id)
         known = {message.id for message in talk.messages[-_RECENT_IDS:]} - {None}
@@ -138,13 +140,20 @@ class InMemoryMemory:
         talk.cursor = min(max(0, cursor), len(talk.messages))
 
     async def save_consolidation(
-        self, session_id: str, *, summary: str, cursor: int, base_cursor: int | None = None
+        self,
+        session_id: str,
+        *,
+        summary: str,
+        cursor: int,
+        base_cursor: int | None = None,
+        private: Collection[str] = (),
     ) -> None:
         """See `MemoryPort`."""
         if base_cursor is not None and base_cursor != self._talk(session_id).cursor:
             raise CursorMoved(f"the cursor is not at {base_cursor} any more")
         await self.save_session_summary(session_id, summary)
         await self.save_consolidated_cursor(session_id, cursor)
+        self._talk(session_id).private = frozenset(private)
 
     async def sessions(self) -> list[str]:
         """See `MemoryPort`."""

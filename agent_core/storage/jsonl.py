@@ -12,28 +12,25 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import anyio
-import anyio.to_thread
 import structlog
 
-from agent_core.errors import CursorMoved
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import Clock
-from agent_core.storage.disk import exclusive, storage_errors
+from agent_core.storage.disk import storage_errors
 from agent_core.storage.documents import DocumentFile
-from agent_core.storage.history import HistoryFile
 from agent_core.storage.layout import Layout
-from agent_core.storage.lines import stamped, storable
-from agent_core.storage.record import Record, RecordFile, session_in
+from agent_core.storage.record import session_in
+from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.tail import ReadAt
-from agent_core.storage.window import Place
+from agent_core.storage.threads import Threads
 
 __all__ = ["JsonlMemory"]
 
@@ -51,7 +48,7 @@ K = TypeVar("K")
 @dataclass(slots=True)
 class _Slot(Generic[F]):
     files: F
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    lock: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
     users: int = 0
 
 
@@ -63,7 +60,7 @@ class _Shelf(Generic[K, F]):
         self._opened = opened
         self._slots: OrderedDict[K, _Slot[F]] = OrderedDict()
 
-    async def visit(self, name: K, work: Callable[[F], T], limiter: anyio.CapacityLimiter) -> T:
+    async def visit(self, name: K, work: Callable[[F], T], threads: Threads) -> T:
         """Run ``work`` in a worker thread, alone with the files of ``name``."""
         slot = self._slots.get(name)
         if slot is None:
@@ -72,7 +69,7 @@ class _Shelf(Generic[K, F]):
         slot.users += 1
         try:
             async with slot.lock:
-                return await anyio.to_thread.run_sync(work, slot.files, limiter=limiter)
+                return await threads.run(work, slot.files)
         finally:
             slot.users -= 1
             self._tidy()
@@ -84,70 +81,6 @@ class _Shelf(Generic[K, F]):
                 del self._slots[name]
 
 
-class _SessionFiles:
-    """The files of one session. Everything here blocks."""
-
-    def __init__(self, key: SessionKey, layout: Layout, clock: Clock, read_at: ReadAt) -> None:
-        self.history = HistoryFile(layout.history(key), read_at=read_at)
-        self.record_file = RecordFile(layout.record(key), layout.summary(key), key)
-        self._key = key
-        self._path = layout.record(key)
-        self._clock = clock
-
-    def record(self) -> Record:
-        """Cursor and summary, the cursor never beyond the end of the history."""
-        record = self.record_file.load(self._clock.now())
-        if record.cursor == 0:
-            return record
-        end = self.history.end(record.place)
-        return record if record.cursor <= end else self._clamped_to(end, record)
-
-    def _clamped_to(self, end: int, record: Record) -> Record:
-        """
-        The record of a file that has become shorter.
-
-        It is corrected on the disk too: otherwise the cursor would go on pointing behind whatever is said
-        from now on, and no prompt would ever show it.
-        """
-        corrected = replace(record, place=self.history.place(end, Place()))
-        kept_as = self.record_file.keep_copy(self._clock.now())
-        try:
-            self.record_file.save(corrected)
-        except OSError as exc:
-            log.warning("cursor.not_corrected", file=self._path.name, reason=exc.strerror)
-            return corrected
-        log.warning("cursor.clamped", file=self._path.name, cursor=record.cursor, end=end, kept_as=kept_as)
-        return corrected
-
-    def consolidate(self, *, summary: str, cursor: int, base_cursor: int | None) -> None:
-        """Replace both, if the cursor still is where it was; no other process can come in between."""
-        if base_cursor is None or not self.history.path.exists():
-            self.save(summary=summary, cursor=cursor)
-            return
-        with exclusive(self.history.path):
-            current = self.record().cursor
-            if current != base_cursor:
-                raise CursorMoved(f"the cursor is at {current} and not at {base_cursor} any more")
-            self.save(summary=summary, cursor=cursor)
-
-    def save(self, *, summary: str | None = None, cursor: int | None = None) -> None:
-        """Replace summary, cursor, or both, in one write."""
-        record = self.record()
-        if summary is not None:
-            record = replace(record, summary=storable(summary))
-        if cursor is not None:
-            end = self.history.end(record.place)
-            record = replace(record, place=self.history.place(min(max(0, cursor), end), record.place))
-        self.record_file.save(record)
-
-    def append(self, messages: tuple[Message, ...]) -> None:
-        """Append to the history. A session whose file name does not tell its key gets a record first."""
-        if "=~" in self._key.file_name and not self.record_file.exists():
-            self.record_file.save(self.record_file.load(self._clock.now()))
-        now = self._clock.now()
-        self.history.append([stamped(message, now) for message in messages], self.record().place)
-
-
 class JsonlMemory:
     """
     History, cursor, summary and memory documents as files under ``home``.
@@ -157,16 +90,23 @@ class JsonlMemory:
         clock: Dates what has no date yet.
         workspace: The folder of the owner's ``MEMORY.md``; ``home/workspace`` by default.
         read_at: Stands for ``os.pread``; a test counts what is read.
+        sync: Stands for ``os.fdatasync`` of a history; a test lets it fail.
     """
 
     def __init__(
-        self, home: Path, *, clock: Clock, workspace: Path | None = None, read_at: ReadAt = os.pread
+        self,
+        home: Path,
+        *,
+        clock: Clock,
+        workspace: Path | None = None,
+        read_at: ReadAt = os.pread,
+        sync: Callable[[int], None] = os.fdatasync,
     ) -> None:
         self.layout = Layout(home, workspace if workspace is not None else home / "workspace")
         self._clock = clock
-        self._limiter = anyio.CapacityLimiter(_THREADS)
-        self._sessions: _Shelf[SessionKey, _SessionFiles] = _Shelf(
-            _OPEN_SESSIONS, lambda key: _SessionFiles(key, self.layout, clock, read_at)
+        self._threads = Threads(_THREADS)
+        self._sessions: _Shelf[SessionKey, SessionFiles] = _Shelf(
+            _OPEN_SESSIONS, lambda key: SessionFiles(key, self.layout, clock, read_at=read_at, sync=sync)
         )
         self._documents: _Shelf[MemoryScope, DocumentFile] = _Shelf(
             _OPEN_DOCUMENTS,
@@ -178,12 +118,12 @@ class JsonlMemory:
     ) -> HistoryTail:
         """See `MemoryPort`."""
 
-        def work(files: _SessionFiles) -> HistoryTail:
+        def work(files: SessionFiles) -> HistoryTail:
             record = files.record()
             tail = files.history.read(
                 cursor=record.cursor, max_messages=max_messages, max_chars=max_chars, hint=record.place
             )
-            return replace(tail, summary=record.summary)
+            return replace(tail, summary=record.summary, private=record.private)
 
         return await self._in_session(session_id, "read", work)
 
@@ -192,7 +132,7 @@ class JsonlMemory:
     ) -> HistoryTail:
         """See `MemoryPort`."""
 
-        def work(files: _SessionFiles) -> HistoryTail:
+        def work(files: SessionFiles) -> HistoryTail:
             record = files.record()
             tail = files.history.segment(
                 start=max(0, start),
@@ -201,14 +141,16 @@ class JsonlMemory:
                 cursor=record.cursor,
                 hint=record.place,
             )
-            return replace(tail, summary=record.summary)
+            return replace(tail, summary=record.summary, private=record.private)
 
         return await self._in_session(session_id, "read", work)
 
-    async def append_message(self, session_id: str, *messages: Message) -> None:
+    async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
         """See `MemoryPort`."""
         if messages:
-            await self._in_session(session_id, "write", lambda files: files.append(messages))
+            await self._in_session(session_id, "write", lambda files: files.append(messages, durable=durable))
+        elif durable:
+            await self.sync_history(session_id)
 
     async def sync_history(self, session_id: str) -> None:
         """See `MemoryPort`."""
@@ -234,13 +176,21 @@ class JsonlMemory:
         await self._in_session(session_id, "write", lambda files: files.save(cursor=cursor))
 
     async def save_consolidation(
-        self, session_id: str, *, summary: str, cursor: int, base_cursor: int | None = None
+        self,
+        session_id: str,
+        *,
+        summary: str,
+        cursor: int,
+        base_cursor: int | None = None,
+        private: Collection[str] = (),
     ) -> None:
         """See `MemoryPort`."""
         await self._in_session(
             session_id,
             "write",
-            lambda files: files.consolidate(summary=summary, cursor=cursor, base_cursor=base_cursor),
+            lambda files: files.consolidate(
+                summary=summary, cursor=cursor, base_cursor=base_cursor, private=frozenset(private)
+            ),
         )
 
     async def load_global_memory(self, scope: MemoryScope) -> MemoryDocument:
@@ -277,26 +227,24 @@ class JsonlMemory:
     async def memory_scopes(self) -> list[MemoryScope]:
         """See `MemoryPort`. The name of a folder that had to be shortened is not known."""
 
-        def listed() -> list[MemoryScope]:
-            with storage_errors("list", self.layout.home):
-                return list(self.layout.scopes())
+        def listed(layout: Layout) -> list[MemoryScope]:
+            with storage_errors("list", layout.home):
+                return list(layout.scopes())
 
-        return await anyio.to_thread.run_sync(listed, limiter=self._limiter)
+        return await self._threads.run(listed, self.layout)
 
     async def sessions(self) -> list[str]:
         """See `MemoryPort`."""
-        return await anyio.to_thread.run_sync(self._list_sessions, limiter=self._limiter)
+        return await self._threads.run(_list_sessions, self.layout)
 
     # ── inside ──
 
-    async def _in_session(self, session_id: str, action: str, work: Callable[[_SessionFiles], T]) -> T:
-        key = SessionKey.parse(session_id)
-
-        def guarded(files: _SessionFiles) -> T:
-            with storage_errors(action, self.layout.history(key)):
+    async def _in_session(self, session_id: str, action: str, work: Callable[[SessionFiles], T]) -> T:
+        def guarded(files: SessionFiles) -> T:
+            with storage_errors(action, files.history.path):
                 return work(files)
 
-        return await self._sessions.visit(key, guarded, self._limiter)
+        return await self._sessions.visit(SessionKey.parse(session_id), guarded, self._threads)
 
     async def _in_document(self, scope: MemoryScope, action: str, work: Callable[[DocumentFile], T]) -> T:
         path = self.layout.document(scope)
@@ -305,18 +253,19 @@ class JsonlMemory:
             with storage_errors(action, path):
                 return work(file)
 
-        return await self._documents.visit(scope, guarded, self._limiter)
+        return await self._documents.visit(scope, guarded, self._threads)
 
-    def _list_sessions(self) -> list[str]:
-        found: list[str] = []
-        with storage_errors("list", self.layout.sessions):
-            for path in self.layout.sessions.glob("*.jsonl"):
-                try:
-                    key: SessionKey | None = SessionKey.from_file_name(path.stem)
-                except ValueError:
-                    key = session_in(path.with_name(f"{path.stem}.meta.json"))
-                if key is not None and key.file_name == path.stem:
-                    found.append(str(key))
-                else:
-                    log.warning("session.unknown_file", file=path.name)
-        return found
+
+def _list_sessions(layout: Layout) -> list[str]:
+    found: list[str] = []
+    with storage_errors("list", layout.sessions):
+        for path in layout.sessions.glob("*.jsonl"):
+            try:
+                key: SessionKey | None = SessionKey.from_file_name(path.stem)
+            except ValueError:
+                key = session_in(path.with_name(f"{path.stem}.meta.json"))
+            if key is not None and key.file_name == path.stem:
+                found.append(str(key))
+            else:
+                log.warning("session.unknown_file", file=path.name)
+    return found

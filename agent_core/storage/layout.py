@@ -88,6 +88,10 @@ class Layout:
         """The readable copy of a session's summary."""
         return self.home / "memory" / key.file_name / "summary.md"
 
+    def spare_record(self, key: SessionKey) -> Path:
+        """The record once more, for the day on which the first cannot be read."""
+        return self.home / "memory" / key.file_name / "meta.json"
+
     def document(self, scope: MemoryScope) -> Path:
         """The memory document of a scope, free to be edited by hand."""
         return (

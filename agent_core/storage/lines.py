@@ -34,6 +34,8 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 
 def stamped(message: Message, now: datetime) -> Message:
     """The message with a timestamp, in UTC."""
+    if message.timestamp is not None and message.timestamp.tzinfo is UTC:
+        return message
     return message.model_copy(update={"timestamp": (message.timestamp or now).astimezone(UTC)})
 
 
@@ -59,6 +61,8 @@ def to_line(message: Message, position: int) -> bytes:
         value["tool_calls"] = [call.model_dump(exclude_none=True) for call in message.tool_calls]
     if message.tool_call_id is not None:
         value["tool_call_id"] = message.tool_call_id
+    if message.attachments:
+        value["attachments"] = [file.model_dump() for file in message.attachments]
     return encode_object(value)
 
 

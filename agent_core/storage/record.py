@@ -1,16 +1,21 @@
 """
-Cursor and summary of a session: one file, replaced atomically, and a readable copy of the summary.
+Cursor and summary of a session: one file, replaced atomically, with a readable copy and a spare.
 
 The record (``….meta.json``) is the truth, so that after a crash no part of a conversation is summarised
 twice or left out; ``summary.md`` is written after it and repaired from it. A record without a summary (made
-by hand or by an older version) takes the text of the copy. A record that cannot be read is kept aside under
-another name and reported: the cursor is 0 again, and nothing is lost.
+by hand or by an older version) takes the text of the copy.
+
+A record that cannot be read is kept aside under another name and reported. Its place takes the spare
+(``memory/<session>/meta.json``), which is written after each record and holds the same pair: at the worst it
+is the pair before, and then too summary and cursor belong together, so nothing is summarised twice. Without a
+spare that can be read the cursor is 0 again; the text of the copy stays, and nothing is lost.
 
 Everything here blocks and is called in a worker thread, by one caller at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +38,7 @@ class Record:
 
     summary: str = ""
     place: Place = field(default_factory=Place)
+    private: frozenset[str] = frozenset()
 
     @property
     def cursor(self) -> int:
@@ -41,11 +47,20 @@ class Record:
 
 
 class RecordFile:
-    """The record of one session at ``path``, with its readable copy of the summary at ``copy``."""
+    """
+    The record of one session.
 
-    def __init__(self, path: Path, copy: Path, key: SessionKey) -> None:
+    Args:
+        path: Where it is.
+        copy: Where the summary alone is, for people.
+        spare: Where the record is once more.
+        key: Whose record.
+    """
+
+    def __init__(self, path: Path, copy: Path, spare: Path, key: SessionKey) -> None:
         self._path = path
         self._copy = copy
+        self._spare = spare
         self._key = key
         self._seen: tuple[int, int, int] | None = None
         self._record = Record()
@@ -62,27 +77,55 @@ class RecordFile:
             raw = self._path.read_bytes()
             record = self._parsed(raw)
             if record is None:
-                self._put_aside(now)
-                return Record(summary=self._copied_summary())
+                return self._recovered(now, seen)
             self._record, self._seen = record, seen
             self._repair_copy()
         return self._record
 
+    def _recovered(self, now: datetime, seen: tuple[int, int, int]) -> Record:
+        """The record of the spare, which takes the place of the one that cannot be read."""
+        record = self._parsed_spare()
+        if record is None:
+            self._put_aside(now)
+            return Record(summary=self._copied_summary())
+        kept_as = self.keep_copy(now)
+        try:
+            self.save(record)
+        except OSError as exc:
+            # It is tried again by the next process; until then the spare counts.
+            self._record, self._seen = record, seen
+            log.error("record.not_restored", file=self._path.name, reason=exc.strerror)
+        else:
+            log.error("record.restored", file=self._path.name, cursor=record.cursor, kept_as=kept_as)
+        return record
+
+    def _parsed_spare(self) -> Record | None:
+        try:
+            raw = self._spare.read_bytes()
+        except OSError:
+            return None
+        return self._parsed(raw)
+
     def save(self, record: Record) -> None:
         """Replace the record durably, then the copy as well as can be."""
-        value = {
-            "version": 1,
-            "session": str(self._key),
-            "last_consolidated": record.cursor,
-            "offset": record.place.offset,
-            "message_id": record.place.message_id,
-            "summary": record.summary,
-        }
         self._seen = None
-        disk.replace(self._path, encode_object(value))
+        disk.replace(self._path, self._encoded(record))
         self._repaired = False
         self._record = record
         self._repair_copy()
+
+    def _encoded(self, record: Record) -> bytes:
+        return encode_object(
+            {
+                "version": 1,
+                "session": str(self._key),
+                "last_consolidated": record.cursor,
+                "offset": record.place.offset,
+                "message_id": record.place.message_id,
+                "summary": record.summary,
+                "private": sorted(record.private),
+            }
+        )
 
     def exists(self) -> bool:
         """Whether there is a record."""
@@ -99,10 +142,13 @@ class RecordFile:
             summary = self._copied_summary()
         if not isinstance(summary, str):
             return None
+        private = (
+            frozenset(map(str, value["private"])) if isinstance(value.get("private"), list) else frozenset()
+        )
         offset, message_id = value.get("offset"), value.get("message_id")
         if isinstance(offset, bool) or not isinstance(offset, int) or not isinstance(message_id, str | None):
-            return Record(summary, Place(cursor, -1))
-        return Record(summary, Place(cursor, offset, message_id))
+            return Record(summary, Place(cursor, -1), private)
+        return Record(summary, Place(cursor, offset, message_id), private)
 
     def keep_copy(self, now: datetime) -> str | None:
         """Keep what is there under another name, because it is about to be corrected; its name, or None."""
@@ -132,7 +178,7 @@ class RecordFile:
             return ""
 
     def _repair_copy(self) -> None:
-        """Bring the readable copy up to date, once; that it fails harms nobody."""
+        """Bring copy and spare up to date, once; that it fails harms nobody."""
         if self._repaired:
             return
         self._repaired = True
@@ -141,6 +187,18 @@ class RecordFile:
                 disk.replace(self._copy, self._record.summary.encode(), durable=False)
         except OSError as exc:
             log.warning("summary.copy_failed", file=str(self._copy), reason=exc.strerror)
+        self._repair_spare()
+
+    def _repair_spare(self) -> None:
+        wanted = self._encoded(self._record)
+        try:
+            if not self._spare.exists() or self._spare.read_bytes() != wanted:
+                disk.replace(self._spare, wanted, durable=False)
+        except OSError as exc:
+            # An old pair is sound, but what a person has let go must not come back with it.
+            with contextlib.suppress(OSError):
+                self._spare.unlink()
+            log.warning("record.spare_failed", file=str(self._spare), reason=exc.strerror)
 
 
 def session_in(path: Path) -> SessionKey | None:

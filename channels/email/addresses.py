@@ -13,7 +13,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["AddressInvalid", "Mailbox", "find_addresses", "normalise", "parse_mailboxes", "without_tag"]
+__all__ = [
+    "AddressInvalid",
+    "Mailbox",
+    "find_addresses",
+    "find_in_order",
+    "normalise",
+    "parse_mailboxes",
+    "without_tag",
+]
 
 MAX_ADDRESS = 320
 _LOCAL = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}")
@@ -63,7 +71,12 @@ def without_tag(address: str) -> str:
 
 def find_addresses(value: str) -> set[str]:
     """Everything in a field that looks like an address, lower case. Not for identity."""
-    return {match.group(0).lower() for match in _ANYWHERE.finditer(value)}
+    return {found.lower() for found in find_in_order(value)}
+
+
+def find_in_order(value: str) -> list[str]:
+    """The same as they stand there, one after the other."""
+    return [match.group(0) for match in _ANYWHERE.finditer(value)]
 
 
 def parse_mailboxes(value: str) -> list[Mailbox]:
@@ -105,6 +118,9 @@ class _Reader:
                 break
             if char == "(":
                 self._comment()
+                # It parts words: `ali(x)ce@mail.test` is not alice.
+                words.append(" ")
+                bare.append(" ")
             elif angle is not None and not char.isspace():
                 raise AddressInvalid("text after the address")
             elif char == '"':
@@ -116,13 +132,7 @@ class _Reader:
             else:
                 words.append(char)
                 bare.append(char)
-        text = "".join(words).strip()
-        if angle is None:
-            return Mailbox("", normalise(text)) if text else None
-        address = normalise(angle)
-        if find_addresses("".join(bare)) - {address}:
-            raise AddressInvalid("another address stands where the name should be")
-        return Mailbox(text, address)
+        return _mailbox("".join(words).strip(), "".join(bare).strip(), angle)
 
     def _quoted(self) -> str:
         out: list[str] = []
@@ -158,3 +168,23 @@ class _Reader:
         text = self._value[self._position : end]
         self._position = end + 1
         return text
+
+
+def _mailbox(text: str, bare: str, angle: str | None) -> Mailbox | None:
+    """
+    What was read up to a comma, as a mailbox; None for nothing.
+
+    Args:
+        text: All words outside of angle brackets.
+        bare: The same without what stood in quotes.
+        angle: What stood in angle brackets.
+    """
+    if angle is not None:
+        address = normalise(angle)
+        if find_addresses(bare) - {address}:
+            raise AddressInvalid("another address stands where the name should be")
+        return Mailbox(text, address)
+    if text != bare:
+        # `"alice@"mail.test` is no address, and not every program would agree whose it is.
+        raise AddressInvalid("a quoted string where only an address may stand")
+    return Mailbox("", normalise(text)) if text else None

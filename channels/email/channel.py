@@ -19,16 +19,19 @@ from __future__ import annotations
 
 import ssl
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import structlog
 
 from agent_core.messages import OutboundMessage, SessionKey
+from channels.attachments import AttachmentStore
 from channels.base import (
     Capabilities,
     ChannelAuthFailed,
@@ -42,17 +45,27 @@ from channels.base import (
     Redelivery,
 )
 from channels.email.addresses import find_addresses
+from channels.email.attachments import Keeper
 from channels.email.chores import Answered, Chore, Chores, UploadCopy
 from channels.email.config import EmailConfig
+from channels.email.dsn import Report
+from channels.email.examine import examine, status_facts
 from channels.email.intake import Intake
 from channels.email.limits import AnswerLimiter
+from channels.email.login_source import credentials_of
 from channels.email.mailbox import Mailbox, Timing
 from channels.email.mime import Headers
-from channels.email.outbound import OutgoingMail, compose
+from channels.email.names import DnsLookup, Lookup, TextRecords
+from channels.email.outbound import Envelope
+from channels.email.posting import Posting
+from channels.email.reaching import LetterReaching
 from channels.email.receiver import Receiver
+from channels.email.safety import Alert, Safety
+from channels.email.sender_proof import SenderProof
 from channels.email.submit import Submitter, SubmitTiming
 from channels.email.threads import message_id_of
 from channels.email.tls import verifying_context
+from channels.email.tokens import AskProvider
 
 __all__ = ["Clock", "EmailChannel"]
 
@@ -75,7 +88,7 @@ class Clock(Protocol):
         ...
 
 
-class EmailChannel:
+class EmailChannel(LetterReaching):
     """
     One mailbox.
 
@@ -85,6 +98,11 @@ class EmailChannel:
         state_dir: A folder of its own, for what is good to know after a restart and no harm to lose.
         clock: Where time comes from.
         timing, submit_timing: How long things may take.
+        knows: Whether the gateway would let an address in if it were proven; others are not looked into.
+        alert: Tells the operator that something was stopped.
+        lookup: One question to DNS.
+        ask: One question to a provider of tokens.
+        attachments: Where the files of mails are; without it they are only named.
     """
 
     def __init__(
@@ -96,19 +114,35 @@ class EmailChannel:
         clock: Clock,
         timing: Timing | None = None,
         submit_timing: SubmitTiming | None = None,
+        knows: Callable[[str], bool] = lambda _: True,
+        alert: Alert = lambda _about, _text: None,
+        lookup: Lookup | None = None,
+        ask: AskProvider | None = None,
+        attachments: AttachmentStore | None = None,
     ) -> None:
         self.name = name
         self.account = config.address
-        self.capabilities = Capabilities(Redelivery.PROBE, max_text_bytes=200_000)
+        self.capabilities = Capabilities(
+            Redelivery.PARK if config.sent_copy == "none" else Redelivery.PROBE,
+            letters=True,
+            max_text_bytes=200_000,
+            attachments=attachments is not None,
+        )
+        self._keeper = Keeper(config, attachments, knows)
+        self._alert = alert
         self._config = config
         self._clock = clock
         self._timing = timing or Timing()
-        self._submitter = Submitter(config, submit_timing)
-        self._chores = Chores()
-        self._limits_file = state_dir / "answer-limits.json"
-        self._limiter = AnswerLimiter(config.limits)
-        self._limits_loaded = False
-        self._intake = Intake(name, config, self._limiter)
+        self._credentials = credentials_of(config, state_dir, clock, ask)
+        self._submitter = Submitter(config, submit_timing, self._credentials)
+        self._posting = Posting(config, self._submitter, attachments, self._tls)
+        self._chores = Chores(keyword=config.answered_keyword, processed=config.processed_folder)
+        limiter = AnswerLimiter(config.limits)
+        self._safety = Safety(
+            name, config, limiter, state_dir / "answer-limits.json", clock=clock, alert=alert
+        )
+        self._intake = Intake(name, config, limiter, self._safety.is_braked)
+        self._prove = _prover(config, clock, knows, lookup).find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None
         self._context: ssl.SSLContext | None = None
         self._context_lock = anyio.Lock()
@@ -123,8 +157,8 @@ class EmailChannel:
         """Receive until cancelled; see `channels.base.Channel.run`."""
         inbox.report(LinkState.CONNECTING)
         try:
-            await self._load_limits()
-            async with Mailbox.open(self._config, await self._tls(), self._timing) as mailbox:
+            await self._safety.load()
+            async with self._open_mailbox() as mailbox:
                 self._mailbox = mailbox
                 await self._receive(mailbox, inbox)
         except (ChannelAuthFailed, ChannelMisconfigured) as exc:
@@ -145,8 +179,12 @@ class EmailChannel:
             now=self._clock.now,
             own_copy_seen=lambda message_id: _remember(self._copies_seen, message_id, None),
             just_answered=self._just_answered,
-            before_commit=self._save_limits,
+            before_commit=self._safety.save,
             stubborn=self._stubborn,
+            prove=self._prove,
+            bounced=self._safety.bounced,
+            keeper=self._keeper,
+            undelivered=self._undelivered,
         )
         inbox.report(LinkState.CATCHING_UP)
         await receiver.start()
@@ -157,7 +195,8 @@ class EmailChannel:
             await self._chores.do(mailbox, receiver.position.uidvalidity)
             if not told:
                 told = True
-                inbox.report(LinkState.UP, idle="IDLE" in mailbox.capabilities, uid=receiver.position.uid)
+                facts = status_facts(self._config, mailbox)
+                inbox.report(LinkState.UP, uid=receiver.position.uid, **facts)
             await mailbox.wait()
 
     def _just_answered(self, headers: Headers) -> bool:
@@ -168,32 +207,50 @@ class EmailChannel:
     # ── sending ──
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         """Send one message; see `channels.base.Channel.deliver`."""
-        mail = await anyio.to_thread.run_sync(self._compose, message)
+        message_id = message_id_of(message.id, message.session, account=self.account)
         if message.id in self._delivered:
-            return Receipt(mail.message_id)
-        if message.id in self._doubts and await self._taken_after_all(message, uncertain):
-            return Receipt(mail.message_id)
+            return Receipt(message_id)
+        if message.id not in self._doubts:  # what may be out already is not held back
+            self._safety.before_sending(message)
+        elif self._can_look and await self._taken_after_all(message, uncertain):
+            return Receipt(message_id)
 
         async def past_return() -> None:
             await uncertain()
             _remember(self._doubts, message.id, self._clock.monotonic())
 
         try:
-            await self._submitter.submit(
-                mail.envelope, mail.raw, context=await self._tls(), uncertain=past_return
-            )
-        except DeliveryUncertain:
+            mail = await self._posting.post(message, past_return)
+        except DeliveryUncertain as exc:
+            if not self._can_look:
+                self._alert(
+                    f"unknown {message.id}", f"Nobody knows whether a mail on {self.name} went out: {exc}"
+                )
             raise
-        except ChannelError:
+        except ChannelError as exc:
             self._doubts.pop(message.id, None)  # a clear refusal
+            if isinstance(exc, ChannelAuthFailed):
+                self._safety.patience.refused(exc)
             raise
+        self._safety.patience.accepted()
+        self._safety.sent(message, mail.message_id)
         self._delivered_now(message, mail.envelope.recipient)
         if self._config.sent_copy == "append":
             self._add_chore(UploadCopy(mail.raw))
         return Receipt(mail.message_id)
 
-    def _compose(self, message: OutboundMessage) -> OutgoingMail:
-        return compose(message, address=self.account, self_copy=self._config.sent_copy == "self")
+    @property
+    def _can_look(self) -> bool:
+        """Whether a copy of what we have sent can be found."""
+        return self._config.sent_copy != "none"
+
+    def _undelivered(self, report: Report) -> None:
+        """A mail of ours came back: its row says so now, and the owner is told, once an hour for each."""
+        whom = report.recipient or "somebody"
+        _log.warning("mail.undelivered", channel=self.name, why=report.why)
+        self._alert(
+            f"undelivered {whom}", f"My mail to {whom} did not arrive: {report.why or 'no reason given'}"
+        )
 
     async def _taken_after_all(
         self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]
@@ -215,6 +272,8 @@ class EmailChannel:
         if message.id in self._delivered or message_id in self._copies_seen or await self._find(message_id):
             self._delivered_now(message, None)
             return Receipt(message_id)
+        if not self._can_look:
+            raise ChannelUnavailable("there is no copy of what was sent, so nobody can look")
         left_s = self._config.probe_grace_s - (self._clock.monotonic() - since)
         if left_s > 0 and self._config.sent_copy != "append":
             raise ChannelUnavailable(
@@ -227,7 +286,7 @@ class EmailChannel:
     async def _find(self, message_id: str) -> bool:
         """Look on a connection of its own, in INBOX first: filing moves a copy from there to Sent."""
         try:
-            async with Mailbox.open(self._config, await self._tls(), self._timing) as mailbox:
+            async with self._open_mailbox() as mailbox:
                 await mailbox.select("INBOX", read_only=True)
                 if await mailbox.find(message_id, self.account):
                     return True
@@ -264,23 +323,18 @@ class EmailChannel:
 
     async def check(self) -> dict[str, str]:
         """
-        Log in on both sides and send nothing: for ``squidbot check``.
+        Log in on both sides, send ourselves a mail and find it: for ``squidbot check``.
 
         Raises:
             ChannelError: It cannot be done; why, in plain words.
         """
-        context = await self._tls()
-        async with Mailbox.open(self._config, context, self._timing) as mailbox:
-            selected = await mailbox.select("INBOX", read_only=True)
-            facts = {
-                "mails in INBOX": str(selected.exists),
-                "announces new mail": "yes"
-                if "IDLE" in mailbox.capabilities
-                else "no, it is asked regularly",
-                "sent folder": await mailbox.sent_folder(),
-            }
-        await self._submitter.check(context)
-        return facts
+
+        async def submit(envelope: Envelope, raw: bytes) -> None:
+            await self._submitter.submit(
+                envelope, raw, context=await self._tls(), uncertain=anyio.lowlevel.checkpoint
+            )
+
+        return await examine(self._config, self._open_mailbox, submit, self._clock.now())
 
     async def _tls(self) -> ssl.SSLContext | None:
         if self._config.imap.security == "none" and self._config.smtp.security == "none":
@@ -290,28 +344,18 @@ class EmailChannel:
                 self._context = await anyio.to_thread.run_sync(verifying_context, self._config.tls_ca_file)
             return self._context
 
-    async def _load_limits(self) -> None:
-        if self._limits_loaded:
-            return
-        self._limits_loaded = True
-        try:
-            text = await anyio.Path(self._limits_file).read_text()
-        except FileNotFoundError:
-            return
-        except (OSError, UnicodeError) as exc:
-            _log.warning("limits.unreadable", file=str(self._limits_file), error=str(exc))
-            return
-        if not self._limiter.load(text):
-            _log.warning("limits.unreadable", file=str(self._limits_file), error="damaged")
+    @asynccontextmanager
+    async def _open_mailbox(self) -> AsyncIterator[Mailbox]:
+        context = await self._tls()
+        async with Mailbox.open(self._config, context, self._timing, self._credentials) as mailbox:
+            yield mailbox
 
-    async def _save_limits(self) -> None:
-        if not self._limiter.changed:
-            return
-        text = self._limiter.dump()
-        try:
-            await anyio.to_thread.run_sync(_replace, self._limits_file, text)
-        except OSError as exc:
-            _log.warning("limits.not_saved", file=str(self._limits_file), error=str(exc))
+
+def _prover(
+    config: EmailConfig, clock: Clock, knows: Callable[[str], bool], lookup: Lookup | None
+) -> SenderProof:
+    records = TextRecords(lookup or DnsLookup(config.dns_servers), clock.monotonic)
+    return SenderProof(records, lambda: clock.now().timestamp(), knows)
 
 
 def _remember(memory: OrderedDict[str, _T], key: str, value: _T) -> None:
@@ -319,11 +363,3 @@ def _remember(memory: OrderedDict[str, _T], key: str, value: _T) -> None:
     memory.move_to_end(key)
     while len(memory) > MAX_REMEMBERED:
         memory.popitem(last=False)
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    scratch = path.with_suffix(".new")
-    scratch.write_text(text)
-    scratch.chmod(0o600)
-    scratch.replace(path)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import structlog
 
 from channels.base import ChannelUnavailable
-from channels.email.imap_protocol import Refused
+from channels.email.imap_command import Refused
 from channels.email.mailbox import Mailbox
 
 __all__ = ["Answered", "Chore", "Chores", "FileCopy", "UploadCopy"]
@@ -52,9 +52,17 @@ Chore: TypeAlias = Answered | FileCopy | UploadCopy
 
 
 class Chores:
-    """What is to be done. When there is too much of it, the oldest is given up."""
+    """
+    What is to be done. When there is too much of it, the oldest is given up.
 
-    def __init__(self) -> None:
+    Args:
+        keyword: What answered mails are marked with besides; empty for nothing.
+        processed: The folder that they go to, as people write it; empty to leave them.
+    """
+
+    def __init__(self, *, keyword: str = "", processed: str = "") -> None:
+        self._keyword = keyword
+        self._processed = processed
         self._waiting: deque[Chore] = deque(maxlen=MAX_CHORES)
 
     def add(self, chore: Chore) -> None:
@@ -78,14 +86,20 @@ class Chores:
             chore.uid for chore in waiting if isinstance(chore, FileCopy) and chore.uidvalidity == uidvalidity
         }
         uploads = [chore for chore in waiting if isinstance(chore, UploadCopy)]
-        if answered:
-            await self._try("flag", mailbox.add_flags(sorted(answered), "\\Seen", "\\Answered"))
-        if copies:
+        if answered and not mailbox.read_only:
+            await self._try("flag", mailbox.add_flags(sorted(answered), *self._flags(mailbox)))
+            if self._processed:
+                await self._try("process", _move(mailbox, sorted(answered), self._processed))
+        if copies and not mailbox.read_only:
             await self._try("file", _file(mailbox, sorted(copies)))
         for upload in uploads:
             await self._try("upload", _upload(mailbox, upload.raw))
         for _ in waiting:
             self._waiting.popleft()
+
+    def _flags(self, mailbox: Mailbox) -> list[str]:
+        keyword = [self._keyword] if self._keyword and mailbox.takes_keywords else []
+        return ["\\Seen", "\\Answered", *keyword]
 
     async def _try(self, what: str, doing: Awaitable[None]) -> None:
         try:
@@ -99,6 +113,11 @@ class Chores:
 async def _file(mailbox: Mailbox, uids: list[int]) -> None:
     await mailbox.add_flags(uids, "\\Seen")
     await mailbox.move(uids, await mailbox.sent_folder())
+
+
+async def _move(mailbox: Mailbox, uids: list[int], folder: str) -> None:
+    if not await mailbox.move(uids, await mailbox.folder(folder)):
+        _log.warning("mailbox.not_moved", why="the server can neither MOVE nor expunge single mails")
 
 
 async def _upload(mailbox: Mailbox, raw: bytes) -> None:

@@ -8,14 +8,19 @@ daemon says at its start what would otherwise come out days later.
 from __future__ import annotations
 
 import ipaddress
+import re
 from pathlib import Path
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from channels.email.addresses import AddressInvalid, normalise
 
-__all__ = ["AnswerLimits", "EmailConfig", "ImapServer", "SmtpServer"]
+__all__ = ["AnswerBrake", "AnswerLimits", "EmailConfig", "ImapServer", "OAuth", "SecretTag", "SmtpServer"]
+
+_SECRET = re.compile(r"[a-z0-9-]{16,60}")
+_PATTERN = re.compile(r"(?:\*|[^\s*@]+\*?)@[^\s*@]+")
 
 
 class _Strict(BaseModel):
@@ -51,16 +56,7 @@ class ImapServer(_Server):
 
     port: int = Field(default=993, ge=1, le=65535)
     security: Literal["tls", "starttls", "none"] = "tls"
-
-    @field_validator("security")
-    @classmethod
-    def _no_starttls(cls, value: str) -> str:
-        if value == "starttls":
-            raise ValueError(
-                "starttls is not supported for IMAP; use security: tls, "
-                "which nearly every server offers on port 993"
-            )
-        return value
+    """``starttls`` begins in the clear, says nothing there, and goes on only with verified TLS."""
 
 
 class SmtpServer(_Server):
@@ -79,13 +75,95 @@ class AnswerLimits(_Strict):
     total_per_hour: int = Field(default=100, ge=0)
 
 
+class AnswerBrake(_Strict):
+    """
+    When so much goes out that it must be a loop: mail is not answered for a while; 0 means never.
+
+    What is to be sent meanwhile waits, and what comes in waits in quarantine.
+    """
+
+    answers_per_hour: int = Field(default=60, ge=0)
+    """Of all threads together: beyond it nobody is answered."""
+    thread_answers_per_hour: int = Field(default=12, ge=0)
+    """Of one thread: beyond it that thread is not answered."""
+    identical_answers: int = Field(default=3, ge=0)
+    """The same text so often in one thread within an hour is enough: the next one waits."""
+    bounces_per_hour: int = Field(default=5, ge=0)
+    """So many reports that a mail of ours did not arrive: nobody is answered."""
+    closed_minutes: float = Field(default=60.0, gt=0, le=10_080)
+    """How long it stays pulled; a restart of the daemon takes it off."""
+
+
+class SecretTag(_Strict):
+    """
+    A form of our own address that proves a sender who knows it: ``local+secret@domain``.
+
+    For people whose provider signs nothing. Whoever knows the secret can write as this sender, and as nobody
+    else; so every person gets one of his own.
+    """
+
+    sender: str
+    secret: SecretStr
+
+    @field_validator("sender")
+    @classmethod
+    def _one_address(cls, value: str) -> str:
+        return _address(value)
+
+    @field_validator("secret")
+    @classmethod
+    def _hard_to_guess(cls, value: SecretStr) -> SecretStr:
+        if not _SECRET.fullmatch(value.get_secret_value()):
+            raise ValueError("must be 16 to 60 small letters, digits and hyphens, chosen by chance")
+        return value
+
+
+class OAuth(_Strict):
+    """
+    Log in with tokens instead of a password: ``squidbot email login`` gets the first one.
+
+    ``provider`` fills in the endpoints of Google or Microsoft; for ``custom`` name them. ``client_id`` is
+    that of your own registration there (the README says where).
+    """
+
+    provider: Literal["google", "microsoft", "custom"]
+    client_id: str = Field(min_length=1, max_length=500)
+    client_secret: SecretStr | None = None
+    tenant: str = Field(default="common", pattern=r"^[A-Za-z0-9.-]{1,100}$")
+    """Microsoft only: the directory, or ``common``, ``organizations``, ``consumers``."""
+    mechanism: Literal["xoauth2", "oauthbearer"] = "xoauth2"
+    flow: Literal["auto", "device", "browser"] = "auto"
+    """``device``: a code is typed in on another machine (RFC 8628). ``browser``: the address that the browser
+    shows in the end is pasted (Google does not give mail to devices). ``auto``: what the provider can."""
+    device_endpoint: str = ""
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+    scope: str = ""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.provider == "custom" and not (self.token_endpoint and self.scope):
+            raise ValueError("provider: custom needs token_endpoint and scope")
+        for url in (self.device_endpoint, self.authorization_endpoint, self.token_endpoint):
+            parts = urlsplit(url)
+            if (
+                url
+                and parts.scheme != "https"
+                and not (parts.scheme == "http" and _on_this_machine(parts.hostname or ""))
+            ):
+                raise ValueError(f"{url!r} must begin with https://, because secrets are sent there")
+        return self
+
+
 class EmailConfig(_Strict):
     """One entry under ``channels:`` for a mailbox."""
 
     enabled: bool = True
     address: str
     username: str = Field(min_length=1)
-    password: SecretStr
+    password: SecretStr | None = None
+    """Or ``oauth``; exactly one of the two."""
+    oauth: OAuth | None = None
     imap: ImapServer
     smtp: SmtpServer
     tls_ca_file: Path | None = None
@@ -93,27 +171,87 @@ class EmailConfig(_Strict):
     allow_from: tuple[str, ...] = ()
     trusted_authserv_ids: tuple[str, ...] = ()
     """Whose Authentication-Results are believed: the name that one's own mail provider writes there."""
+    trust_headerless_auth_results: bool = False
+    """
+    Believe the topmost Authentication-Results also if it names no server: for Microsoft 365, which leaves its
+    name out. Only for a provider that puts its own on top of every mail.
+    """
+    dkim: Literal["off", "verify"] = "off"
+    """Verify signatures ourselves where the provider says nothing; needs DNS."""
+    dns_servers: tuple[str, ...] = ()
+    """``address`` or ``address:port``; empty for those of the system."""
+    secret_tags: tuple[SecretTag, ...] = ()
+    read_only_from: tuple[str, ...] = ()
+    """
+    Whose mail is read and never answered: addresses, ``*@domain`` or ``name*@domain``. The owner's daily note
+    names it.
+    """
     sender_verification: Literal["enforce", "off"] = "enforce"
     limits: AnswerLimits = AnswerLimits()
+    brake: AnswerBrake = AnswerBrake()
     queue: Literal["merge", "each"] = "each"
-    sent_copy: Literal["self", "server", "append"] = "self"
+    sent_copy: Literal["self", "server", "append", "none"] = "self"
     """
     How a copy of an answer comes into the Sent folder, and what that is worth after a crash.
 
     ``self``: the answer also goes to ``local+sent@domain`` and is filed on arrival; sound everywhere.
     ``server``: the provider files what is submitted by itself (Gmail, Microsoft 365); as sound.
     ``append``: the copy is uploaded after sending; a crash in between sends the answer twice.
+    ``none``: there is no copy. After a lost confirmation nobody can find out, so it is not sent again; the
+    answer waits for a person (``squidbot inbox``).
     """
+    processed_folder: str = Field(default="", max_length=200)
+    """Where mails go once their answer is out, such as ``Processed``; empty to leave them where they are."""
+    max_files: int = Field(default=20, ge=0, le=200)
+    """How many files of one mail are kept; the others are only named."""
+    max_files_mb: float = Field(default=25.0, ge=0, le=100)
+    """How large they may be together."""
+    max_answer_mb: float = Field(default=18.0, gt=0, le=100)
+    """So much of files is sent in one mail, as long as the server takes it; others are named in the text."""
+    quote: Literal["none", "short", "full"] = "none"
+    """Whether the mail that is answered is quoted below the answer: not, its first lines, or all of it."""
+    reply_all: bool = False
+    """
+    Whether those of its To and Cc who are in ``allow_from`` get the answer too. Nobody else ever does.
+    """
+    plus_sessions: bool = False
+    """
+    Whether ``local+word@domain`` is one conversation for each word and person, whatever the threads are.
+    """
+    approval: Literal["none", "strangers", "all"] = "none"
+    """Whose answers wait for the owner's yes: nobody's, those to other people, or all."""
+    answered_keyword: str = Field(default="$SquidbotAnswered", pattern=r"^[$A-Za-z0-9_.-]{0,60}$")
+    """A keyword that answered mails get where the server knows keywords; empty for none."""
     probe_grace_s: float = Field(default=90.0, ge=0, le=3600)
     """How long to look for the copy before an answer with an unknown outcome is sent again."""
 
     @field_validator("address")
     @classmethod
     def _one_address(cls, value: str) -> str:
-        try:
-            return normalise(value)
-        except AddressInvalid as exc:
-            raise ValueError(f"not a mail address: {exc}") from exc
+        return _address(value)
+
+    @field_validator("read_only_from")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        patterns = tuple(item.strip().lower() for item in value)
+        for pattern in patterns:
+            if not _PATTERN.fullmatch(pattern):
+                raise ValueError(f'{pattern!r} is neither an address nor "*@domain" nor "name*@domain"')
+        return patterns
+
+    @field_validator("dns_servers")
+    @classmethod
+    def _servers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            host, colon, port = text.rpartition(":")
+            alone = not colon or (":" in host and not host.startswith("["))
+            try:
+                ipaddress.ip_address((text if alone else host).strip("[]"))
+            except ValueError:
+                raise ValueError(f"{text!r} is no address of a DNS server, such as 127.0.0.1:53") from None
+            if not alone and not (port.isdigit() and 0 < int(port) < 65536):
+                raise ValueError(f"{text!r} has no port")
+        return value
 
     @field_validator("trusted_authserv_ids")
     @classmethod
@@ -121,11 +259,35 @@ class EmailConfig(_Strict):
         return tuple(item.strip().lower() for item in value)
 
     @model_validator(mode="after")
+    def _one_way_to_log_in(self) -> Self:
+        if (self.password is None) == (self.oauth is None):
+            raise ValueError("needs either password or oauth, and not both")
+        return self
+
+    @model_validator(mode="after")
     def _evidence_from_somewhere(self) -> Self:
-        if self.sender_verification == "enforce" and not any(self.trusted_authserv_ids):
+        somewhere = (
+            any(self.trusted_authserv_ids)
+            or self.trust_headerless_auth_results
+            or self.dkim == "verify"
+            or self.secret_tags
+        )
+        if self.sender_verification == "enforce" and not somewhere:
             raise ValueError(
                 "sender_verification: enforce needs trusted_authserv_ids: the first word of the "
-                "Authentication-Results header in mails that you received at this address. Without it every "
-                "sender could be forged, so nobody would be answered"
+                "Authentication-Results header in mails that you received at this address (or dkim: verify, "
+                "or secret_tags). Without it every sender could be forged, so nobody would be answered"
             )
         return self
+
+    @property
+    def secret_by_sender(self) -> dict[str, str]:
+        """The secret tag of each sender who has one."""
+        return {one.sender: one.secret.get_secret_value() for one in self.secret_tags}
+
+
+def _address(value: str) -> str:
+    try:
+        return normalise(value)
+    except AddressInvalid as exc:
+        raise ValueError(f"not a mail address: {exc}") from exc

@@ -3,8 +3,9 @@ Is the sender's address forged? What one's own mail provider says about it, in A
 
 Only the **topmost** field of a trusted server counts (RFC 8601, section 5): anybody can write such a field
 into a mail, and the provider puts its own on top. It must say ``dmarc=pass`` for the very domain of the From
-field. The field is read with its grammar and not with a pattern, because comments and quoted strings may
-hold anything, such as ``(dmarc=pass header.from=bank.example)``; what cannot be read is no evidence.
+field, or, where there is no DMARC, ``dkim=pass`` for it (`verdict_of`). The field is read with its grammar
+and not with a pattern, because comments and quoted strings may hold anything, such as
+``(dmarc=pass header.from=bank.example)``; what cannot be read is no evidence.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-__all__ = ["AuthResults", "MethodResult", "parse_auth_results", "proven_by"]
+__all__ = ["AuthResults", "MethodResult", "Verdict", "Word", "parse_auth_results", "verdict_of"]
 
 MAX_TOKENS = 2_000
 _WORD = re.compile(r"[^\s;=()\"]+")
@@ -43,37 +45,94 @@ class AuthResults:
     results: tuple[MethodResult, ...] = field(default=())
 
 
-def proven_by(fields: Sequence[str], *, trusted: Sequence[str], domain: str) -> str | None:
+class Word(StrEnum):
+    """What the provider says about the From domain."""
+
+    PROVEN = "proven"
+    DENIED = "denied"
+    """It has looked and says that it is forged: nothing else can make up for that."""
+    SILENT = "silent"
+    """Nothing that helps; other evidence may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A word, and whose it is."""
+
+    word: Word
+    server: str = ""
+
+
+def verdict_of(
+    fields: Sequence[str], *, trusted: Sequence[str], domain: str, headerless: bool = False
+) -> Verdict:
     """
-    The trusted server that vouches for ``domain``, or None.
+    What the trusted server says about ``domain``.
+
+    DMARC decides where the server has looked at it. Where it has found no policy (``dmarc=none``, or nothing
+    said), an aligned ``dkim=pass`` is as good: the signature is what DMARC would have stood on. Aligned is
+    the From domain itself or a domain above it, a part of what RFC 7489, section 3.1.1, calls relaxed: what
+    lies beside or below may belong to somebody else, and this place has no list of public suffixes.
 
     Args:
-        fields: The values of all Authentication-Results fields, topmost first.
+        fields: The values of all Authentication-Results fields, topmost first. ARC's fields have other
+            names (RFC 8617) and are no evidence: anybody can seal.
         trusted: Whose word counts, in lower case.
         domain: The domain of the From address, in normal form.
+        headerless: The provider writes no name of its own (Microsoft 365), so the topmost field of all is
+            taken for the provider's if it has no name.
     """
-    for value in fields:
-        parsed = parse_auth_results(value)
+    for number, value in enumerate(fields):
+        parsed = parse_auth_results(value, headerless=headerless and number == 0)
         if parsed is None:
             # It may be the provider's own, damaged by somebody's clever text: then nothing below counts.
-            return None
-        if parsed.authserv_id not in trusted:
+            return Verdict(Word.SILENT)
+        nameless = headerless and number == 0 and not parsed.authserv_id
+        if not nameless and parsed.authserv_id not in trusted:
             continue
-        verdicts = [result for result in parsed.results if result.method == "dmarc"]
-        passed = verdicts and all(
+        return Verdict(_word(parsed, domain), parsed.authserv_id or "the topmost field")
+    return Verdict(Word.SILENT)
+
+
+def _word(parsed: AuthResults, domain: str) -> Word:
+    verdicts = [result for result in parsed.results if result.method == "dmarc"]
+    if any(verdict.result in {"pass", "fail"} for verdict in verdicts):
+        passed = all(
             verdict.result == "pass" and _domain(verdict.property("header.from")) == domain
             for verdict in verdicts
         )
-        return parsed.authserv_id if passed else None
-    return None
+        return Word.PROVEN if passed else Word.DENIED
+    signed = any(
+        result.method == "dkim" and result.result == "pass" and _is_above(_signer(result), domain)
+        for result in parsed.results
+    )
+    return Word.PROVEN if signed else Word.SILENT
+
+
+def _signer(result: MethodResult) -> str | None:
+    """Whose signature it is: ``header.d``, or what stands behind the @ of ``header.i``; both must agree."""
+    names = {_domain(value) for key, value in result.properties if key in {"header.d", "header.i"}}
+    given = _domain(result.property("header.d"))
+    if given is None:
+        return names.pop() if len(names) == 1 else None
+    fits = all(name is not None and (name == given or name.endswith(f".{given}")) for name in names)
+    return given if fits else None
+
+
+def _is_above(signer: str | None, domain: str) -> bool:
+    return signer is not None and "." in signer and (signer == domain or domain.endswith(f".{signer}"))
 
 
 def _domain(value: str | None) -> str | None:
     return value.rpartition("@")[2].removesuffix(".") if value else None
 
 
-def parse_auth_results(value: str) -> AuthResults | None:
-    """Read one field; None if it does not follow the grammar."""
+def parse_auth_results(value: str, *, headerless: bool = False) -> AuthResults | None:
+    """
+    Read one field; None if it does not follow the grammar.
+
+    ``headerless``: it may begin with its first result, without the server's name, which is then empty.
+    """
     tokens = list(_tokens(value))
     if None in tokens or len(tokens) > MAX_TOKENS:
         return None
@@ -83,6 +142,8 @@ def parse_auth_results(value: str) -> AuthResults | None:
             groups.append([])
         else:
             groups[-1].append(str(word))
+    if headerless and "=" in groups[0]:
+        groups.insert(0, ['"'])
     head = groups[0]
     # The server's name and, rarely, the version of the format.
     if not head or len(head) > 2 or "=" in head or (len(head) == 2 and not head[1].isdigit()):

@@ -4,8 +4,11 @@ Who wrote a mail, and may it be answered? Pure: the verdict depends on the mail 
 Two questions, in this order.
 
 *Who?* The address in the one and only From field that holds exactly one address. Display names, Reply-To and
-everything else that senders choose freely are never identity. Proven means: the topmost
-Authentication-Results of a trusted server says so (``evidence``).
+everything else that senders choose freely are never identity. Proven means one of: the topmost
+Authentication-Results of a trusted server says so (``evidence``); the sender knows the secret tag of our
+address that was given to him; a signature of his domain was verified by us (``sender_proof``, which is asked
+only where `open_question` finds nothing better). Where the trusted server says that it is forged, nothing
+else counts.
 
 *A robot?* RFC 3834 and its many informal relatives: two programs that answer each other never stop by
 themselves, so whatever looks like a program gets no answer. It is remembered as seen, with the reason.
@@ -15,16 +18,28 @@ The reasons are short constants; they are shown to the operator and counted.
 
 from __future__ import annotations
 
+import hmac
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from channels.email.addresses import AddressInvalid, find_addresses, parse_mailboxes, without_tag
-from channels.email.evidence import proven_by
+from channels.email.addresses import (
+    AddressInvalid,
+    Mailbox,
+    find_addresses,
+    find_in_order,
+    parse_mailboxes,
+    without_tag,
+)
+from channels.email.evidence import Word, verdict_of
 from channels.email.mime import Headers
 from channels.email.threads import is_own_id
 
-__all__ = ["OwnIdentity", "Refused", "Verdict", "inspect"]
+__all__ = ["OwnIdentity", "Refused", "Verdict", "claimed_senders", "inspect", "open_question"]
+
+MAX_CLAIMED = 5
+MAX_RECIPIENTS = 200
 
 _ROBOTS = re.compile(
     r"(?:mailer-daemon|postmaster|no-?reply|do-?not-?reply|noreply|bounces?|auto-?reply|automailer)(?:[+._-].*)?"
@@ -63,6 +78,10 @@ class Refused(StrEnum):
     OUT_OF_OFFICE = "out_of_office"
     NOT_ADDRESSED = "not_addressed_to_us"
     TOO_MANY = "over_limit"
+    BRAKED = "brake_pulled"
+    """So many answers went out that something must be wrong; see ``brake``."""
+    READ_ONLY = "read_only_sender"
+    """Kept for the owner and never answered, because the settings say so."""
     UNREADABLE = "unreadable"
 
 
@@ -73,6 +92,12 @@ class OwnIdentity:
     address: str
     trusted_authserv_ids: tuple[str, ...] = ()
     evidence_needed: bool = True
+    headerless: bool = False
+    """Whether the topmost Authentication-Results counts if it names no server."""
+    secret_tags: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """By sender: the tag of our address that proves him."""
+    listed: Callable[[str], bool] = field(default=lambda _: False, repr=False, compare=False)
+    """Whether an address is among those who may write, and so may be named by them as the place to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +107,7 @@ class Verdict:
 
     ``address`` is empty if the mail has no single sender. ``reply_to`` is where an answer goes.
     ``others`` says that more people than the sender and us have got the mail, or will get the answer.
+    ``evidence`` says in a word or two what proves the sender.
     """
 
     address: str
@@ -90,6 +116,7 @@ class Verdict:
     reply_to: str
     others: bool = False
     refused: Refused | None = None
+    evidence: str = ""
 
     @property
     def redirected(self) -> bool:
@@ -97,7 +124,7 @@ class Verdict:
         return without_tag(self.reply_to) != without_tag(self.address)
 
 
-def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False) -> Verdict:
+def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False, proof: str = "") -> Verdict:
     """
     Look at a mail's header fields.
 
@@ -106,18 +133,15 @@ def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False) 
         own: Who we are.
         just_answered: Whether we have written to this sender within the last minutes; an out-of-office
             notice without any of the proper fields is recognised only then.
+        proof: What else was found to prove the sender (`open_question`); empty if nothing.
     """
-    try:
-        mailboxes = [box for value in headers.all("from") for box in parse_mailboxes(value)]
-    except AddressInvalid:
-        mailboxes = []
-    if len(mailboxes) != 1 or len(headers.all("from")) != 1:
+    sender = _single_sender(headers)
+    if sender is None:
         return Verdict("", "", verified=False, reply_to="", refused=Refused.NO_SENDER)
-    sender = mailboxes[0]
-    domain = sender.address.rpartition("@")[2]
-    verified = not own.evidence_needed or bool(
-        proven_by(headers.all("authentication-results"), trusted=own.trusted_authserv_ids, domain=domain)
-    )
+    evidence, denied = _evidence(headers, sender.address, own)
+    if not denied:
+        evidence = evidence or proof
+    verified = bool(evidence)
     refused = _own_mail(headers, sender.address, own) or _robot(headers, sender.address)
     if refused is None and not verified:
         refused = Refused.NOT_VERIFIED
@@ -129,11 +153,83 @@ def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False) 
         sender.address,
         sender.name[:200],
         verified=verified,
-        reply_to=_reply_target(headers, sender.address),
+        reply_to=_reply_target(headers, sender.address, own),
         others=_others(headers, sender.address, own),
         refused=refused,
+        evidence=evidence,
     )
     return replace(verdict, others=True) if verdict.redirected else verdict
+
+
+def open_question(headers: Headers, own: OwnIdentity, *, robots_too: bool = False) -> str | None:
+    """
+    The sender of a mail that would be answered if only something proved him; None for all others.
+
+    A robot (unless ``robots_too``), a mail that is proven already and one that our provider calls forged need
+    no further proof.
+    """
+    sender = _single_sender(headers)
+    if sender is None or _own_mail(headers, sender.address, own):
+        return None
+    if _robot(headers, sender.address) and not robots_too:
+        return None
+    evidence, denied = _evidence(headers, sender.address, own)
+    return None if evidence or denied or _not_for_us(headers, own) else sender.address
+
+
+def claimed_senders(headers: Headers) -> list[str]:
+    """Whoever the From fields of a mail without a single sender may mean: for quarantine, never identity."""
+    found: list[str] = []
+    for value in headers.all("from"):
+        found += [match.lower() for match in find_in_order(value) if match.lower() not in found]
+    return found[:MAX_CLAIMED]
+
+
+def _single_sender(headers: Headers) -> Mailbox | None:
+    values = headers.all("from")
+    if len(values) != 1:
+        return None
+    try:
+        mailboxes = parse_mailboxes(values[0])
+    except AddressInvalid:
+        return None
+    return mailboxes[0] if len(mailboxes) == 1 else None
+
+
+def _evidence(headers: Headers, sender: str, own: OwnIdentity) -> tuple[str, bool]:
+    """What proves the sender, and whether he is proven wrong."""
+    if not own.evidence_needed:
+        return "not asked for", False
+    told = verdict_of(
+        headers.all("authentication-results"),
+        trusted=own.trusted_authserv_ids,
+        domain=sender.rpartition("@")[2],
+        headerless=own.headerless,
+    )
+    if told.word is Word.PROVEN:
+        return f"told by {told.server}", False
+    if told.word is Word.DENIED:
+        return "", True
+    return ("secret address", False) if _knows_secret(headers, sender, own) else ("", False)
+
+
+def _knows_secret(headers: Headers, sender: str, own: OwnIdentity) -> bool:
+    """
+    Whether the mail was sent to the secret form of our address that this sender was given.
+
+    Every candidate is compared, each in constant time, so that the time tells nothing about the secret.
+    """
+    secret = own.secret_tags.get(sender)
+    if not secret:
+        return False
+    mine, known = without_tag(own.address), False
+    for name in ("to", "cc", *_DELIVERED_TO):
+        for value in headers.all(name):
+            for address in find_in_order(value)[:MAX_RECIPIENTS]:
+                if without_tag(address.lower()) == mine:
+                    tag = address.lower().rpartition("@")[0].partition("+")[2]
+                    known |= hmac.compare_digest(tag.encode(), secret.encode())
+    return known
 
 
 def _own_mail(headers: Headers, sender: str, own: OwnIdentity) -> Refused | None:
@@ -187,8 +283,8 @@ def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:
     )
 
 
-def _reply_target(headers: Headers, sender: str) -> str:
-    """Reply-To, if it is one address in the sender's own domain; a foreign one could be anybody's."""
+def _reply_target(headers: Headers, sender: str, own: OwnIdentity) -> str:
+    """Reply-To, if it is one address in the sender's own domain, or listed; any other could be anybody's."""
     values = headers.all("reply-to")
     if len(values) != 1:
         return sender
@@ -196,8 +292,12 @@ def _reply_target(headers: Headers, sender: str) -> str:
         mailboxes = parse_mailboxes(values[0])
     except AddressInvalid:
         return sender
-    same_domain = len(mailboxes) == 1 and mailboxes[0].address.rpartition("@")[2] == sender.rpartition("@")[2]
-    return mailboxes[0].address if same_domain else sender
+    if len(mailboxes) != 1:
+        return sender
+    asked = mailboxes[0].address
+    same_domain = asked.rpartition("@")[2] == sender.rpartition("@")[2]
+    ours = without_tag(asked) == without_tag(own.address)
+    return asked if (same_domain or own.listed(asked)) and not ours else sender
 
 
 def _first_word(value: str) -> str:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 __all__ = ["html_to_text"]
 
@@ -28,6 +30,12 @@ _STYLE = re.compile(r"""\bstyle\s{0,10}=\s{0,10}(?:"([^"]{0,4000})"|'([^']{0,400
 _HIDDEN_STYLE = re.compile(
     r"display:none|visibility:hidden|font-size:0(?![.\d])|opacity:0(?![.\d])|mso-hide:all|max-height:0(?![.\d])"
 )
+_CID = re.compile(r"""\bsrc\s{0,10}=\s{0,10}["']?cid:([^"'\s>]{1,200})""", re.IGNORECASE)
+_UP, _DOWN = "\x01", "\x02"
+"""A quotation begins, and ends; what senders write of these is removed."""
+_NO_MARKS = {1: None, 2: None}
+_DEEPEST_QUOTE = 5
+_MANY_LINES = re.compile(r"\n{3,}")
 _HIDDEN_ATTRIBUTE = re.compile(r"""(?:\A|\s)hidden(?=[\s=/]|\Z)""", re.IGNORECASE)
 _BLANKS = re.compile(r"[ \t\r\n\f\v\u00a0]+")
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u00ad\U000e0000-\U000e007f]")
@@ -91,14 +99,19 @@ _VOID = {
 }
 
 
-def html_to_text(source: str) -> str:
-    """Total: any text gives some text."""
-    return _Stripper(source[:MAX_CHARS]).text()
+def html_to_text(source: str, pictures: Mapping[str, str] = MappingProxyType({})) -> str:
+    """
+    Total: any text gives some text. Quoted lines begin with ``> ``.
+
+    ``pictures`` are the names of those that came with the mail, by Content-ID in lower case.
+    """
+    return _Stripper(source[:MAX_CHARS], pictures).text()
 
 
 class _Stripper:
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, pictures: Mapping[str, str]) -> None:
         self._source = source
+        self._pictures = pictures
         self._out: list[str] = []
         self._hidden: list[str] = []
         """The open elements since the one that hides what is in it."""
@@ -115,8 +128,7 @@ class _Stripper:
                 break
             self._put_text(source[position:start])
             position = self._markup(start)
-        lines = (line.strip() for line in "".join(self._out).split("\n"))
-        return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+        return _MANY_LINES.sub("\n\n", "\n".join(_quoted("".join(self._out)))).strip()
 
     def _markup(self, start: int) -> int:
         """Handle what begins with ``<`` at ``start``; where to read on."""
@@ -173,8 +185,18 @@ class _Stripper:
             self._out.append("" if closing else " ")
         elif tag == "a":
             self._link(attributes, closing=closing)
+        elif tag == "blockquote":
+            self._out.append(f"\n{_DOWN if closing else _UP}\n")
+        elif tag == "img":
+            self._picture(attributes)
         elif tag in _BLOCKS:
             self._out.append("\n\n" if tag in _PARAGRAPHS else "\n")
+
+    def _picture(self, attributes: str) -> None:
+        """One that came with the mail is named; one that would be fetched is for counting readers."""
+        found = _CID.search(attributes)
+        if found is not None:
+            self._out.append(f" [picture: {self._pictures.get(found[1].lower(), found[1])}] ")
 
     def _track_hidden(self, tag: str, *, closing: bool) -> None:
         if tag in _VOID:
@@ -204,7 +226,20 @@ class _Stripper:
             text = html.unescape(text)
         if not text.isascii():
             text = _INVISIBLE.sub("", text)
+        text = text.translate(_NO_MARKS)
         self._out.append(_BLANKS.sub(" ", text) if len(text) > 1 else text.replace("\n", " "))
+
+
+def _quoted(text: str) -> Iterator[str]:
+    """The lines, those of quotations with their marks."""
+    depth = 0
+    for line in text.split("\n"):
+        stripped = line.strip()
+        if stripped in (_UP, _DOWN):
+            depth = max(0, depth + (1 if stripped == _UP else -1))
+            yield ""
+        else:
+            yield "> " * min(depth, _DEEPEST_QUOTE) + stripped if stripped else ""
 
 
 def _hides(attributes: str) -> bool:

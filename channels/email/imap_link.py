@@ -7,11 +7,13 @@ import socket
 import ssl
 from dataclasses import dataclass
 
+from aioimaplib import aioimaplib
+
 from channels.base import ChannelMisconfigured
 from channels.email.config import ImapServer
 from channels.email.imap_protocol import HardenedProtocol
 
-__all__ = ["Timing", "connect"]
+__all__ = ["Timing", "connect", "secure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,44 @@ async def connect(
     link = transport.get_extra_info("socket")
     if link is not None:
         _watch(link)
+
+
+async def secure(
+    loop: asyncio.AbstractEventLoop,
+    protocol: HardenedProtocol,
+    server: ImapServer,
+    context: ssl.SSLContext | None,
+    timeout_s: float,
+) -> None:
+    """
+    STARTTLS on a connection that was greeted, and nothing in the clear after it (RFC 3501, section 6.2.1).
+
+    Nothing is said before it either. What the server has sent along with its consent, or claims to know from
+    before, came from nobody knows whom, and ends the connection.
+
+    Raises:
+        ChannelMisconfigured: The server does not do it, or there is nothing to verify it with.
+        WireError: Somebody talks into it.
+        OSError: It cannot be made.
+    """
+    if context is None:
+        raise ChannelMisconfigured("a TLS connection without a way to verify it")
+    if protocol.state == aioimaplib.AUTH:
+        # A greeting of PREAUTH: whoever sent it wants the password of nobody, and the mails in the clear.
+        raise ChannelMisconfigured(
+            f"{server.host}:{server.port} takes us for logged in before TLS; nothing was sent"
+        )
+    await protocol.capability(timeout_s)
+    if "STARTTLS" not in protocol.capabilities:
+        raise ChannelMisconfigured(
+            f"{server.host}:{server.port} does not offer STARTTLS, so nothing was sent; "
+            "try security: tls with port 993"
+        )
+    await protocol.run("STARTTLS", timeout_s=timeout_s)
+    transport = await loop.start_tls(
+        protocol.transport, protocol, context, server_hostname=server.host, ssl_handshake_timeout=timeout_s
+    )
+    protocol.secured(transport)
 
 
 def _watch(link: socket.socket) -> None:

@@ -33,57 +33,18 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
 from aioimaplib import aioimaplib
 
+from channels.email.imap_command import Command, LinkLost, Refused, Reply
 from channels.email.imap_syntax import ImapResponse, ResponseReader, WireError, quote
 
 __all__ = ["HardenedProtocol", "LinkLost", "Refused", "Reply"]
 
 MAX_RESPONSES = 500_000
 """Untagged responses to one command: more than any mailbox that a person reads in has mails."""
-
-
-class LinkLost(Exception):
-    """The connection to the server is gone."""
-
-
-class Refused(Exception):
-    """The server answered NO or BAD; ``text`` is what it said."""
-
-    def __init__(self, command: str, result: str, text: bytes) -> None:
-        self.command = command
-        self.result = result
-        self.text = text.decode("utf-8", "replace")
-        super().__init__(f"{command}: {result} {self.text}")
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a command brought: the untagged responses meanwhile, and the text of the final OK."""
-
-    untagged: tuple[ImapResponse, ...]
-    text: bytes
-
-
-class _Command(aioimaplib.Command):  # type: ignore[misc]  # aioimaplib has no types
-    """A command whose timer starts anew with everything that arrives, half a literal included."""
-
-    def progressed(self) -> None:
-        if not self.done:
-            self._reset_timer()
-
-    def fail(self, exc: Exception) -> None:
-        if not self._event.is_set():
-            self._exception = exc
-            self.close(b"", "KO")
-
-    @property
-    def done(self) -> bool:
-        return bool(self._event.is_set())
 
 
 class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  # aioimaplib has no types
@@ -104,9 +65,10 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         self.closed = asyncio.Event()
         self._reader = ResponseReader()
         self._greeting: asyncio.Future[None] = loop.create_future()
-        self._command: _Command | None = None
+        self._command: Command | None = None
         self._sasl: list[str] = []
         self._upload: bytes | None = None
+        self._deaf = False
 
     # ── the stream ──
     def data_received(self, data: bytes) -> None:
@@ -153,6 +115,8 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         return lost
 
     def _dispatch(self, response: ImapResponse) -> None:
+        if self._deaf:
+            raise WireError("the server went on talking in the clear after it had agreed to TLS")
         head = response[0]
         if self.state == aioimaplib.CONNECTED:
             self._greet(head)
@@ -192,6 +156,9 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         if command is None or command.tag.encode() != tag:
             raise WireError("the server answered something that nobody asked")
         result, _, text = rest.partition(b" ")
+        if command.name == "STARTTLS":
+            self._deaf = True  # whatever still comes in the clear was put there by somebody else
+            self.transport.pause_reading()
         command.close(text, result.decode("ascii", "replace").upper())
         if command.name == "IDLE":
             self._idle_event.set()
@@ -227,33 +194,33 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
     async def run(self, name: str, *args: str, uid: bool = False, timeout_s: float) -> Reply:
         """Send a command and wait for its end."""
         return await self._run(
-            _Command(name, self.new_tag(), *args, prefix="UID" if uid else "", timeout=timeout_s)
+            Command(name, self.new_tag(), *args, prefix="UID" if uid else "", timeout=timeout_s)
         )
 
     async def execute(self, command: Any, scrub: str | None = None) -> Any:
         """Refuse the stock way in: it has none of the promises of `run`."""
         raise NotImplementedError("use run")
 
-    async def _run(self, command: _Command) -> Reply:
+    async def _run(self, command: Command) -> Reply:
         with self._pending(command):
             self.send(str(command))
             await self._finish(command)
         return self._reply(command)
 
-    async def _finish(self, command: _Command) -> None:
+    async def _finish(self, command: Command) -> None:
         try:
             await command.wait()
         except aioimaplib.CommandTimeout as exc:
             raise TimeoutError(f"no answer to {command.name}") from exc
 
-    def _reply(self, command: _Command) -> Reply:
+    def _reply(self, command: Command) -> Reply:
         result, lines = command.response
         if result != "OK":
             raise Refused(command.name, result, lines[-1])
         return Reply(tuple(lines[:-1]), lines[-1])
 
     @contextmanager
-    def _pending(self, command: _Command) -> Iterator[None]:
+    def _pending(self, command: Command) -> Iterator[None]:
         """The time in which ``command`` runs; if it has not ended when that is over, the link is given up."""
         if self.lost is not None:
             raise self._as_lost()
@@ -280,6 +247,19 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
                 found.update(words[2:])
         self.capabilities = found
 
+    def secured(self, transport: Any) -> None:
+        """
+        Go on with TLS; what was learnt in the clear is forgotten.
+
+        Raises:
+            WireError: Something was left over from before.
+        """
+        if not self._reader.is_empty:
+            raise WireError("the server went on talking in the clear after it had agreed to TLS")
+        self.transport = transport
+        self.capabilities = set()
+        self._deaf = False
+
     async def authenticate(self, user: str, password: str, timeout_s: float) -> None:
         """Log in by LOGIN, or by SASL PLAIN where LOGIN cannot carry the characters."""
         if (user + password).isascii() and "LOGINDISABLED" not in self.capabilities:
@@ -289,9 +269,9 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
             await self.sasl("PLAIN", token, timeout_s)
         self.state = aioimaplib.AUTH
 
-    async def sasl(self, mechanism: str, token: str, timeout_s: float) -> None:
-        """AUTHENTICATE with one token; a challenge after it is answered with an empty line."""
-        self._sasl = [token]
+    async def sasl(self, mechanism: str, token: str, timeout_s: float, *, after_error: str = "") -> None:
+        """AUTHENTICATE with one token; a challenge after it is answered with ``after_error``."""
+        self._sasl = [token, after_error]
         await self.run("AUTHENTICATE", mechanism, timeout_s=timeout_s)
         self.state = aioimaplib.AUTH
 
@@ -328,7 +308,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         between the look and the IDLE. Entering and leaving take at most ``deadline_s`` each: a server that
         does not answer DONE is gone.
         """
-        command = _Command("IDLE", self.new_tag())
+        command = Command("IDLE", self.new_tag())
         with self._pending(command):
             self._idle_event.clear()
             self.send(str(command))

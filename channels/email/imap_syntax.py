@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TypeAlias
 
+from channels.email.imap_names import folder_name
+
 __all__ = [
     "Fetched",
     "Folder",
@@ -60,6 +62,11 @@ class ResponseReader:
         self._parts: list[bytes] = []
         self._literal_left = 0
         self._literal: bytearray | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept of what has arrived."""
+        return not self._buffer and not self._parts and self._literal is None
 
     def feed(self, data: bytes) -> Iterator[ImapResponse]:
         """
@@ -132,10 +139,17 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One folder of a LIST answer; ``name`` as the server writes it (modified UTF-7)."""
+    """
+    One folder of a LIST answer.
+
+    ``name`` is as people read it, ``wire`` as the server writes it (in modified UTF-7). ``delimiter`` stands
+    between the levels; empty where there are none.
+    """
 
     name: str
     attributes: frozenset[str]
+    wire: str = ""
+    delimiter: str = ""
 
 
 def parse_fetch(response: ImapResponse) -> Fetched | None:
@@ -279,7 +293,11 @@ def parse_list(response: ImapResponse) -> Folder | None:
     else:
         name = rest.strip()
     attributes = frozenset(item.decode("ascii", "replace").lower() for item in match.group(1).split())
-    return Folder(name.decode("ascii", "replace"), attributes) if name else None
+    if not name:
+        return None
+    wire = name.decode("ascii", "replace")
+    delimiter = b"" if match.group(2).upper() == b"NIL" else _quoted(match.group(2), 1)[0]
+    return Folder(folder_name(wire), attributes, wire, delimiter.decode("ascii", "replace"))
 
 
 def response_code(text: bytes, name: str) -> str | None:

@@ -5,6 +5,11 @@ Every mail that is taken in becomes an `InboundMessage`, also one that will neve
 ``addressed`` is False and ``context["refused"]`` says why, so the gateway remembers that it was seen, and the
 mail can neither come back nor stop the ones behind it. The exception is our own copy, which is no message.
 
+A mail that would be answered if only somebody proved its sender is for a person to judge: it has
+``context["quarantine"]``, and the gateway keeps it whole if it would let that sender in. Nobody who is not
+proven ever hears from us, not even that. Mail of those whom the settings call read-only is kept in the same
+way, in a session in which nobody can be written to.
+
 ``context`` comes back with every answer: where to reply, what to thread to, which mail to mark as answered.
 """
 
@@ -12,24 +17,40 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from agent_core.messages import Audience, InboundMessage, Sender
-from channels.email.config import EmailConfig
-from channels.email.guard import OwnIdentity, Refused, Verdict, inspect
-from channels.email.inbound import AttachmentNote, ParsedMail, parse_mail
+from channels.email.addresses import find_in_order, without_tag
+from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.guard import OwnIdentity, Refused, Verdict, claimed_senders, inspect, open_question
+from channels.email.inbound import ParsedMail, parse_mail
 from channels.email.limits import AnswerLimiter
 from channels.email.mime import Headers, Unreadable, ambiguous_header, parse_headers
-from channels.email.threads import native_id_of, session_of, thread_tag
+from channels.email.telling import background_of, quotation, text_of
+from channels.email.threads import (
+    SEND_COPY_TAG,
+    is_own_id,
+    native_id_of,
+    session_of,
+    tag_of_address,
+    thread_tag,
+)
 
 __all__ = ["Arrival", "Intake", "OwnCopy", "read_arrival"]
 
-MAX_NOTES = 20
+MAX_COPIED = 50
 TOO_LARGE = "too_large"
-_NOT_READ = "[The text of this mail was not read: with what is attached it is too large.]"
 MAX_REFERENCES_KEPT = 40
+_ROOM_IN_QUARANTINE = AnswerLimits(
+    sender_per_hour=20, sender_per_day=50, thread_per_hour=20, total_per_hour=100
+)
+NOBODY = "nobody"
+_READABLE = (None, Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.ROBOT, Refused.NOT_ADDRESSED)
+_FOR_A_PERSON = (Refused.NOT_VERIFIED, Refused.NO_SENDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,58 +114,147 @@ class Intake:
         channel: The configured name of the channel.
         config: Its settings.
         limiter: Counts what is answered.
+        braked: Whether the brake is pulled for a thread.
     """
 
-    def __init__(self, channel: str, config: EmailConfig, limiter: AnswerLimiter) -> None:
+    def __init__(
+        self,
+        channel: str,
+        config: EmailConfig,
+        limiter: AnswerLimiter,
+        braked: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._channel = channel
         self.account = config.address
         self._own = OwnIdentity(
             config.address,
             config.trusted_authserv_ids,
             evidence_needed=config.sender_verification == "enforce",
+            headerless=config.trust_headerless_auth_results,
+            secret_tags=config.secret_by_sender,
+            listed=self._is_named,
         )
+        self._quote = config.quote
+        self._reply_all = config.reply_all
+        self._plus_sessions = config.plus_sessions
+        self._secrets = tuple(self._own.secret_tags.values())
+        self._read_only_from = config.read_only_from
+        self._braked = braked
+        self._quarantined = AnswerLimiter(_ROOM_IN_QUARANTINE)
         self._allow_from = tuple(entry.strip().lower() for entry in config.allow_from)
         self._limiter = limiter
 
+    def open_question(self, arrival: Arrival) -> str | None:
+        """The sender of a mail that somebody should prove; see `channels.email.guard.open_question`."""
+        if arrival.mail is None:
+            return None
+        robots_too = any(self._read_only(who) for who in claimed_senders(arrival.headers))
+        return open_question(arrival.headers, self._own, robots_too=robots_too)
+
     def take(
-        self, arrival: Arrival, *, uidvalidity: int, just_answered: bool = False
+        self, arrival: Arrival, *, uidvalidity: int, just_answered: bool = False, proof: str = ""
     ) -> InboundMessage | OwnCopy:
-        """What this mail is."""
+        """What this mail is. ``proof`` is what was found besides to prove its sender."""
         headers = arrival.headers
-        verdict = inspect(headers, self._own, just_answered=just_answered)
+        verdict = inspect(headers, self._own, just_answered=just_answered, proof=proof)
         message_id = headers.message_id()
         if verdict.refused is Refused.OWN_COPY and message_id is not None:
             return OwnCopy(arrival.uid, message_id)
-        person = verdict.address or "unknown"
+        person = verdict.address or self._claimed(headers)
         native_id = native_id_of(message_id, person, arrival.digest, verified=verdict.verified)
         references = headers.references()
-        tag = thread_tag(message_id or native_id, references, account=self.account)
+        word = self._word_of_address(headers)
+        tag = (
+            tag_of_address(word)
+            if word
+            else thread_tag(message_id or native_id, references, account=self.account)
+        )
         # What two have said to each other is not quoted to a third, just because a header says so.
         whom = f"{person}<{verdict.reply_to}>" if verdict.redirected else person
+        read_only = self._read_only(person)
+        if read_only:
+            whom = NOBODY  # so that no answer can go there, whoever lets it out of quarantine
         session = session_of(self._channel, tag, whom)
-        refused = self._refused(arrival, verdict, native_id, str(session))
+        refused, quarantine = self._judged(arrival, verdict, native_id, str(session), person)
         context: dict[str, Any] = {
             "uid": arrival.uid,
             "uidvalidity": uidvalidity,
             "message_id": message_id,
             "references": list(references[:1] + references[1:][-MAX_REFERENCES_KEPT:]),
-            "subject": headers.subject(),
-            "reply_to": verdict.reply_to,
+            "subject": self._without_secrets(headers.subject()),
+            "reply_to": "" if read_only else verdict.reply_to or (person if "@" in person else ""),
+            **({"evidence": verdict.evidence} if verdict.evidence else {}),
+            **({} if refused else self._for_the_answer(arrival, verdict, word)),
+            **({"refused": refused} if refused else {}),
+            **({"quarantine": quarantine} if quarantine else {}),
         }
-        if refused:
-            context["refused"] = refused
         return InboundMessage(
             channel=self._channel,
             account=self.account,
             native_id=native_id,
             session=session,
             sender=Sender(address=person, name=verdict.name, verified=verdict.verified),
-            text=_text(arrival.mail, headers) if not refused else "",
+            text=self._without_secrets(text_of(arrival.mail, headers)) if not refused else "",
             received_at=arrival.received_at,
             audience=Audience.GROUP if verdict.others else Audience.DIRECT,
             addressed=not refused,
             context=context,
+            background=background_of(arrival.mail, references, account=self.account) if not refused else (),
         )
+
+    def _for_the_answer(self, arrival: Arrival, verdict: Verdict, word: str) -> dict[str, Any]:
+        """What an answer needs to know besides: whom else to write to, what to quote, our address there."""
+        found: dict[str, Any] = quotation(arrival.mail, arrival.headers, self._quote)
+        if word:
+            local, _, domain = self.account.rpartition("@")
+            found["own"] = f"{local}+{word}@{domain}"
+        known = {without_tag(one) for one in (self.account, verdict.address, verdict.reply_to)}
+        others = [
+            address.lower()
+            for name in ("to", "cc")
+            for value in arrival.headers.all(name)
+            for address in find_in_order(value)[:MAX_COPIED]
+            if without_tag(address.lower()) not in known and self._is_named(address.lower())
+        ]
+        if self._reply_all and others:
+            found["cc"] = list(dict.fromkeys(others))[:MAX_COPIED]
+        answered = arrival.headers.answered()
+        if answered is not None and is_own_id(answered, account=self.account):
+            found["answers"] = answered
+        return found
+
+    def _word_of_address(self, headers: Headers) -> str:
+        """The word in ``local+word@domain`` to which the mail was sent; empty if it names no conversation."""
+        if not self._plus_sessions:
+            return ""
+        mine = without_tag(self.account)
+        for name in ("delivered-to", "to", "cc"):
+            for value in headers.all(name):
+                for address in find_in_order(value.lower())[:MAX_COPIED]:
+                    word = address.rpartition("@")[0].partition("+")[2]
+                    if word and without_tag(address) == mine and not self._is_taken(word):
+                        return word
+        return ""
+
+    def _is_named(self, address: str) -> bool:
+        """Whether the settings mean this address when they say who may write, and not simply everybody."""
+        return any(
+            "@" in entry and (entry == address or ("*" in entry and fnmatch.fnmatchcase(address, entry)))
+            for entry in self._allow_from
+        )
+
+    def _is_taken(self, word: str) -> bool:
+        return word == SEND_COPY_TAG or word in (secret.lower() for secret in self._secrets)
+
+    def _claimed(self, headers: Headers) -> str:
+        """Whom a mail without a single sender means to be from: somebody who may write, if there is one."""
+        claimed = claimed_senders(headers)
+        return next((who for who in claimed if self._listed(who)), claimed[0] if claimed else "unknown")
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
+        return text
 
     def unfetchable(self, uid: int, received_at: datetime, *, uidvalidity: int) -> InboundMessage:
         """A mail that the server lists and never gives out."""
@@ -161,19 +271,30 @@ class Intake:
             context={"refused": f"{Refused.UNREADABLE}_unfetchable", "uid": uid, "uidvalidity": uidvalidity},
         )
 
-    def _refused(self, arrival: Arrival, verdict: Verdict, native_id: str, thread: str) -> str:
+    def _judged(
+        self, arrival: Arrival, verdict: Verdict, native_id: str, thread: str, person: str
+    ) -> tuple[str, str]:
+        """Why it is not answered at all, or why a person must say so first; both empty for an answer."""
         if arrival.mail is None and arrival.trouble != TOO_LARGE:
-            return f"{Refused.UNREADABLE}_{arrival.trouble}"
+            return f"{Refused.UNREADABLE}_{arrival.trouble}", ""
+        at, listed = arrival.received_at, self._listed(person)
+        if self._read_only(person) and verdict.verified and verdict.refused in _READABLE:
+            return "", str(Refused.READ_ONLY)
+        if verdict.refused in _FOR_A_PERSON and "@" in person:
+            # Everybody can send these, so there is only so much room for them.
+            room = self._quarantined.admit(native_id, sender=person, thread=thread, listed=True, at=at)
+            return ("", str(verdict.refused)) if room else (str(verdict.refused), "")
         if verdict.refused is not None:
-            return str(verdict.refused)
+            return str(verdict.refused), ""
         admitted = self._limiter.admit(
-            native_id,
-            sender=verdict.address,
-            thread=thread,
-            listed=self._listed(verdict.address),
-            at=arrival.received_at,
+            native_id, sender=verdict.address, thread=thread, listed=listed, at=arrival.received_at
         )
-        return "" if admitted else str(Refused.TOO_MANY)
+        if not admitted:
+            return str(Refused.TOO_MANY), ""
+        return "", str(Refused.BRAKED) if self._braked(thread) else ""
+
+    def _read_only(self, address: str) -> bool:
+        return any(_fits(address, pattern) for pattern in self._read_only_from)
 
     def _listed(self, address: str) -> bool:
         return any(
@@ -182,17 +303,10 @@ class Intake:
         )
 
 
-def _text(mail: ParsedMail | None, headers: Headers) -> str:
-    if mail is None:
-        return f"{headers.subject()}\n\n{_NOT_READ}".strip()
-    text = mail.text or headers.subject() or "(an empty mail)"
-    if not mail.attachments:
-        return text
-    named = "; ".join(_described(note) for note in mail.attachments[:MAX_NOTES])
-    more = len(mail.attachments) - MAX_NOTES
-    return f"{text}\n\n[Attached, but not read: {named}{f'; and {more} more' if more > 0 else ''}]"
-
-
-def _described(note: AttachmentNote) -> str:
-    size = f"{note.size_bytes} bytes" if note.size_bytes < 1_000 else f"{note.size_bytes // 1_000} kB"
-    return f"{note.name} ({note.media_type}, {size})"
+def _fits(address: str, pattern: str) -> bool:
+    """``name*@domain``: the star stands for anything before the @ and for nothing behind it."""
+    local, _, domain = address.rpartition("@")
+    wanted, _, where = pattern.rpartition("@")
+    if domain != where:
+        return False
+    return local.startswith(wanted[:-1]) if wanted.endswith("*") else local == wanted

@@ -12,32 +12,36 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
 import anyio
 
-from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured, ChannelUnavailable
+from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.config import EmailConfig, ImapServer
-from channels.email.imap_link import Timing, connect
-from channels.email.imap_protocol import HardenedProtocol, LinkLost, Refused, Reply
+from channels.email.folders import SENT, Wanted
+from channels.email.imap_command import Reply
+from channels.email.imap_door import door
+from channels.email.imap_link import Timing, connect, secure
+from channels.email.imap_login import introduce, log_in
+from channels.email.imap_protocol import HardenedProtocol
 from channels.email.imap_syntax import (
     Fetched,
-    WireError,
+    Folder,
     parse_fetch,
     parse_list,
     quote,
     response_code,
     uid_set,
 )
-from channels.email.tls import tls_refused
+from channels.email.login import Credentials, PasswordCredentials
 
 __all__ = ["MailInfo", "Mailbox", "Selected", "Timing"]
 
-_NOT_NOW = ("UNAVAILABLE", "INUSE", "LIMIT", "SERVERBUG", "CONTACTADMIN")
+DATES_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +69,31 @@ class Mailbox:
         self._protocol = protocol
         self._server = server
         self._timing = timing
+        self._takes_keywords = False
+        self._read_only = False
 
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, config: EmailConfig, context: ssl.SSLContext | None, timing: Timing | None = None
+        cls,
+        config: EmailConfig,
+        context: ssl.SSLContext | None,
+        timing: Timing | None = None,
+        credentials: Credentials | None = None,
     ) -> AsyncIterator[Self]:
         """
         Connect and log in for the length of the block.
 
-        ``context`` is not used for ``security: none``, and needed otherwise.
+        ``context`` is not used for ``security: none``, and needed otherwise. Without ``credentials`` it is
+        the password of the settings.
 
         Raises:
             ChannelUnavailable, ChannelAuthFailed, ChannelMisconfigured: It cannot be done; why, in plain
             words.
         """
         timing = timing or Timing()
+        credentials = credentials or PasswordCredentials.of(config)
+        login = await credentials.get()
         loop = asyncio.get_running_loop()
         protocol = HardenedProtocol(loop)
         mailbox = cls(protocol, config.imap, timing)
@@ -89,40 +102,20 @@ class Mailbox:
                 with anyio.fail_after(timing.connect_s):
                     await connect(loop, protocol, config.imap, context)
                 await protocol.greeted(timing.connect_s)
+                if config.imap.security == "starttls":
+                    await secure(loop, protocol, config.imap, context, timing.connect_s)
                 await protocol.capability(timing.command_s)
-            await mailbox._log_in(config)
+            with mailbox._door("login"):
+                try:
+                    await log_in(protocol, login, config.imap, timing.command_s)
+                except ChannelAuthFailed:
+                    credentials.refused()
+                    raise
+            with mailbox._door("capability"):
+                await introduce(protocol, timing.command_s)
             yield mailbox
         finally:
             await mailbox._close()
-
-    async def _log_in(self, config: EmailConfig) -> None:
-        limit_s = self._timing.command_s
-        try:
-            with self._door("login"):
-                await self._protocol.authenticate(
-                    config.username, config.password.get_secret_value(), limit_s
-                )
-        except ChannelError as exc:
-            if isinstance(exc.__cause__, Refused):
-                raise self._login_refused(exc.__cause__, config.username) from exc.__cause__
-            raise
-        except ValueError as exc:
-            raise ChannelMisconfigured("username or password has control characters in it") from exc
-        with self._door("capability"):
-            # What a server can do changes with the login, and what it says in the login's own OK is not
-            # complete.
-            await self._protocol.capability(limit_s)
-
-    def _login_refused(self, refused: Refused, username: str) -> ChannelError:
-        said = refused.text.rstrip(".")
-        if any(response_code(said.encode(), code) is not None for code in _NOT_NOW):
-            return ChannelUnavailable(f"the mail server lets nobody in at the moment: {said}")
-        if response_code(said.encode(), "PRIVACYREQUIRED") is not None or refused.result == "BAD":
-            return ChannelMisconfigured(f"the mail server refuses this way to log in: {said}")
-        return ChannelAuthFailed(
-            f"the mail server {self._server.host} does not accept the password of {username}: {said}. "
-            "Check username and password; some providers want an app password"
-        )
 
     async def _close(self) -> None:
         protocol = self._protocol
@@ -152,6 +145,9 @@ class Mailbox:
             reply = await self._protocol.open_folder(
                 folder, read_only=read_only, timeout_s=self._timing.command_s
             )
+        codes = (response_code(line[0], "PERMANENTFLAGS") for line in reply.untagged)
+        self._takes_keywords = "\\*" in next((code for code in codes if code), "")
+        self._read_only = response_code(reply.text, "READ-ONLY") is not None
         uidvalidity = _number_in(reply, "UIDVALIDITY")
         uidnext = _number_in(reply, "UIDNEXT")
         if uidvalidity is None:
@@ -209,8 +205,9 @@ class Mailbox:
     async def latest_arrival(self) -> datetime | None:
         """The newest arrival time of all mails in the open folder: by the server's clock, not by ours."""
         latest: datetime | None = None
-        for first in range(1, self._protocol.exists + 1, 5_000):
-            last = min(first + 4_999, self._protocol.exists)
+        # In pieces small enough that nothing else waits for them to be read.
+        for first in range(1, self._protocol.exists + 1, DATES_AT_ONCE):
+            last = min(first + DATES_AT_ONCE - 1, self._protocol.exists)
             with self._door("fetch"), anyio.fail_after(self._timing.transfer_s):
                 reply = await self._protocol.run(
                     "FETCH", f"{first}:{last}", "(UID INTERNALDATE)", timeout_s=self._timing.command_s
@@ -243,13 +240,26 @@ class Mailbox:
         await self._simple("EXPUNGE", chosen, uid=True)
         return True
 
+    async def remove(self, uids: Sequence[int]) -> bool:
+        """Delete these mails for good. False: the server cannot remove single mails soundly, so they stay."""
+        if "UIDPLUS" not in self.capabilities:
+            return False
+        chosen = uid_set(uids)
+        await self._simple("STORE", chosen, "+FLAGS.SILENT", "(\\Deleted)", uid=True)
+        await self._simple("EXPUNGE", chosen, uid=True)
+        return True
+
+    async def refresh(self) -> None:
+        """Ask for news: some servers show new mail to nobody who has not asked whether there is any."""
+        await self._simple("NOOP")
+
     async def append(self, folder: str, raw: bytes, flags: Collection[str] = ("\\Seen",)) -> None:
         """Put a mail into a folder."""
         with self._door("append"), anyio.fail_after(self._timing.transfer_s):
             await self._protocol.put(folder, raw, flags, timeout_s=self._timing.command_s)
 
-    async def sent_folder(self) -> str:
-        """The folder for sent mail: the one so marked, else one named Sent, which is made if need be."""
+    async def folders(self) -> list[Folder]:
+        """All that can be opened, with the marks that the server gives them."""
         special = {"SPECIAL-USE", "LIST-EXTENDED"} <= self.capabilities
         with self._door("list"):
             reply = await self._protocol.run(
@@ -260,15 +270,36 @@ class Mailbox:
                 timeout_s=self._timing.command_s,
             )
         folders = [folder for folder in map(parse_list, reply.untagged) if folder is not None]
-        usable = [folder for folder in folders if not folder.attributes & {"\\noselect", "\\nonexistent"}]
-        for folder in usable:
-            if "\\sent" in folder.attributes:
-                return folder.name
-        for folder in usable:
-            if folder.name.lower() in {"sent", "inbox.sent", "inbox/sent", "sent items", "sent messages"}:
-                return folder.name
-        await self._simple("CREATE", quote("Sent"))
-        return "Sent"
+        return [folder for folder in folders if not folder.attributes & {"\\noselect", "\\nonexistent"}]
+
+    async def sent_folder(self) -> str:
+        """The folder for sent mail, as the server writes it; made if need be (`folders.sent_folder`)."""
+        return await self._existing(SENT)
+
+    async def folder(self, name: str) -> str:
+        """The folder that the operator calls ``name``, as the server writes it; made if need be."""
+        return await self._existing(Wanted((name,)))
+
+    async def _existing(self, wanted: Wanted) -> str:
+        known = await self.folders()
+        found = wanted.find_or_none(known)
+        if found is not None:
+            return found
+        new = wanted.new_name(known)
+        await self._simple("CREATE", quote(new))
+        with suppress(ChannelUnavailable):  # some programs show only folders that are subscribed to
+            await self._simple("SUBSCRIBE", quote(new))
+        return new
+
+    @property
+    def takes_keywords(self) -> bool:
+        """Whether new keywords can be kept in the open folder: its PERMANENTFLAGS say so with a star."""
+        return self._takes_keywords
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the server lets nothing be changed in the open folder."""
+        return self._read_only
 
     def look(self) -> None:
         """Say that the caller is about to look at everything: `wait` returns for what happens from now on."""
@@ -295,34 +326,14 @@ class Mailbox:
             else:
                 with anyio.move_on_after(timing.poll_s):
                     await protocol.pushed.wait()
-                # Some servers show new mail to nobody who has not asked whether there is any.
-                await protocol.run("NOOP", timeout_s=timing.command_s)
+                await self.refresh()
 
     async def _simple(self, name: str, *args: str, uid: bool = False) -> None:
         with self._door(name.lower()):
             await self._protocol.run(name, *args, uid=uid, timeout_s=self._timing.command_s)
 
-    @contextmanager
-    def _door(self, doing: str) -> Iterator[None]:
-        """Let nothing of the library through."""
-        where = f"{self._server.host}:{self._server.port}"
-        try:
-            yield
-        except ssl.SSLError as exc:
-            raise tls_refused(exc, self._server.host, self._server.port) from exc
-        except TimeoutError as exc:
-            self.abort()
-            raise ChannelUnavailable(f"the mail server {where} did not answer in time ({doing})") from exc
-        except Refused as exc:
-            raise ChannelUnavailable(f"the mail server {where} refused {exc.command}: {exc.text}") from exc
-        except WireError as exc:
-            self.abort()
-            raise ChannelUnavailable(f"the mail server {where} does not speak IMAP: {exc}") from exc
-        except (LinkLost, OSError) as exc:
-            cause = exc.__cause__
-            if isinstance(cause, Refused):
-                raise ChannelUnavailable(f"the mail server {where} sends us away: {cause.text}") from exc
-            raise ChannelUnavailable(f"no connection to the mail server {where} ({doing}): {exc}") from exc
+    def _door(self, doing: str) -> AbstractContextManager[None]:
+        return door(self._server, doing, self.abort)
 
 
 def _number_in(reply: Reply, code: str) -> int | None:

@@ -9,8 +9,9 @@ The usual libraries for this need minutes for 60 KB of "On On On …" and lose i
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-__all__ = ["new_text"]
+__all__ = ["Divided", "divided", "new_text"]
 
 _MAX_LINE = 1_000
 _ATTRIBUTION_LINES = 3
@@ -19,6 +20,13 @@ _RULED_OFF = re.compile(
     r"-{2,12} ?(?:Original Message|Ursprüngliche Nachricht|Message d'origine|Mensaje original"
     r"|Forwarded message"
     r"|Weitergeleitete Nachricht|Original-Nachricht) ?-{2,12}",
+    re.IGNORECASE,
+)
+_FORWARDED = re.compile(
+    r"(?:-{2,12} ?(?:Forwarded message|Weitergeleitete Nachricht|Message transféré|Mensaje reenviado)"
+    r" ?-{2,12}"
+    r"|Begin forwarded message:|Anfang der weitergeleiteten (?:Nachricht|E-Mail):"
+    r"|Début du message (?:réexpédié|transféré) ?:)",
     re.IGNORECASE,
 )
 _RULE = re.compile(r"_{10,80}")
@@ -32,13 +40,47 @@ _WROTE = re.compile(
 )
 
 
-def new_text(text: str) -> str:
-    """The text without trailing quotation and signature; all of it if nothing else is there."""
+_WROTE_ABOVE = re.compile(
+    r"\b(?:wrote|schrieb|writes|écrit|escribió|ha scritto|schreef|skrev|napisał|napsal)\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """
+    A mail's text: what its author wrote, and what stands below it: a signature, other people's mails.
+
+    ``forwarded`` says that the rest was forwarded, so it is what the new text is about.
+    """
+
+    new: str
+    rest: str = ""
+    forwarded: bool = False
+
+
+def divided(text: str) -> Divided:
+    """
+    The text in two. If nothing of it seems new, all of it is; except for what says itself that somebody else
+    wrote it: a mail that was forwarded without a word.
+    """
     whole = text.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     lines = whole.split("\n")
     kept = _without_signature(_without_history(lines))
-    result = "\n".join(kept).strip()
-    return result or whole.strip()
+    rest = lines[len(kept) :]
+    first = next((line[:_MAX_LINE].strip() for line in lines if line.strip()), "")
+    if _FORWARDED.fullmatch(first):
+        return Divided("", whole.strip(), forwarded=True)
+    new = "\n".join(kept).strip()
+    if not new:
+        return Divided(whole.strip())
+    forwarded = any(_FORWARDED.fullmatch(line[:_MAX_LINE].strip()) for line in rest)
+    return Divided(new, "\n".join(rest).strip(), forwarded)
+
+
+def new_text(text: str) -> str:
+    """The text without trailing quotation and signature; all of it if nothing else is there."""
+    found = divided(text)
+    return found.new or found.rest
 
 
 def _without_history(lines: list[str]) -> list[str]:
@@ -52,7 +94,7 @@ def _ruled_off_at(lines: list[str]) -> int | None:
     """Where a mail program put the whole old mail under a line or a block of headers."""
     for number, line in enumerate(lines):
         text = line[:_MAX_LINE].strip()
-        if _RULED_OFF.fullmatch(text):
+        if _RULED_OFF.fullmatch(text) or _FORWARDED.fullmatch(text):
             return number
         if _RULE.fullmatch(text) and _headers_follow(lines, number + 1):
             return number
@@ -109,6 +151,12 @@ def _introduction_at(lines: list[str], first: int) -> int:
         start = end - length
         if start < 0 or not lines[start].strip():
             break
+        if (
+            lines[start].lstrip().startswith("<")
+            and start > 0
+            and _WROTE_ABOVE.search(lines[start - 1][-_MAX_LINE:])
+        ):
+            continue  # the line was broken in front of the address
         joined = " ".join(line[:_MAX_LINE].strip() for line in lines[start:end])
         if _introduces(joined) and (length == _ATTRIBUTION_LINES or _begins(lines[start])):
             return start

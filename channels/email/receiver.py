@@ -8,25 +8,29 @@ be read, or not even fetched, is accepted as seen with the reason; it never stop
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Self
+from functools import partial
 
 import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.messages import InboundMessage
+from agent_core.messages import Amendment, InboundMessage
 from channels.base import ChannelUnavailable, Inbox
+from channels.email.attachments import Keeper
 from channels.email.chores import Chores, FileCopy
-from channels.email.imap_protocol import Refused
+from channels.email.dsn import Fate, Report, read_report
+from channels.email.guard import Refused as NotAnswered
+from channels.email.imap_command import Refused
 from channels.email.intake import Arrival, Intake, OwnCopy, read_arrival
 from channels.email.mailbox import Mailbox, MailInfo, Selected
 from channels.email.mime import Headers
+from channels.email.position import Position
 from channels.email.threads import OWN_ID_PREFIX
 
-__all__ = ["Position", "Receiver"]
+__all__ = ["Receiver"]
 
 MAX_MAIL_BYTES = 25_000_000
 """Of a larger mail only the header is fetched."""
@@ -35,57 +39,11 @@ BATCH_BYTES = 8_000_000
 PARSE_LIMIT_S = 20.0
 FETCH_TRIES = 3
 REFILE_UIDS = 200
+PROOFS_AT_ONCE = 8
+BOUNCE = str(NotAnswered.BOUNCE)
+REPORTING = (BOUNCE, str(NotAnswered.ROBOT))
+"""What reports of mails that did not arrive look like; many servers do not send proper ones."""
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """
-    How far the mailbox has been read.
-
-    ``floor`` is the newest arrival time that was there at the first start: nothing older is ever answered.
-    ``again_to`` is the highest UID that was there when the server had renumbered its mails.
-    """
-
-    uidvalidity: int
-    uid: int
-    floor: datetime | None = None
-    again_to: int = 0
-
-    @classmethod
-    async def load(cls, inbox: Inbox) -> Self | None:
-        """What was last committed; None at the very first start."""
-        uidvalidity, uid = await inbox.position("uidvalidity"), await inbox.position("uid")
-        if uidvalidity is None or uid is None:
-            return None
-        floor = await inbox.position("floor")
-        return cls(
-            int(uidvalidity),
-            int(uid),
-            datetime.fromisoformat(floor) if floor else None,
-            int(await inbox.position("again_to") or 0),
-        )
-
-    def as_values(self) -> dict[str, str]:
-        """As the inbox keeps it."""
-        return {
-            "uidvalidity": str(self.uidvalidity),
-            "uid": str(self.uid),
-            "floor": self.floor.isoformat() if self.floor else "",
-            "again_to": str(self.again_to),
-        }
-
-    def is_older(self, info: MailInfo, *, now: datetime) -> bool:
-        """Whether a mail was there before the first start."""
-        if self.floor is None or info.received_at is None:
-            return False
-        if info.uid <= self.again_to:
-            return info.received_at <= self.floor
-        if self.floor > now:
-            # A mail from the future (imports bring some), or a clock that was wrong, would make us deaf.
-            return False
-        # Mails keep their arrival time when they are moved here, so this also holds for old ones put back.
-        return info.received_at < self.floor
 
 
 class Receiver:
@@ -102,6 +60,10 @@ class Receiver:
         just_answered: Whether we have written to the sender of a mail within the last minutes.
         before_commit: Awaited between reading a batch and accepting it.
         stubborn: How often the server has failed to give out a mail; it outlives the connection.
+        prove: Looks for a proof of a sender, given the raw mail and his address; empty if there is none.
+        bounced: Told of each report that some mail did not arrive.
+        keeper: Keeps the files of mails; without it they are left out.
+        undelivered: Told of a mail of ours that did not arrive, once its row says so.
     """
 
     def __init__(
@@ -116,6 +78,10 @@ class Receiver:
         just_answered: Callable[[Headers], bool],
         before_commit: Callable[[], Awaitable[None]],
         stubborn: dict[int, int],
+        prove: Callable[[bytes, str], Awaitable[str]] | None = None,
+        bounced: Callable[[bytes], None] = lambda _: None,
+        keeper: Keeper | None = None,
+        undelivered: Callable[[Report], None] = lambda _: None,
     ) -> None:
         self._mailbox = mailbox
         self._inbox = inbox
@@ -126,6 +92,10 @@ class Receiver:
         self._just_answered = just_answered
         self._before_commit = before_commit
         self._stubborn = stubborn
+        self._prove = prove
+        self._bounced = bounced
+        self._keeper = keeper
+        self._undelivered = undelivered
         self.position = Position(0, 0)
 
     async def start(self) -> None:
@@ -174,24 +144,63 @@ class Receiver:
         raws = await self._raws(batch)
         messages: list[InboundMessage] = []
         copies: list[OwnCopy] = []
+        reports: list[tuple[str, Report]] = []
+        arrivals = {uid: await self._read(info, raws[uid]) for info in batch if (uid := info.uid) in raws}
+        proofs = await self._proofs(arrivals, raws)
         for info in batch:
-            raw = raws.get(info.uid)
-            taken = await self._missing(info) if raw is None else await self._read(info, raw)
+            arrival = arrivals.get(info.uid)
+            taken = (
+                await self._missing(info)
+                if arrival is None
+                else self._taken(arrival, proofs.get(info.uid, ""), raws[info.uid])
+            )
             if isinstance(taken, OwnCopy):
                 copies.append(taken)
             elif taken is not None:
-                messages.append(taken)
+                messages.append(await self._completed(taken, arrival))
+                reports += await self._reports(taken, raws.get(info.uid, b""))
         for copy in copies:
             self._own_copy_seen(copy.message_id)
         await self._before_commit()
-        await self._commit(messages, batch[-1].uid)
+        bounces = [Amendment(kind="bounce", native_id=each, text=report.why) for each, report in reports]
+        await self._commit(messages, batch[-1].uid, bounces)
+        for _, report in reports:
+            self._undelivered(report)
         for copy in copies:
             self._chores.add(FileCopy(copy.uid, self.position.uidvalidity))
 
-    async def _commit(self, messages: Sequence[InboundMessage], uid: int) -> None:
+    async def _commit(
+        self, messages: Sequence[InboundMessage], uid: int, amendments: Sequence[Amendment] = ()
+    ) -> None:
         position = replace(self.position, uid=uid)
-        await self._inbox.accept(messages, position.as_values())
+        await self._inbox.accept(messages, position.as_values(), amendments)
         self.position = position
+
+    async def _completed(self, message: InboundMessage, arrival: Arrival | None) -> InboundMessage:
+        """With its files, and with what the store calls the mail that it answers."""
+        answers = message.context.get("answers")
+        if isinstance(answers, str):
+            key = await self._inbox.delivered_id(answers)
+            context = {name: value for name, value in message.context.items() if name != "answers"}
+            message = message.model_copy(
+                update={"context": {**context, **({"outbound": key} if key else {})}}
+            )
+        if self._keeper is None or arrival is None:
+            return message
+        return await self._keeper.keep(message, arrival.mail)
+
+    async def _reports(self, message: InboundMessage, raw: bytes) -> list[tuple[str, Report]]:
+        """Which mails of ours did not arrive; one that we never sent is somebody's game."""
+        if message.context.get("refused") not in REPORTING:
+            return []
+        report = await anyio.to_thread.run_sync(partial(read_report, raw, account=self._intake.account))
+        found: list[tuple[str, Report]] = []
+        for message_id in report.message_ids if report else ():
+            # Nobody can name an id that has not left us, so whoever reports it says that it did.
+            self._own_copy_seen(message_id)
+            if report and report.fate is Fate.FAILED and await self._inbox.delivered_id(message_id):
+                found.append((message_id, report))
+        return found
 
     async def _raws(self, batch: Sequence[MailInfo]) -> dict[int, bytes]:
         whole = [info.uid for info in batch if info.size <= MAX_MAIL_BYTES]
@@ -226,7 +235,36 @@ class Receiver:
             info.uid, info.received_at or self._now(), uidvalidity=self.position.uidvalidity
         )
 
-    async def _read(self, info: MailInfo, raw: bytes) -> InboundMessage | OwnCopy:
+    async def _proofs(self, arrivals: Mapping[int, Arrival], raws: Mapping[int, bytes]) -> dict[int, str]:
+        """Ask for all mails at the same time: it is mostly waiting for DNS."""
+        proofs: dict[int, str] = {}
+        if self._prove is None:
+            return proofs
+        room = anyio.CapacityLimiter(PROOFS_AT_ONCE)
+
+        async def ask(prove: Callable[[bytes, str], Awaitable[str]], uid: int, sender: str) -> None:
+            async with room:
+                proofs[uid] = await prove(raws[uid], sender)
+
+        async with anyio.create_task_group() as tasks:
+            for uid, arrival in arrivals.items():
+                sender = self._intake.open_question(arrival)
+                if sender is not None:
+                    tasks.start_soon(ask, self._prove, uid, sender)
+        return proofs
+
+    def _taken(self, arrival: Arrival, proof: str, raw: bytes) -> InboundMessage | OwnCopy:
+        taken = self._intake.take(
+            arrival,
+            uidvalidity=self.position.uidvalidity,
+            just_answered=self._just_answered(arrival.headers),
+            proof=proof,
+        )
+        if isinstance(taken, InboundMessage) and taken.context.get("refused") == BOUNCE:
+            self._bounced(raw)
+        return taken
+
+    async def _read(self, info: MailInfo, raw: bytes) -> Arrival:
         received_at = info.received_at or self._now()
         arrival = Arrival(info.uid, received_at, Headers(()), f"raw-{info.uid}", trouble="too_slow")
         with anyio.move_on_after(PARSE_LIMIT_S):
@@ -240,11 +278,7 @@ class Receiver:
             )
         if arrival.trouble:
             _log.warning("mail.unreadable", uid=info.uid, size=info.size, reason=arrival.trouble)
-        return self._intake.take(
-            arrival,
-            uidvalidity=self.position.uidvalidity,
-            just_answered=self._just_answered(arrival.headers),
-        )
+        return arrival
 
 
 def _read_guarded(uid: int, received_at: datetime, raw: bytes, whole: bool) -> Arrival:  # noqa: FBT001 - for a thread

@@ -10,7 +10,8 @@ class        when                                                raised as
 ===========  ==================================================  ==========================================
 config       certificate, no STARTTLS, no AUTH, sender refused   `ChannelMisconfigured`
 auth         530, 534, 535, 538 and other 5xx to AUTH            `ChannelAuthFailed`
-permanent    5xx to RCPT or DATA, mail larger than SIZE          `DeliveryFailed`
+permanent    5xx to RCPT or DATA                                 `DeliveryFailed`
+size         larger than SIZE, 552 and its relatives             `MailTooLarge`, a `DeliveryFailed`
 transient    4xx, no connection, a timeout before DATA           `ChannelUnavailable`
 ambiguous    connection lost or a timeout during DATA            `DeliveryUncertain`
 ===========  ==================================================  ==========================================
@@ -21,6 +22,7 @@ One connection per mail: servers close idle ones, and a fresh one costs less tha
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -30,6 +32,8 @@ from enum import Enum
 import aiosmtplib
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
+import structlog
 
 from channels.base import (
     ChannelAuthFailed,
@@ -39,14 +43,20 @@ from channels.base import (
     DeliveryFailed,
     DeliveryUncertain,
 )
-from channels.email.config import EmailConfig
+from channels.email.config import EmailConfig, SmtpServer
+from channels.email.login import Credentials, Login, PasswordCredentials
 from channels.email.outbound import Envelope
 from channels.email.tls import tls_refused
 
-__all__ = ["SubmitTiming", "Submitter"]
+__all__ = ["MailTooLarge", "SubmitTiming", "Submitter"]
 
 _AUTH_CODES = frozenset({530, 534, 535, 538})
 _TOO_BIG = 552
+_SIZE_STATUS = re.compile(r"\b5\.(?:3\.4|2\.3)\b")
+_PIECE = 64_000
+_SLOWEST = 300_000.0
+"""Bytes in a second: a large mail gets so much more time."""
+_log = structlog.get_logger(__name__)
 _GOODBYE_S = 0.5
 _LINK_TROUBLE = (
     aiosmtplib.SMTPServerDisconnected,
@@ -56,6 +66,10 @@ _LINK_TROUBLE = (
 )
 
 
+class MailTooLarge(DeliveryFailed):
+    """My answer is larger than my mail server allows."""
+
+
 @dataclass(frozen=True, slots=True)
 class SubmitTiming:
     """How long each step may take, in seconds."""
@@ -63,6 +77,8 @@ class SubmitTiming:
     connect_s: float = 20.0
     command_s: float = 30.0
     data_s: float = 60.0
+    large_bytes: int = 256_000
+    """Larger mails are handed over in pieces, so that nobody else waits meanwhile."""
 
 
 class _Step(Enum):
@@ -77,8 +93,14 @@ class _Step(Enum):
 class Submitter:
     """Sends mails for one account."""
 
-    def __init__(self, config: EmailConfig, timing: SubmitTiming | None = None) -> None:
+    def __init__(
+        self,
+        config: EmailConfig,
+        timing: SubmitTiming | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._config = config
+        self._credentials = credentials or PasswordCredentials.of(config)
         self._timing = timing or SubmitTiming()
 
     async def submit(
@@ -101,14 +123,23 @@ class Submitter:
                 await client.mail(envelope.sender)
             with self._door(_Step.RECIPIENT):
                 await client.rcpt(envelope.recipient)
+            await self._add_cc(client, envelope.cc)
             await self._add_copy(client, envelope.copies)
+            ready = (
+                await anyio.to_thread.run_sync(_stuffed, raw) if len(raw) > self._timing.large_bytes else None
+            )
             await uncertain()
             with self._door(_Step.DATA):
-                await client.data(raw, timeout=self._timing.data_s)
+                if ready is None:
+                    await client.data(raw, timeout=self._timing.data_s)
+                else:
+                    with anyio.fail_after(self._timing.data_s + len(ready) / _SLOWEST):
+                        await _hand_over(client, ready)
 
     @asynccontextmanager
     async def _connected(self, context: ssl.SSLContext | None) -> AsyncIterator[aiosmtplib.SMTP]:
         server = self._config.smtp
+        login = await self._credentials.get()
         if server.security != "none" and context is None:
             raise ChannelMisconfigured("a TLS connection without a way to verify it")
         client = aiosmtplib.SMTP(
@@ -125,8 +156,12 @@ class Submitter:
                 await client.connect(timeout=self._timing.connect_s)
                 if server.security == "starttls":
                     await client.starttls()
-            with self._door(_Step.LOGIN):
-                await client.login(self._config.username, self._config.password.get_secret_value())
+            try:
+                with self._door(_Step.LOGIN):
+                    await _log_in(client, login, server)
+            except ChannelAuthFailed:
+                self._credentials.refused()
+                raise
             yield client
         finally:
             await _hang_up(client)
@@ -144,10 +179,17 @@ class Submitter:
     def _check_size(self, client: aiosmtplib.SMTP, size: int) -> None:
         limit = client.esmtp_extensions.get("size", "").strip()
         if limit.isdigit() and 0 < int(limit) < size:
-            raise DeliveryFailed(
-                f"the mail has {size} bytes, and the mail server takes at most {limit}",
-                public="My answer is larger than my mail server allows.",
-            )
+            raise MailTooLarge(f"the mail has {size} bytes, and the mail server takes at most {limit}")
+
+    async def _add_cc(self, client: aiosmtplib.SMTP, addresses: Sequence[str]) -> None:
+        """Who gets it besides. One that the server does not take keeps it from nobody else."""
+        for address in addresses:
+            try:
+                await client.rcpt(address)
+            except aiosmtplib.SMTPRecipientRefused as exc:
+                _log.warning("mail.cc_refused", code=exc.code)
+            except (aiosmtplib.SMTPException, OSError) as exc:
+                raise ChannelUnavailable(f"connection lost before the mail was sent: {exc}") from exc
 
     async def _add_copy(self, client: aiosmtplib.SMTP, copies: Sequence[str]) -> None:
         for number, copy in enumerate(copies, 1):
@@ -209,6 +251,58 @@ class Submitter:
         return ChannelMisconfigured(f"the mail server {self._where} cannot be used like this: {exc}")
 
 
+async def _log_in(client: aiosmtplib.SMTP, login: Login, server: SmtpServer) -> None:
+    if login.mechanism == "password":
+        await client.login(login.username, login.secret)
+        return
+    await client.ehlo()
+    if login.mechanism not in client.server_auth_methods:
+        raise aiosmtplib.SMTPException(f"it does not know {login.mechanism.upper()}")
+    words = login.first_words(server.host, server.port).encode("ascii")
+    answer = await client.execute_command(b"AUTH", login.mechanism.upper().encode("ascii"), words)
+    if answer.code == 334:  # the error comes as a question, which wants an answer before the refusal
+        answer = await client.execute_command(login.after_error.encode("ascii"))
+    if answer.code != 235:
+        raise aiosmtplib.SMTPAuthenticationError(answer.code, answer.message)
+
+
+def _stuffed(raw: bytes) -> bytes:
+    """
+    As it goes over the wire after DATA: dots doubled, with the end (RFC 5321, 4.5.2).
+
+    Line ends must be whole: what is no line end here and one to the next server would end the mail there.
+    """
+    ends = raw.count(b"\r\n")
+    if raw.count(b"\n") != ends or raw.count(b"\r") != ends:
+        raw = re.sub(rb"\r\n|\r|\n", b"\r\n", raw)
+    raw = raw.replace(b"\r\n.", b"\r\n..")
+    raw = b"." + raw if raw.startswith(b".") else raw
+    return raw + (b".\r\n" if raw.endswith(b"\r\n") else b"\r\n.\r\n")
+
+
+async def _hand_over(client: aiosmtplib.SMTP, ready: bytes) -> None:
+    """DATA in pieces, each encrypted and gone before the next one is."""
+    go_on = await client.execute_command(b"DATA")
+    if go_on.code != 354:
+        raise aiosmtplib.SMTPDataError(go_on.code, go_on.message)
+    protocol, transport = client.protocol, client.transport
+    if protocol is None or not isinstance(transport, asyncio.WriteTransport):
+        raise aiosmtplib.SMTPServerDisconnected("Connection lost")
+    # A server may answer before it has everything; without this that would count as noise.
+    protocol._response_pending = True  # noqa: SLF001 - the library has no way to send in pieces
+    view = memoryview(ready)
+    for start in range(0, len(view), _PIECE):
+        protocol.write(view[start : start + _PIECE])  # type: ignore[arg-type]
+        await anyio.lowlevel.checkpoint()
+        while (  # noqa: ASYNC110 - the library does not tell when its buffer is empty again
+            transport.get_write_buffer_size() > 4 * _PIECE and not transport.is_closing()
+        ):
+            await anyio.sleep(0.002)
+    answer = await protocol.read_response()
+    if answer.code != 250:
+        raise aiosmtplib.SMTPDataError(answer.code, answer.message)
+
+
 async def _hang_up(client: aiosmtplib.SMTP) -> None:
     """Say goodbye without waiting for the answer, and see the connection closed, or close it."""
     protocol, transport = client.protocol, client.transport
@@ -230,9 +324,11 @@ def _refused(step: _Step, code: int, text: str) -> ChannelError:
     said = f"{code} {text}".replace("\n", " ")
     if 400 <= code < 500:
         return ChannelUnavailable(f"the mail server asks to try again later ({step.value}): {said}")
+    if code == _TOO_BIG or _SIZE_STATUS.search(text[:200]):
+        return MailTooLarge(f"the mail server finds the mail too large ({step.value}): {said}")
     if code in _AUTH_CODES or step is _Step.LOGIN:
         return ChannelAuthFailed(f"the mail server does not accept username and password: {said}")
-    if step is _Step.CONNECT or (step is _Step.MAIL and code != _TOO_BIG):
+    if step in (_Step.CONNECT, _Step.MAIL):
         return ChannelMisconfigured(f"the mail server does not take mail from this address: {said}")
     return DeliveryFailed(
         f"the mail server refused the mail for good ({step.value}): {said}",

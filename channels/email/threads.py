@@ -24,17 +24,22 @@ from agent_core.messages import SessionKey
 
 __all__ = [
     "OWN_ID_PREFIX",
+    "SEND_COPY_TAG",
     "is_own_id",
     "message_id_of",
     "native_id_of",
     "recipient_of",
     "reply_references",
+    "session_about",
     "session_of",
+    "tag_of_address",
     "thread_tag",
 ]
 
 MAX_REFERENCES = 20
 OWN_ID_PREFIX = "<squidbot."
+SEND_COPY_TAG = "sent"
+"""Copies of our own mails come to ``local+sent@domain``."""
 _OWN = re.compile(r"<squidbot\.[0-9a-f]{24}\.([0-9a-f]{24})@([A-Za-z0-9.-]{1,253})>")
 _CONVERSATION = re.compile(r"thread-([0-9a-f]{24})")
 
@@ -65,6 +70,16 @@ def thread_tag(message_id: str, references: Sequence[str], *, account: str) -> s
 def session_of(channel: str, tag: str, person: str) -> SessionKey:
     """The session of one person in one thread."""
     return SessionKey(channel, f"thread-{tag}", person)
+
+
+def tag_of_address(word: str) -> str:
+    """The tag of the conversation that has an address of its own: ``local+word@domain``."""
+    return _hash("plus", word)[:24]
+
+
+def session_about(channel: str, topic: str, person: str) -> SessionKey:
+    """The session of a thread that we begin: the same one for the same topic and person."""
+    return session_of(channel, _hash("topic", topic, person)[:24], person)
 
 
 def recipient_of(session: SessionKey) -> str | None:

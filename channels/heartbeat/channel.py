@@ -3,36 +3,91 @@ The heartbeat as a channel: at each due instant a tick is put into the inbox, un
 
 The server of this channel is time itself, and its position the last tick: the tick and the position are
 accepted together, so a tick fires once, whatever is killed when. A tick without work moves the position and
-costs nothing else. Waiting is done in short pieces, because a suspended machine's timers stand still and its
+costs nothing else. Whether there is work is decided without a model: by ``HEARTBEAT.md``, or by the watches
+if there are any. Waiting is done in short pieces, because a suspended machine's timers stand still and its
 wall clock may jump.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import stat
-from collections.abc import Awaitable, Callable
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 import structlog
 
 from agent_core.messages import InboundMessage, OutboundMessage, Sender, SessionKey
-from channels.base import Capabilities, Clock, DeliveryFailed, Inbox, LinkState, Receipt, Redelivery
+from channels.base import (
+    Capabilities,
+    ChannelUnavailable,
+    Clock,
+    DeliveryFailed,
+    Inbox,
+    LinkState,
+    Receipt,
+    Redelivery,
+)
 from channels.heartbeat.checklist import has_work
 from channels.heartbeat.schedule import Schedule, parse_instant, tick_name
 from channels.heartbeat.silence import SILENCE, is_silence
+from channels.heartbeat.watch import Called, Watch, decide, look_at
 
-__all__ = ["Forward", "HeartbeatChannel", "tick_message"]
+__all__ = ["NOTHING", "Forward", "Found", "HeartbeatChannel", "TickLog", "tick_message"]
 
 _MAX_BYTES = 2_000_000
 _MAX_CHARS = 16_000
 _POSITION = "last_tick"
+_TOLD = "told"
+_TOLD_AT_MOST = 20
+NOTHING = "nothing to do"
+"""How the reasons begin for which a tick is left out because all is well."""
 _log = structlog.get_logger(__name__)
 
 Forward = Callable[[OutboundMessage, Callable[[], Awaitable[None]]], Awaitable[Receipt]]
 """Delivers an alert to the owner elsewhere; the same promises as `Channel.deliver`."""
+
+
+class TickLog(Protocol):
+    """Is told of ticks that never become a message, and knows the others. Raises nothing but cancellation."""
+
+    async def skipped(self, name: str, instant: datetime, reason: str) -> None:
+        """A tick was left out; told before it is accepted as done, and so perhaps twice."""
+        ...
+
+    async def missed(self, name: str, since: datetime, until: datetime) -> None:
+        """Between the tick at ``since`` and the one at ``until`` others were due, and are merged into it."""
+        ...
+
+    async def failed_last(self, name: str) -> bool:
+        """Whether the last tick that was run has failed, so that nobody was told what it was about."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look at checklist and watches has found: the text for the model, or why there is none."""
+
+    text: str = ""
+    reason: str = ""
+    positions: Mapping[str, str] = field(default_factory=dict)
+
+
+class _NoLog:
+    async def skipped(self, name: str, instant: datetime, reason: str) -> None:
+        pass
+
+    async def missed(self, name: str, since: datetime, until: datetime) -> None:
+        pass
+
+    async def failed_last(self, name: str) -> bool:
+        return False
 
 
 class HeartbeatChannel:
@@ -41,9 +96,12 @@ class HeartbeatChannel:
 
     Args:
         schedule: When.
-        checklist: The file that says what to look after (``HEARTBEAT.md``); without it nothing is done.
+        checklist: The file that says what to look after (``HEARTBEAT.md``).
         clock: The wall clock.
         name, account: As in `channels.base.Channel`.
+        watches: What decides instead of the checklist whether a model is asked.
+        again_after: A watch does not call for the same thing again before that.
+        log: Is told what happens to ticks.
         forward: Takes alerts to the owner. Without it `deliver` refuses: time reads no messages.
         look_every_s: The longest piece of waiting.
         sleep: Lets time pass.
@@ -59,18 +117,26 @@ class HeartbeatChannel:
         clock: Clock,
         name: str = "heartbeat",
         account: str = "heartbeat",
+        watches: Sequence[Watch] = (),
+        again_after: timedelta = timedelta(days=1),
+        log: TickLog | None = None,
         forward: Forward | None = None,
         look_every_s: float = 60.0,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         self.name = name
         self.account = account
-        self._schedule = schedule
+        self.schedule = schedule
+        self.log: TickLog = log or _NoLog()
         self._checklist = checklist
         self._clock = clock
+        self._watches = tuple(watches)
+        self._again_after = again_after
         self._forward = forward
         self._look_every_s = look_every_s
         self._sleep = sleep
+        self._inbox: Inbox | None = None
+        self._looking = anyio.Lock()
 
     async def run(self, inbox: Inbox) -> None:
         """Let the time pass until cancelled; see `Channel.run`."""
@@ -78,43 +144,108 @@ class HeartbeatChannel:
         last = parse_instant(await inbox.position(_POSITION))
         if last is None:
             # Nothing was missed before the very first start.
-            last = self._schedule.newest(self._clock.now())
+            last = self.schedule.newest(self._clock.now())
             await inbox.accept([], {_POSITION: tick_name(last)})
+        self._inbox = inbox
+        try:
+            await self._let_time_pass(inbox, last)
+        finally:
+            self._inbox = None
+
+    async def _let_time_pass(self, inbox: Inbox, last: datetime) -> None:
         self._report(inbox, last)
         while True:
             now = self._clock.now()
-            instant = self._schedule.due(now, last)
+            instant = self.schedule.due(now, last)
             if instant is None:
-                until_next_s = (self._schedule.following(now) - now).total_seconds()
+                until_next_s = (self.schedule.following(now) - now).total_seconds()
                 await self._sleep(min(until_next_s, self._look_every_s))
                 continue
-            message = await self._tick(instant)
-            await inbox.accept([message] if message else [], {_POSITION: tick_name(instant)})
+            if instant - last > self.schedule.interval:
+                await self.log.missed(self.name, last, instant)
+            async with self._looking:
+                found = await self.look(inbox, instant)
+                message = self._tick(instant, found) if found.text else None
+                if message is None:
+                    await self.log.skipped(self.name, instant, found.reason)
+                positions = {**found.positions, _POSITION: tick_name(instant)}
+                await inbox.accept([message] if message else [], positions)
             _log.debug("heartbeat.ticked", instant=tick_name(instant), work=message is not None)
             last = instant
             self._report(inbox, last)
 
-    def _report(self, inbox: Inbox, last: datetime) -> None:
-        following = tick_name(self._schedule.following(self._clock.now()))
-        inbox.report(LinkState.UP, last_tick=tick_name(last), next_tick=following)
+    async def now(self) -> tuple[datetime, Found]:
+        """
+        Tick at this moment, besides the regular ones and at any hour, if there is anything to do. Returns the
+        instant of the tick, and what was found.
 
-    async def _tick(self, instant: datetime) -> InboundMessage | None:
+        Raises:
+            ChannelUnavailable: It is not running.
+        """
+        if self._inbox is None:
+            raise ChannelUnavailable("the heartbeat is not running")
+        inbox, now = self._inbox, self._clock.now()
+        instant = now.replace(microsecond=now.microsecond // 1000 * 1000)
+        async with self._looking:
+            found = await self.look(inbox, instant)
+            forced = {"native_id": f"now-{tick_name(instant)}", "context": {"forced": True}}
+            messages = [self._tick(instant, found).model_copy(update=forced)] if found.text else []
+            if messages or found.positions:
+                await inbox.accept(messages, found.positions)
+        return instant, found
+
+    async def would_find(self, instant: datetime) -> Found:
+        """What a tick at ``instant`` would find; nothing is accepted or remembered as seen."""
+        return await self.look(self._inbox, instant)
+
+    async def look(self, inbox: Inbox | None, instant: datetime) -> Found:
+        """Whether there is anything to do, told without a model. Without an inbox nothing was seen before."""
+        local = instant.astimezone(self.schedule.zone)
         try:
-            checklist = await anyio.to_thread.run_sync(_load_checklist, self._checklist)
+            checklist, reason = await anyio.to_thread.run_sync(_load_checklist, self._checklist), ""
         except FileNotFoundError:
-            return None
+            checklist, reason = "", f"{NOTHING}: there is no {self._checklist.name}"
         except OSError as error:
             _log.warning("heartbeat.checklist_unreadable", error=type(error).__name__, errno=error.errno)
-            return None
-        if not has_work(checklist):
-            return None
-        return tick_message(
-            instant,
-            checklist,
-            local=instant.astimezone(self._schedule.zone),
-            name=self.name,
-            account=self.account,
-        )
+            checklist, reason = "", f"{self._checklist.name} cannot be read: {error.strerror or error}"
+        work = has_work(checklist)
+        if not self._watches:
+            if work:
+                return Found(_asked(local, checklist))
+            return Found(reason=reason or f"{NOTHING}: {self._checklist.name} asks for nothing")
+        called = await self._called(inbox, checklist, local)
+        told, positions = [*await self._untold(inbox), *called.told], dict(called.positions or {})
+        if not told:
+            return Found(reason=f"{NOTHING}: no watch calls", positions=positions)
+        told = list(dict.fromkeys(told))[-_TOLD_AT_MOST:]
+        positions[_TOLD] = json.dumps(told)
+        return Found(_asked(local, checklist if work else "", told), positions=positions)
+
+    async def _untold(self, inbox: Inbox | None) -> list[str]:
+        """What watches have called for in a tick that has failed: a change is seen only once."""
+        if inbox is None or not await self.log.failed_last(self.name):
+            return []
+        try:
+            kept = json.loads(await inbox.position(_TOLD) or "[]")
+        except ValueError:
+            return []
+        return [str(one) for one in kept] if isinstance(kept, list) else []
+
+    async def _called(self, inbox: Inbox | None, checklist: str, local: datetime) -> Called:
+        seen: dict[str, str | None] = {}
+        looks = []
+        for watch in self._watches:
+            seen[watch.name] = None if inbox is None else await inbox.position(watch.name)
+            look = await look_at(watch, workspace=self._checklist.parent, checklist=checklist, now=local)
+            looks.append((watch.name, look))
+        return decide(looks, seen, self._clock.now(), again_after=self._again_after)
+
+    def _report(self, inbox: Inbox, last: datetime) -> None:
+        following = tick_name(self.schedule.following(self._clock.now()))
+        inbox.report(LinkState.UP, last_tick=tick_name(last), next_tick=following)
+
+    def _tick(self, instant: datetime, found: Found) -> InboundMessage:
+        return tick_message(instant, found.text, name=self.name, account=self.account)
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         """Forward an alert; what means "nothing to say" is taken in silence. See `Channel.deliver`."""
@@ -141,46 +272,55 @@ class HeartbeatChannel:
 
 
 def tick_message(
-    instant: datetime, checklist: str, *, local: datetime, name: str = "heartbeat", account: str = "heartbeat"
+    instant: datetime, text: str, *, name: str = "heartbeat", account: str = "heartbeat"
 ) -> InboundMessage:
     """
-    The message that a tick is; the same one for the same instant and checklist.
+    The message that a tick is; the same one for the same instant and text.
 
     Args:
         instant: When the tick stands; makes its identity.
-        checklist: What to look after.
-        local: The same instant in the owner's zone, for the model to read.
+        text: What the model is asked.
         name: The channel's name.
         account: The channel's account.
     """
-    shown = checklist.strip()
-    if len(shown) > _MAX_CHARS:
-        shown = (
-            f"{shown[:_MAX_CHARS]}\n[The rest of the file was left out: it has {len(checklist)} characters.]"
-        )
     return InboundMessage(
         channel=name,
         account=account,
         native_id=tick_name(instant),
         session=SessionKey(name, "owner"),
         sender=Sender(address="heartbeat", verified=True),
-        text=(
-            f"This is the regular check-in of {local:%A, %Y-%m-%d %H:%M %z}; no person wrote it.\n"
-            "Go through the checklist below and do what is due. Write to the owner only if something needs "
-            f"their attention; otherwise answer with nothing but {SILENCE}.\n\n"
-            f"HEARTBEAT.md:\n{shown}"
-        ),
+        text=text,
         received_at=instant,
         kind="tick",
     )
 
 
+def _asked(local: datetime, checklist: str, told: Sequence[str] = ()) -> str:
+    """The question of a check-in."""
+    order = (
+        f"This is the regular check-in of {local:%A, %Y-%m-%d %H:%M %z}; no person wrote it.\n"
+        "Go through what stands below and do what is due. Write to the owner only if something needs their "
+        f"attention; otherwise answer with nothing but {SILENCE}."
+    )
+    parts = [order]
+    parts += [f"Seen just now:\n{one}" for one in told]
+    if checklist.strip():
+        parts.append(f"HEARTBEAT.md:\n{_shortened(checklist.strip())}")
+    return "\n\n".join(parts)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MAX_CHARS:
+        return text
+    return f"{text[:_MAX_CHARS]}\n[The rest of the file was left out: it has {len(text)} characters.]"
+
+
 def _load_checklist(path: Path) -> str:
     """
-    The text of a file of any size and content.
+    The text of a file of any size.
 
     Raises:
-        OSError: It is not there, may not be read, or is no regular file.
+        OSError: It is not there, may not be read, is no regular file, or no text.
     """
     # Without O_NONBLOCK, opening a pipe would wait for a writer for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -188,4 +328,7 @@ def _load_checklist(path: Path) -> str:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"not a regular file: {path}")
         data = file.read(_MAX_BYTES)
-    return data.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    text = data.decode("utf-8", "replace")
+    if "\0" in text or text.count("\N{REPLACEMENT CHARACTER}") > len(text) // 20 + 1:
+        raise OSError(errno.EILSEQ, "it is no text", str(path))
+    return text

@@ -1,6 +1,9 @@
 """
 Whether HEARTBEAT.md asks for anything. Pure.
 
+An open item may carry a date, ``@2026-11-30`` or ``@2026-11-30 09:00``; `due_items` finds those
+that are over.
+
 Nothing is asked by blank lines, headings, rules, comments, list items without text, and ticked boxes with
 the lines that are indented under them. In doubt there is something to do: a needless look costs a little, a
 forgotten reminder costs trust. So a comment that is never closed hides nothing.
@@ -9,15 +12,19 @@ forgotten reminder costs trust. So a comment that is never closed hides nothing.
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from enum import Enum, auto
 
-__all__ = ["has_work"]
+__all__ = ["due_items", "has_work"]
 
 _ITEM = re.compile(r"(?P<indent>[ \t]*)(?:[-*+]|\d{1,9}[.)])(?:[ \t]+(?P<rest>.*)|$)")
 _BOX = re.compile(r"\[(?P<tick>[ xX]?)\](?:[ \t]+(?P<rest>.*)|$)")
 _HEADING = re.compile(r"#{1,6}(?:[ \t]|$)")
 _RULE = re.compile(r"(?:[-*_=`~][ \t]*){2,}")
 _COMMENT_LINE = re.compile(r"\[(?://|comment)\]:[ \t]*(?:#|<>)", re.IGNORECASE)
+
+
+_DATE = re.compile(r"(?<!\S)@(\d{4}-\d{2}-\d{2})(?:[ T](\d{1,2}:\d{2}))?(?!\S)", re.ASCII)
 
 
 class _Line(Enum):
@@ -43,6 +50,29 @@ def has_work(text: str) -> bool:
         if kind is _Line.TICKED_BOX and ticked_at is None:
             ticked_at = indent
     return False
+
+
+def due_items(text: str, now: datetime) -> list[str]:
+    """
+    The open items with a date that is over.
+
+    Args:
+        text: The file.
+        now: The local time of whoever wrote the dates; its zone is disregarded.
+    """
+    local = now.replace(tzinfo=None)
+    found = []
+    for line in _without_comments(text).splitlines():
+        date = _DATE.search(line)
+        if date is None or _kind(line) not in (_Line.OPEN_BOX, _Line.TEXT):
+            continue
+        try:
+            at = datetime.fromisoformat(f"{date[1]}T{(date[2] or '00:00').zfill(5)}")
+        except ValueError:
+            continue  # a day that no calendar has
+        if at <= local:
+            found.append(line.strip())
+    return found
 
 
 def _kind(line: str) -> _Line:

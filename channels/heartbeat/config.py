@@ -10,15 +10,62 @@ from zoneinfo import ZoneInfo
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from channels.heartbeat.schedule import Schedule
+from channels.heartbeat.watch import Watch
 
-__all__ = ["HeartbeatConfig"]
+__all__ = ["DailyDigest", "HeartbeatConfig", "TickLimits", "split_target"]
 
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _WHOLE_DAY = 'the whole day is "00:00" to "24:00"'
 
 
+class TickLimits(BaseModel):
+    """What one check-in may cost: model calls, time from its start to its answer, tokens read and written."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    steps: int = Field(default=8, ge=1, le=200)
+    seconds: float = Field(default=240.0, gt=0, le=3600)
+    tokens: int = Field(default=60_000, ge=1000)
+
+
+class DailyDigest(BaseModel):
+    """
+    Alerts to a mail address are collected and sent as one mail a day, at this hour of the heartbeat's zone.
+
+    What the model marks as urgent is sent at once. ``enabled: false`` sends every alert at once.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    enabled: bool = True
+    at: str = "08:00"
+
+    @field_validator("at", mode="before")
+    @classmethod
+    def _quoted(cls, value: Any) -> Any:
+        return _not_a_number(value)
+
+    @field_validator("at")
+    @classmethod
+    def _time(cls, value: str) -> str:
+        return _start_of(value)
+
+    @property
+    def minute(self) -> int:
+        """The minute of the local day."""
+        return _minute(self.at)
+
+
 class HeartbeatConfig(BaseModel):
-    """When the bot looks around by itself, and which pool of models it uses for that."""
+    """
+    When the bot looks around by itself, what it may cost, and whom it tells.
+
+    ``target``: where alerts go: ``matrix:@you:server``, ``matrix:!room:server`` (with you alone in it) or
+    ``email:you@domain``; empty: the conversation in which you have last written directly. ``watch``: what
+    decides without a model, see `channels.heartbeat.watch.Watch`; with a list, a model is asked only if one
+    of it calls. ``repeat_after_hours``: the same alert is not sent again before that; 0 sends it each time.
+    ``dead_man_intervals``: after so many intervals without a check-in you are told once; 0 switches it off.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -29,22 +76,22 @@ class HeartbeatConfig(BaseModel):
     timezone: str = "local"
     pool: str = ""
     """Empty: the default pool."""
+    target: str = ""
+    watch: tuple[Watch, ...] = Field(default=(), strict=False, max_length=50)
+    repeat_after_hours: float = Field(default=24.0, ge=0, le=24 * 366, allow_inf_nan=False)
+    digest: DailyDigest = DailyDigest()
+    limits: TickLimits = TickLimits()
+    dead_man_intervals: int = Field(default=48, ge=0, le=100_000)
 
     @field_validator("active_hours_start", "active_hours_end", mode="before")
     @classmethod
     def _quoted(cls, value: Any) -> Any:
-        """YAML reads 22:00 without quotes as the number 1320."""
-        if isinstance(value, int) and not isinstance(value, bool):
-            message = 'must be in quotes, such as "22:00"; without them YAML reads a number'
-            raise ValueError(message)  # noqa: TRY004 - pydantic makes an error of the file of this one only
-        return value
+        return _not_a_number(value)
 
     @field_validator("active_hours_start")
     @classmethod
     def _starts(cls, value: str) -> str:
-        if _TIME.fullmatch(value) is None:
-            raise ValueError(f'must be a time from "00:00" to "23:59", not {value!r}')
-        return value
+        return _start_of(value)
 
     @field_validator("active_hours_end")
     @classmethod
@@ -57,6 +104,13 @@ class HeartbeatConfig(BaseModel):
     @classmethod
     def _known_zone(cls, value: str) -> str:
         _zone(value)
+        return value
+
+    @field_validator("target")
+    @classmethod
+    def _place(cls, value: str) -> str:
+        if value:
+            split_target(value)
         return value
 
     @property
@@ -75,6 +129,42 @@ class HeartbeatConfig(BaseModel):
             end_minute=_minute(self.active_hours_end),
             zone=_zone(self.timezone),
         )
+
+
+def split_target(text: str) -> tuple[str, str]:
+    """
+    The channel and the place on it that a target names.
+
+    Raises:
+        ValueError: It is no target.
+    """
+    channel, colon, place = text.partition(":")
+    known = {"matrix": ("@", "!")}.get(channel)
+    sound = bool(channel and colon and place) and not any(char.isspace() for char in text)
+    if known is not None:
+        # Ids of rooms of version 12 and later name no server.
+        sound = sound and place.startswith(known) and (":" in place or place.startswith("!"))
+    elif channel == "email":
+        sound = sound and "@" in place[1:-1]
+    if not sound:
+        raise ValueError(
+            f"{text!r} is no target; write matrix:@you:server, matrix:!room:server or email:you@domain"
+        )
+    return channel, place
+
+
+def _not_a_number(value: Any) -> Any:
+    """YAML reads 22:00 without quotes as the number 1320."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        message = 'must be in quotes, such as "22:00"; without them YAML reads a number'
+        raise ValueError(message)  # noqa: TRY004 - pydantic makes an error of the file of this one only
+    return value
+
+
+def _start_of(value: str) -> str:
+    if _TIME.fullmatch(value) is None:
+        raise ValueError(f'must be a time from "00:00" to "23:59", not {value!r}')
+    return value
 
 
 def _minute(value: str) -> int:

@@ -25,6 +25,7 @@ __all__ = ["Schedule", "parse_instant", "tick_name"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 MINUTES_PER_DAY = 24 * 60
+_LOOKED_AT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,15 @@ class Schedule:
         if last - now > self.interval:
             last = newest - self.interval
         return newest if newest > last and self.is_open(now) else None
+
+    def open_between(self, since: datetime, until: datetime, *, at_most: int) -> int:
+        """How many ticks after ``since`` up to ``until`` stand in active hours, counted up to ``at_most``."""
+        count, looked_at, instant = 0, 0, self.newest(until)
+        while instant > since and count < at_most and looked_at < _LOOKED_AT:
+            count += self.is_open(instant)
+            looked_at += 1
+            instant -= self.interval
+        return count
 
 
 def tick_name(instant: datetime) -> str:

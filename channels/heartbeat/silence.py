@@ -1,20 +1,144 @@
-"""When the answer to a check-in means "nothing to say". Pure."""
+"""
+Whether the answer to a check-in is worth anybody's attention, and what of it. Pure.
+
+`HEARTBEAT_OK` alone, first or last with few words beside it, is silence; in the middle of a sentence it is
+talked about, not said, and that is an alert. Models leak what they think (``<think>…``, "Let me check the
+list…") and like to report that there is nothing to report; neither is delivered. In doubt something is
+delivered: a needless line costs a glance, a swallowed alert costs trust. So chatter is only what consists of
+nothing but sentences that are known to say nothing, and thinking that says it found something is kept.
+"""
 
 from __future__ import annotations
 
-__all__ = ["SILENCE", "is_silence"]
+import hashlib
+import re
+from dataclasses import dataclass
+
+__all__ = ["SILENCE", "URGENT", "Verdict", "fingerprint", "is_silence", "judge"]
 
 SILENCE = "HEARTBEAT_OK"
+URGENT = "URGENT:"
 _WORDS_LEFT = 8
+_LONGEST = 6000
+_CUT_NOTE = "\n\n[The rest of this alert was left out: it had {chars} characters.]"
+
+_TAGS = "think|thinking|thought|thoughts|reasoning|reflection|analysis|scratchpad"
+_OPENS = re.compile(rf"<({_TAGS})\b[^<>]{{0,200}}>", re.IGNORECASE)
+_CLOSES = re.compile(rf"</(?:{_TAGS})\s{{0,10}}>", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=[.!?…:])\s+|\n+")
+_MARKS = " \t\n-*#>•_`"
+
+_INTERJECTION = re.compile(
+    r"(?:ok(?:ay)?|alright|hmm+|well|right|so|sure|done|good|great)[.!…,]*", re.IGNORECASE
+)
+_MUSING = re.compile(
+    r"""(?:(?:ok(?:ay)?|alright|hmm|well|right|first|now|so|sure)\b[,.!:]?\s+)*
+    (?:let\ me|let's|let\ us|going\ to|time\ to
+      |i(?:'ll|\ will|\ need\ to|\ should|\ am\ going\ to|'m\ going\ to|\ have\ to)(?:\ now|\ first)?)\s+
+    (?:quickly\s+|briefly\s+|just\s+|also\s+)?
+    (?:check|look|see|review|go\ through|go\ over|scan|read|think|verify|inspect|examine|consider|start
+      |take\ a)\b
+    [^.!?…:\n]*[.!?…:]*""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_SUBJECT = r"""(?:everything|all|all\ items|all\ tasks|all\ systems|all\ checks|the\ checklist|your\ checklist
+    |things|it\ all|all\ of\ it|the\ list)"""
+_WELL = r"""(?:(?:is|are|looks?|seems?|appears?)\s+(?:to\ be\s+)?)?(?:all\s+|still\s+)?
+    (?:clear|good|fine|ok(?:ay)?|well|quiet|normal|green|up\ to\ date|in\ order|as\ expected|stable|calm)"""
+_TAIL = r"""(?:\s+(?:here|now|so\ far|today|this\ time|for\ now|at\ the\ moment|right\ now|at\ this\ time
+    |with\ it|everywhere))*"""
+_NEED = r"(?:your\s+)?(?:attention|action|input|response)"
+_NONE = r"(?:nothing|no\ (?:news|updates?|alerts?|issues?|problems?|changes?))"
+_CHATTER = re.compile(
+    rf"""(?:(?:good|great)\ news[,:]\s+)?(?:
+    all\ (?:is\ )?(?:clear|good|quiet|well|fine|ok(?:ay)?){_TAIL}
+    |{_SUBJECT}\s+{_WELL}{_TAIL}
+    |(?:there(?:'s|\ is|\ are|\ was|\ were)\s+|i\ (?:have|see|found)\s+)?{_NONE}(?:,\ {_NONE})*
+      (?:\s+(?:new|urgent|important|special|notable|to\ report|to\ do|to\ flag|is\ due|due|found|pending
+        |requires|needs|that\ (?:requires|needs?)|requiring|needing|of\ note|{_NEED}|to\ mention|to\ share
+        |to\ add|has\ changed|changed))*{_TAIL}
+    |no\ (?:further\ |immediate\ |urgent\ )?{_NEED}(?:\ is)?\ (?:needed|required|necessary){_TAIL}
+    |nothing\ (?:\w+\ )?(?:needs|requires)\ {_NEED}{_TAIL}
+    |(?:i\ )?(?:checked|reviewed|went\ through)(?:\ through)?\ (?:everything|the\ checklist|your\ checklist
+      |all\ items|the\ list)(?:,?\ and\ {_SUBJECT}\s+{_WELL})?{_TAIL}
+    |(?:have|enjoy)\ (?:a|the|your)\ (?:nice|good|great|lovely)?\s*
+      (?:day|evening|night|weekend|morning|afternoon)
+    )[.!…]*""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    What is to be done with an answer.
+
+    Args:
+        text: What is delivered; empty for silence.
+        urgent: It was marked by a leading ``URGENT:`` (the mark is taken off).
+        reason: Why there is silence, a short constant.
+    """
+
+    text: str = ""
+    urgent: bool = False
+    reason: str = ""
+
+
+def judge(answer: str) -> Verdict:
+    """What of the answer to a check-in is delivered."""
+    spoken = _without_thoughts(answer)
+    said = _without_musing(spoken)
+    if not said:
+        return Verdict(reason="only reasoning" if answer.strip() else "empty")
+    if _says_silence(spoken) or _says_silence(said):
+        return Verdict(reason="nothing to say")
+    if _is_chatter(said):
+        return Verdict(reason="all clear")
+    bare = said.lstrip("*_ ")
+    urgent = bare.upper().startswith(URGENT)
+    if urgent:
+        said = bare[len(URGENT) :].lstrip("*_ \n")
+        if not said:
+            return Verdict(reason="empty")
+    if len(said) > _LONGEST:
+        said = said[:_LONGEST].rstrip() + _CUT_NOTE.format(chars=len(said))
+    return Verdict(said, urgent=urgent)
 
 
 def is_silence(text: str) -> bool:
-    """
-    Whether an answer is not to be delivered: empty, or the token alone, first or last with few words left.
+    """Whether an answer is not to be delivered."""
+    return not judge(text).text
 
-    In the middle of a sentence the token is talked about, not said: that is an alert.
+
+def fingerprint(text: str) -> str:
     """
-    stripped = text.strip().strip("*_`.!")
+    What two alerts have in common that say the same: a short hash.
+
+    Letters' case, spaces and marks of Markdown do not count; numbers do, so what grows is another alert.
+    """
+    words = re.findall(r"[^\W_]+(?:[.,:%/-][^\W_]+)*", text.casefold())
+    return hashlib.sha256(" ".join(words).encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def _without_thoughts(text: str) -> str:
+    """Without tagged thoughts, closed or not, and without what stands before a tag that is only closed."""
+    kept: list[str] = []
+    position = 0
+    while (opened := _OPENS.search(text, position)) is not None:
+        kept.append(text[position : opened.start()])
+        closed = _CLOSES.search(text, opened.end())
+        if closed is None:
+            position = len(text)
+            break
+        position = closed.end()
+    kept.append(text[position:])
+    spoken = "".join(kept)
+    closings = [found.end() for found in _CLOSES.finditer(spoken)]
+    return spoken[closings[-1] if closings else 0 :].strip()
+
+
+def _says_silence(text: str) -> bool:
+    stripped = text.strip().strip("*_`.!\"' \n")
     if not stripped:
         return True
     if stripped.startswith(SILENCE):
@@ -23,4 +147,25 @@ def is_silence(text: str) -> bool:
         rest = stripped[: -len(SILENCE)]
     else:
         return False
-    return len(rest.split()) <= _WORDS_LEFT
+    rest = _without_musing(rest.strip("*_`\"' \n"))
+    return len(rest.split()) <= _WORDS_LEFT or _is_chatter(rest)
+
+
+def _without_musing(text: str) -> str:
+    """Without sentences at the beginning that only announce what the model is about to do."""
+    while text:
+        found = _SENTENCE_END.search(text)
+        sentence, rest = (text, "") if found is None else (text[: found.start()], text[found.end() :])
+        bare = sentence.strip(_MARKS)
+        if bare and not _MUSING.fullmatch(bare) and not (rest and _INTERJECTION.fullmatch(bare)):
+            return text.strip()
+        text = rest
+    return ""
+
+
+def _is_chatter(text: str) -> bool:
+    if len(text) > 600:
+        return False
+    sentences = [part.strip(_MARKS) for part in _SENTENCE_END.split(text)]
+    told = [sentence for sentence in sentences if any(char.isalnum() for char in sentence)]
+    return all(_CHATTER.fullmatch(s) or _MUSING.fullmatch(s) or _INTERJECTION.fullmatch(s) for s in told)

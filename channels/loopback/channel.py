@@ -39,6 +39,7 @@ class LoopbackChannel:
         account: The bot's own name there; what comes from it is an echo and is not handed over.
         timeout_s: How long the server may take for a delivery.
         batch: How many messages are fetched at once.
+        letters: Whether it shall look like mail.
         point: Called at each named moment, for tests that strike there: ``fetched`` (not yet accepted),
             ``accepted`` (not yet acknowledged), ``acknowledged``; ``sending`` (nothing said yet),
             ``uncertain`` (recorded, not yet sent), ``taken`` (the server has it, nobody knows).
@@ -54,16 +55,25 @@ class LoopbackChannel:
         account: str = "bot",
         timeout_s: float = 30.0,
         batch: int = 100,
+        letters: bool = False,
         point: Callable[[str], None] = _pass,
     ) -> None:
         self.name = name
         self.account = account
-        self.capabilities = Capabilities(redelivery=server.redelivery, previews=True, typing=True)
+        self.capabilities = Capabilities(
+            redelivery=server.redelivery,
+            previews=not letters,
+            typing=not letters,
+            letters=letters,
+            attachments=True,
+        )
         self._server = server
         self._timeout_s = timeout_s
         self._batch = batch
         self._point = point
         self._link: Link | None = None
+        self.away = False
+        """Whether nobody can be found unasked."""
 
     async def run(self, inbox: Inbox) -> None:
         """Receive until cancelled; see `Channel.run`."""
@@ -142,6 +152,17 @@ class LoopbackChannel:
         """Ask the server for a message by its key; see `Channel.probe`."""
         provider_id = await self._server.find(self._connected(), message.id)
         return Receipt(provider_id) if provider_id is not None else None
+
+    async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
+        """The conversation with a person alone; with letters one for each topic."""
+        if self.away:
+            raise ChannelUnavailable("the loopback server is not asked, as wanted")
+        return SessionKey(self.name, f"dm-{person}", (topic or None) if self.capabilities.letters else None)
+
+    async def alone_with(self, session: SessionKey, person: str) -> bool:
+        """Whether the server says so."""
+        place = session.conversation
+        return place == f"dm-{person}" and place not in self._server.groups
 
     async def typing(self, session: SessionKey, *, on: bool) -> None:
         """Show or hide that work goes on."""

@@ -8,54 +8,54 @@ therefore still be delivered. nio is imported in a worker thread, at the first r
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
-import structlog
 
-from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
+from agent_core.messages import OutboundMessage, SessionKey
+from channels.attachments import AttachmentStore
 from channels.base import (
     Capabilities,
-    ChannelMisconfigured,
     ChannelUnavailable,
     Clock,
+    DeliveryFailed,
     Inbox,
     LinkState,
     Receipt,
     Redelivery,
+    Stage,
 )
+from channels.matrix.care import MatrixCare
 from channels.matrix.config import MatrixConfig
-from channels.matrix.crypto import Crypto, pickle_key
+from channels.matrix.conversation import Conversation
+from channels.matrix.crypto import Crypto
+from channels.matrix.directs import DIRECTS, Directs
 from channels.matrix.hints import Hints
-from channels.matrix.inbound import Me
 from channels.matrix.invites import Invites
-from channels.matrix.lean import load_nio
+from channels.matrix.opening import Connect, Machines, connect_by_nio, introduce, nio_machines, open_crypto
+from channels.matrix.outbound import in_room, is_first_part, notice
+from channels.matrix.quoting import in_clear
+from channels.matrix.reactions import Marks
 from channels.matrix.reading import Reading
-from channels.matrix.rooms import JsonObject, Rooms, text_of
+from channels.matrix.rooms import JsonObject, Rooms
+from channels.matrix.rules import find_alias
 from channels.matrix.sending import Sending
 from channels.matrix.session import Login
+from channels.matrix.streaming import Shown
 from channels.matrix.sync import OPEN_INVITES, Receiver
 from channels.matrix.verification import SendInRoom, Verifications
-from channels.matrix.wire import CLIENT, Homeserver, LinkBroken, part
-
-if TYPE_CHECKING:
-    from channels.matrix.private_olm import Machine
+from channels.matrix.wire import Homeserver, LinkBroken
 
 __all__ = ["MatrixChannel"]
 
 MAX_TEXT_BYTES = 16_000
 """An event holds 65,536 bytes; the text is in it twice, and its HTML can be much longer."""
 
-_PROFILE_LIMIT_S = 5.0
 _CLOSE_LIMIT_S = 5.0
-_log = structlog.get_logger(__name__)
-Connect = Callable[[MatrixConfig], Awaitable[Homeserver]]
-Machines = Callable[[Path, str, str], Callable[[str], "Machine"]]
 
 
 class MatrixChannel:
@@ -71,6 +71,7 @@ class MatrixChannel:
         connect: Makes the connection; by default one through nio.
         machines: Opens what holds the keys, given folder, user and the key of the stores; by default nio's.
             With a ``connect`` of one's own there is none unless it is given, and no encryption.
+        attachments: Where the files of messages are; without it they are only named.
     """
 
     def __init__(
@@ -83,55 +84,80 @@ class MatrixChannel:
         may_invite: Callable[[str], bool] | None = None,
         connect: Connect | None = None,
         machines: Machines | None = None,
+        attachments: AttachmentStore | None = None,
     ) -> None:
         self.name = name
         self.account = config.user_id
         self.capabilities = Capabilities(
-            redelivery=Redelivery.SAME_KEY, typing=config.display.typing, max_text_bytes=MAX_TEXT_BYTES
+            redelivery=Redelivery.SAME_KEY,
+            typing=config.display.typing,
+            previews=config.streaming.enabled,
+            stages=config.streaming.enabled or config.acknowledge == "reactions",
+            max_text_bytes=MAX_TEXT_BYTES,
+            attachments=attachments is not None,
         )
         self._config = config
         self._state_dir = state_dir
         self._clock = clock
         self._may_invite = may_invite or config.allows
-        self._connect = connect or _connect_by_nio
-        self._machines = machines or (_nio_machines if connect is None else None)
+        self._attachments = attachments
+        self._connect = connect or connect_by_nio
+        self._machines = machines or (nio_machines if connect is None else None)
         self._homeserver: Homeserver | None = None
         self._hints: Hints | None = None
         self._sending: Sending | None = None
+        self._conversation: Conversation | None = None
+        self._marks: Marks | None = None
+        self._directs: Directs | None = None
+        self._shown = Shown(name, config.user_id, config.streaming, clock)
         self._crypto: Crypto | None = None
         self._login: Login | None = None
+        self._rooms: Rooms | None = None
+        self.care: MatrixCare | None = None
+        """What an operator can ask about encryption, once there is a connection."""
 
     async def run(self, inbox: Inbox) -> None:
         """Receive until cancelled; see `Channel.run`."""
         inbox.report(LinkState.CONNECTING)
-        if self._homeserver is None:
-            self._homeserver = await self._connect(self._config)
-        homeserver = self._homeserver
-        if self._login is None:
-            self._login = Login(self._config, homeserver, self._state_dir, self._clock)
-        login = self._login
+        homeserver, login = await self._connected()
         await login.enter()
         inbox.report(LinkState.CATCHING_UP)
-        rooms = Rooms(self.account)
+        rooms = self._rooms = Rooms(self.account)
         hints = Hints(homeserver, self.account)
         invites = Invites(homeserver, rooms, self._clock, user_id=self.account, may_invite=self._may_invite)
-        crypto = self._crypto = self._crypto or self._open_crypto(homeserver, login)
+        crypto = self._crypto
 
         async def send_in_room(room_id: str, kind: str, content: JsonObject) -> None:
             await sending.send_event(room_id, kind, content)
 
         reading = self._open_reading(homeserver, login, crypto, send_in_room)
+        me = await introduce(self._config, self.name, homeserver)
+        conversation = self._conversation = Conversation(
+            homeserver,
+            inbox,
+            me=me,
+            rooms=rooms,
+            config=self._config,
+            clock=self._clock,
+            allows=self._may_invite,
+            uncover=reading.peek if reading is not None else in_clear,
+        )
+        if reading is not None:
+            reading.is_heard = conversation.is_heard
         receiver = Receiver(
             homeserver,
             login,
-            me=await self._introduce(homeserver),
+            me=me,
+            conversation=conversation,
             rooms=rooms,
             invites=invites,
             hints=hints,
             inbox=inbox,
             clock=self._clock,
-            on_up=lambda: self._come_up(sending, hints),
+            on_up=lambda: self._come_up(sending, hints, directs),
             reading=reading,
+            may_invite=self._may_invite,
+            attachments=self._attachments,
             read_receipts=self._config.display.read_receipts,
         )
         sending = Sending(
@@ -142,20 +168,35 @@ class MatrixChannel:
             is_current=lambda: receiver.is_current,
             now=self._clock.now,
             crypto=crypto,
+            attachments=self._attachments,
         )
 
         async def save(positions: Mapping[str, str]) -> None:
             await inbox.accept([], positions)
 
+        directs = Directs(
+            homeserver,
+            rooms,
+            save,
+            user_id=self.account,
+            encrypted=self._config.encrypt_new_rooms and crypto is not None,
+        )
+        directs.load(await inbox.position(DIRECTS))
+
         async def save_invites(text: str) -> None:
             await save({OPEN_INVITES: text})
 
         async def tell(room_id: str, text: str, once: str) -> None:
-            await sending.deliver(self._notice(room_id, text, once), uncertain=anyio.lowlevel.checkpoint)
+            session = SessionKey(self.name, room_id)
+            message = notice(session, self.account, text, name=once, now=self._clock.now())
+            await sending.deliver(message, uncertain=anyio.lowlevel.checkpoint)
 
         failed: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(hints.run)
+            if self._marks is not None:
+                group.start_soon(self._marks.run)
+            group.start_soon(self._shown.run, sending)
             group.start_soon(invites.run, save_invites)
             if reading is not None:
                 group.start_soon(reading.run, tell, save)
@@ -165,7 +206,7 @@ class MatrixChannel:
                 # Kept outside of the group: it must not arrive wrapped in one.
                 failed = error
             group.cancel_scope.cancel()
-        self._hints = None
+        self._hints = self._directs = None
         if failed is not None:
             raise failed
 
@@ -173,7 +214,17 @@ class MatrixChannel:
         """Send one message; see `Channel.deliver`."""
         if self._sending is None:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
-        return await self._sending.deliver(message, uncertain=uncertain)
+        message = await self._resolved(message)
+        sending, placed = self._sending, in_room(message, self._room_of(message.session))
+        answers = is_first_part(placed)
+        previewed = await self._shown.settled(placed.context, sending) if answers else None
+        with nullcontext() if self._hints is None else self._hints.making_way():
+            receipt = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)
+        if answers:
+            self._shown.done(placed.context)
+        if self._conversation is not None:
+            self._conversation.answered(placed.session.conversation, placed.context)
+        return receipt
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
         """Never needed: a homeserver recognises a repetition by its transaction id."""
@@ -182,10 +233,37 @@ class MatrixChannel:
     async def typing(self, session: SessionKey, *, on: bool) -> None:
         """Show or hide that something is being written; returns at once."""
         if self._hints is not None and self._config.display.typing:
-            self._hints.typing(session.conversation, on=on)
+            self._hints.typing(self._room_of(session), on=on, who=str(session))
 
     async def preview(self, session: SessionKey, text: str) -> None:
-        """Unfinished answers are not shown."""
+        """Show the unfinished answer, when its turn comes; returns at once."""
+        if self._config.streaming.enabled:
+            self._shown.wants(session, text)
+
+    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: Stage) -> None:
+        """Show how far a message is; returns at once. See `channels.base.Staging`."""
+        room_id = str(context.get("room") or self._room_of(session))
+        if self._config.streaming.enabled:
+            if stage is Stage.RECEIVED:
+                self._shown.began(session, room_id, context)
+            else:
+                self._shown.ended(context, stage)
+        gone = self._conversation is not None and self._conversation.is_gone(room_id, context.get("event_id"))
+        if self._marks is not None and self._config.acknowledge == "reactions" and not gone:
+            self._marks.mark(room_id, context, stage)
+
+    async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
+        """The conversation with somebody; see `channels.base.Reaching`."""
+        if self._directs is None or self._rooms is None:
+            raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
+        room_id = await self._directs.room_with(person)
+        return SessionKey(self.name, self._rooms.conversation_of(room_id))
+
+    async def alone_with(self, session: SessionKey, person: str) -> bool:
+        """Whether nobody else can read along; see `channels.base.Reaching`."""
+        if self._directs is None:
+            raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
+        return await self._directs.alone_with(self._room_of(session), person)
 
     async def aclose(self) -> None:
         """Close the connection; what is still being sent ends as uncertain."""
@@ -198,20 +276,48 @@ class MatrixChannel:
             with anyio.move_on_after(_CLOSE_LIMIT_S, shield=True):
                 await homeserver.aclose()
 
-    def _come_up(self, sending: Sending, hints: Hints) -> None:
-        self._sending, self._hints = sending, hints
-
-    def _open_crypto(self, homeserver: Homeserver, login: Login) -> Crypto | None:
-        if self._machines is None:
-            return None
+    async def _resolved(self, message: OutboundMessage) -> OutboundMessage:
+        """The message for the room that a person or an alias stands for."""
+        name = message.session.conversation
+        if name.startswith("@"):
+            session = await self.direct_session(name)
+            context = {**message.context, "sender": name, "direct": True}
+            return message.model_copy(update={"session": session, "context": context})
+        if not name.startswith("#") or self._homeserver is None:
+            return message
         try:
-            key = pickle_key(self._state_dir)
-        except OSError as error:
-            raise ChannelUnavailable(
-                f"the key of the crypto store cannot be read or made: {error}"
-            ) from error
-        opened = self._machines(self._state_dir, self.account, key)
-        return Crypto(homeserver, login, self._state_dir, opened, self._clock)
+            room_id = await find_alias(self._homeserver, name)
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        if room_id is None:
+            raise DeliveryFailed(f"there is no room {name}")
+        return message.model_copy(update={"session": SessionKey(self.name, room_id)})
+
+    def _room_of(self, session: SessionKey) -> str:
+        """Where a session goes on, if its room was replaced by another."""
+        return session.conversation if self._rooms is None else self._rooms.room_of(session.conversation)
+
+    def _come_up(self, sending: Sending, hints: Hints, directs: Directs) -> None:
+        self._sending, self._hints, self._directs = sending, hints, directs
+
+    async def _connected(self) -> tuple[Homeserver, Login]:
+        """What outlives a run: the connection, the login and the keys."""
+        if self._homeserver is None:
+            self._homeserver = await self._connect(self._config)
+        if self._login is None:
+            self._login = Login(self._config, self._homeserver, self._state_dir, self._clock)
+        if self._marks is None:
+            self._marks = Marks(self._homeserver)
+        if self._crypto is None and self._machines is not None:
+            self._crypto = open_crypto(
+                self._config,
+                self._homeserver,
+                self._login,
+                folder=self._state_dir,
+                machines=self._machines,
+                clock=self._clock,
+            )
+        return self._homeserver, self._login
 
     def _open_reading(
         self, homeserver: Homeserver, login: Login, crypto: Crypto | None, send_in_room: SendInRoom
@@ -225,6 +331,7 @@ class MatrixChannel:
             allows=self._may_invite,
             send_in_room=send_in_room,
         )
+        self.care = MatrixCare(self.account, crypto, verifications, self._may_invite)
         return Reading(
             homeserver,
             login,
@@ -234,52 +341,3 @@ class MatrixChannel:
             user_id=self.account,
             allows=self._may_invite,
         )
-
-    def _notice(self, room_id: str, text: str, once: str) -> OutboundMessage:
-        return OutboundMessage(
-            id=once,
-            channel=self.name,
-            account=self.account,
-            session=SessionKey(self.name, room_id),
-            kind=OutboundKind.NOTICE,
-            text=text,
-            created_at=self._clock.now(),
-        )
-
-    async def _introduce(self, homeserver: Homeserver) -> Me:
-        """Learn the name that people may call us by; without it their mentions still count."""
-        name = ""
-        path = f"{CLIENT}/profile/{part(self.account)}/displayname"
-        try:
-            answer = await homeserver.request("GET", path, timeout_s=_PROFILE_LIMIT_S)
-            name = text_of(answer.body, "displayname") if answer.good else ""
-        except LinkBroken as error:
-            _log.info("matrix.name_unknown", error=str(error))
-        return Me(
-            channel=self.name,
-            user_id=self.account,
-            display_name=name,
-            group_policy=self._config.group_policy,
-            group_allow_from=self._config.group_allow_from,
-            mention_by_name=self._config.mention_by_name,
-        )
-
-
-def _nio_machines(folder: Path, user_id: str, key: str) -> Callable[[str], Machine]:
-    from channels.matrix.private_olm import opener  # noqa: PLC0415 - after `load_nio`
-
-    return opener(folder, user_id, key)
-
-
-async def _connect_by_nio(config: MatrixConfig) -> Homeserver:
-    def connect() -> Homeserver:
-        # nio takes half a second to import, which must not stop everything else.
-        load_nio()
-        from channels.matrix.private import NioHomeserver  # noqa: PLC0415 - after `load_nio`
-
-        return NioHomeserver(config.homeserver, config.user_id, tls_ca_file=config.tls_ca_file)
-
-    try:
-        return await anyio.to_thread.run_sync(connect)
-    except (OSError, ssl.SSLError) as error:
-        raise ChannelMisconfigured(f"tls_ca_file {config.tls_ca_file} cannot be used: {error}") from error

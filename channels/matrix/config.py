@@ -8,15 +8,40 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
-__all__ = ["DisplayConfig", "MatrixConfig"]
+__all__ = [
+    "DisplayConfig",
+    "GroupTalkConfig",
+    "MatrixConfig",
+    "RoomRule",
+    "StreamingConfig",
+    "names_person",
+]
 
 _USER_ID = re.compile(r"@[!-9;-~]+:[A-Za-z0-9.\-\[\]:]+")
 _ROOM_ID = re.compile(r"![!-~]+")
+_ALIAS = re.compile(r"#[^\s:]+:[A-Za-z0-9.\-\[\]:]+")
+
+
+def _off(value: Any) -> Any:
+    """YAML reads a bare ``off`` as false."""
+    return "off" if value is False else value
+
+
+Threads = Annotated[Literal["off", "follow", "always"], BeforeValidator(_off)]
+Policy = Literal["mention", "open", "allowlist"]
 
 
 class _Strict(BaseModel):
@@ -36,6 +61,54 @@ class DisplayConfig(_Strict):
     """Mark messages as read once they are safely stored."""
 
 
+class StreamingConfig(_Strict):
+    """Showing an answer while it is being written, as one message that is edited."""
+
+    enabled: bool = False
+    max_edits: int = Field(default=8, ge=1, le=60)
+    """At most so many edits per answer before the final one. Homeservers count each like a message."""
+    min_interval_s: float = Field(default=1.0, ge=0.2, le=60.0)
+    """Not more often than this; doubled whenever the homeserver asks for a pause."""
+
+
+class GroupTalkConfig(_Strict):
+    """
+    What is said in rooms without being meant for the bot, as context for the next question there.
+
+    It is kept in memory only, and forgotten once a question has taken it along.
+    """
+
+    messages: int = Field(default=20, ge=0, le=200)
+    """The newest so many since the last question; 0: nothing is kept."""
+    chars: int = Field(default=4000, ge=200, le=50_000)
+    people: Literal["allowed", "everyone"] = "allowed"
+    """Whose words: of those who may talk to the bot, or of everybody in the room."""
+
+
+class RoomRule(_Strict):
+    """What is different in one room; what is not given is as everywhere."""
+
+    policy: Annotated[Literal["mention", "open", "allowlist", "off"] | None, BeforeValidator(_off)] = None
+    """
+    What is meant for the bot there: mentions; everything; everything that the people in this rule's
+    ``allow_from`` say; nothing at all.
+    """
+    threads: Threads | None = None
+    allow_from: tuple[str, ...] | None = None
+    """Who may talk to the bot there, instead of the channel's ``allow_from``. The owner always may."""
+
+    @field_validator("allow_from")
+    @classmethod
+    def _are_people(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if value is None else _people(value)
+
+    @model_validator(mode="after")
+    def _allows_somebody(self) -> Self:
+        if self.policy == "allowlist" and not self.allow_from:
+            raise ValueError("policy: allowlist in a room needs an allow_from that says whose words count")
+        return self
+
+
 class MatrixConfig(_Strict):
     """One entry under ``channels:`` for a Matrix account."""
 
@@ -51,12 +124,34 @@ class MatrixConfig(_Strict):
     """Certificates of one's own authority, believed besides those of the system."""
     allow_from: tuple[str, ...] = ()
     """Who may talk to the bot and invite it: Matrix ids, ``@*:server`` or ``*``. Nobody by default."""
-    group_policy: Literal["mention", "open", "allowlist"] = "mention"
+    group_policy: Policy = "mention"
     """In rooms with several people, what is meant for the bot: mentions, everything, or the rooms listed."""
     group_allow_from: tuple[str, ...] = ()
     """For ``group_policy: allowlist``: ids of the rooms in which everything is meant for the bot."""
     mention_by_name: bool = True
     """Whether the bot's display name in a text counts as a mention, besides real ones."""
+    mention_by_reply: bool = True
+    """Whether an answer to one of the bot's own messages is meant for it, mentioned or not."""
+    rooms: dict[str, RoomRule] = Field(default_factory=dict)
+    """Rules for single rooms, by id (``!…``) or alias (``#name:server``)."""
+    ignore_senders: tuple[str, ...] = ()
+    """Bots and bridges that are never answered: Matrix ids with ``*`` for any text, such as ``@_irc_*:*``."""
+    threads: Threads = "follow"
+    """
+    ``off``: one conversation per room; what is asked in a thread is answered there. ``follow``: each thread
+    that people open is a conversation of its own. ``always``: also, each new question in a room with several
+    people opens a thread.
+    """
+    group_talk: GroupTalkConfig = GroupTalkConfig()
+    acknowledge: Annotated[Literal["off", "reactions"], BeforeValidator(_off)] = "off"
+    """Mark questions with a reaction: being worked on, done, failed."""
+    streaming: StreamingConfig = StreamingConfig()
+    approval: Literal["none", "strangers", "all"] = "none"
+    """Whose answers the owner sees and approves before they leave: nobody's, those to others, all."""
+    encrypt_new_rooms: bool = True
+    """Whether conversations that the bot begins by itself are encrypted."""
+    devices: Literal["all", "signed"] = "all"
+    """Which devices are trusted in encrypted rooms: all of a person's, or those that they have signed."""
     queue: Literal["merge", "each"] = "merge"
     display: DisplayConfig = DisplayConfig()
 
@@ -84,14 +179,26 @@ class MatrixConfig(_Strict):
     @field_validator("allow_from")
     @classmethod
     def _are_people(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _people(value)
+
+    @field_validator("rooms")
+    @classmethod
+    def _name_rooms(cls, value: dict[str, RoomRule]) -> dict[str, RoomRule]:
+        for name in value:
+            if not _ROOM_ID.fullmatch(name) and not _ALIAS.fullmatch(name):
+                raise ValueError(
+                    f'{name!r} is neither the id of a room ("!…", under "Advanced" in its settings) nor an '
+                    'alias ("#name:server"); in YAML it has to stand in quotes'
+                )
+        return value
+
+    @field_validator("ignore_senders")
+    @classmethod
+    def _are_patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         entries = tuple(entry.strip() for entry in value)
         for entry in entries:
-            plain = f"@x{entry[2:]}" if entry.startswith("@*:") else entry
-            if entry != "*" and ("*" in plain or not _USER_ID.fullmatch(plain)):
-                raise ValueError(
-                    f'{entry!r} is not a Matrix id ("@name:server"); "@*:server" means everybody there, '
-                    '"*" everybody'
-                )
+            if not entry.startswith("@") or ":" not in entry:
+                raise ValueError(f'{entry!r} is no pattern of Matrix ids, such as "@_irc_*:*"')
         return entries
 
     @field_validator("group_allow_from")
@@ -123,5 +230,22 @@ class MatrixConfig(_Strict):
 
     def allows(self, user_id: str) -> bool:
         """Whether ``allow_from`` names this user."""
-        server = user_id.partition(":")[2]
-        return any(entry in ("*", user_id, f"@*:{server}") for entry in self.allow_from)
+        return names_person(self.allow_from, user_id)
+
+
+def names_person(entries: tuple[str, ...], user_id: str) -> bool:
+    """Whether one of the entries of an ``allow_from`` means this user."""
+    server = user_id.partition(":")[2]
+    return any(entry in ("*", user_id, f"@*:{server}") for entry in entries)
+
+
+def _people(value: tuple[str, ...]) -> tuple[str, ...]:
+    entries = tuple(entry.strip() for entry in value)
+    for entry in entries:
+        plain = f"@x{entry[2:]}" if entry.startswith("@*:") else entry
+        if entry != "*" and ("*" in plain or not _USER_ID.fullmatch(plain)):
+            raise ValueError(
+                f'{entry!r} is not a Matrix id ("@name:server"); "@*:server" means everybody there, '
+                '"*" everybody'
+            )
+    return entries

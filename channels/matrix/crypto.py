@@ -24,10 +24,11 @@ import structlog
 
 from channels.base import ChannelError, ChannelUnavailable, Clock
 from channels.matrix.cross_signing import CrossSigning
+from channels.matrix.identities import Identities
 from channels.matrix.key_requests import KeyRequests, StoreIsOld, TokenRefused
-from channels.matrix.keys import Device
+from channels.matrix.keys import Device, NotReadable
 from channels.matrix.own_device import OwnDevice
-from channels.matrix.rooms import JsonObject, object_of
+from channels.matrix.rooms import JsonObject, object_of, text_of
 from channels.matrix.secret_file import write_secret
 from channels.matrix.session import Login, unreachable
 from channels.matrix.wire import Homeserver, LinkBroken
@@ -72,13 +73,23 @@ class Crypto:
         state_dir: Where the identity is kept.
         open_machine: Opens the machine of a device.
         clock: For pauses.
+        signed_only: Whether devices that their owners have not signed get no keys and are not read.
     """
 
     def __init__(
-        self, homeserver: Homeserver, login: Login, state_dir: Path, open_machine: Open, clock: Clock
+        self,
+        homeserver: Homeserver,
+        login: Login,
+        state_dir: Path,
+        open_machine: Open,
+        clock: Clock,
+        *,
+        signed_only: bool = False,
     ) -> None:
         self._homeserver = homeserver
         self._clock = clock
+        self.signed_only = signed_only
+        self.identities = Identities(state_dir, self._is_signature)
         self.signing = CrossSigning(homeserver, login, state_dir)
         self._requests = KeyRequests(homeserver)
         self._own = OwnDevice(homeserver, login, self._requests, self.signing, open_machine)
@@ -90,6 +101,7 @@ class Crypto:
         self._retry_at: dict[Device, float] = {}
         self._query_at: dict[str, float] = {}
         self._left: int | None = None
+        self._kept_up = ""
 
     # ── life ──
     def start(self, committed: str | None) -> None:
@@ -169,7 +181,9 @@ class Crypto:
         if isinstance(counts, Mapping):
             left = counts.get("signed_curve25519", 0)
             self._left = left if isinstance(left, int) else None
-        events = [event for event in _list(object_of(body, "to_device").get("events")) if _is_object(event)]
+        events = [
+            event for event in _list(object_of(body, "to_device").get("events")) if isinstance(event, Mapping)
+        ]
         try:
             return machine.receive(events)
         except OSError as error:
@@ -181,14 +195,29 @@ class Crypto:
         """An event in clear; raises `NoKey` or `NotReadable`."""
         if self._machine is None:
             raise ChannelUnavailable("encryption is not ready")
-        return self._machine.decrypt(room_id, event)
+        clear = self._machine.decrypt(room_id, event)
+        if self.signed_only:
+            sender, session_id = text_of(event, "sender"), text_of(object_of(event, "content"), "session_id")
+            if not self.identities.is_signed(sender, self._machine.device_of(sender, room_id, session_id)):
+                raise NotReadable("unsigned_device")
+        return clear
 
     def has_key(self, room_id: str, session_id: str) -> bool:
         """Whether a room key is there."""
         return self._machine is not None and self._machine.has_key(room_id, session_id)
 
-    async def maintain(self) -> None:
-        """After an answer was committed: upload one-time keys, begin broken sessions anew. Never raises."""
+    async def maintain(
+        self, *, rooms: Iterable[str] = (), waiting: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        """
+        After an answer was committed: upload one-time keys, begin broken sessions anew, throw old keys away.
+
+        Never raises.
+
+        Args:
+            rooms: The rooms that the bot is in.
+            waiting: Gives the room keys for which messages wait.
+        """
         machine = self._machine
         if machine is None:
             return
@@ -200,6 +229,11 @@ class Crypto:
                 bodies = machine.take_outgoing()
                 if bodies:
                     await self._requests.to_device("m.room.encrypted", bodies)
+            today = self._clock.now().date().isoformat()
+            if today != self._kept_up:
+                pruned = machine.upkeep(today, waiting=waiting(), rooms=rooms)
+                self._kept_up = today
+                _log.info("matrix.keys_pruned", pruned=pruned, left=len(machine.room_keys))
         except StoreIsOld:
             # The next `ready` finds the store behind what it should be.
             self._committed = f"{machine.generation + 1} {machine.device_id}"
@@ -239,13 +273,15 @@ class Crypto:
             # Before the request: who changes meanwhile is asked for again.
             self._known.update(users)
             try:
-                found = object_of(await self._requests.query(users), "device_keys")
+                answer = await self._requests.query(users)
+                found = object_of(answer, "device_keys")
             except BaseException:
                 self._known.difference_update(users)
                 raise
             for user_id in users:
                 if user_id in found:
                     machine.learn_devices(user_id, object_of(found, user_id))
+                    self.identities.learn(user_id, answer)
                     continue
                 # Their server did not answer ours; what is known of them has to do meanwhile.
                 self._known.discard(user_id)
@@ -256,13 +292,41 @@ class Crypto:
         """The Ed25519 key of a device, if it is known."""
         return self._machine.fingerprint(user_id, device_id) if self._machine is not None else None
 
+    def outdated(self, user_id: str) -> None:
+        """Somebody's devices are asked for anew with the next `learn_devices`."""
+        self._known.discard(user_id)
+        self._query_at.pop(user_id, None)
+
+    async def reset_device(self, why: str) -> str:
+        """
+        Go on as another device, signed by the same identity; returns its id.
+
+        Raises:
+            ChannelError: It cannot be done (now).
+            TokenRefused: The login is not valid any more.
+        """
+        machine = await self.ready()
+        async with self._lock:
+            if self._machine is machine:
+                self._machine = None
+                try:
+                    await self._own.replace(machine, why)
+                except LinkBroken as error:
+                    raise unreachable(error) from error
+        return (await self.ready()).device_id
+
     async def send_to_device(self, kind: str, user_id: str, device_id: str, content: JsonObject) -> None:
         """Send something to one device, in clear."""
         await self._requests.to_device(kind, {user_id: {device_id: content}})
 
+    def _is_signature(self, key: str, value: bytes, signature: str) -> bool:
+        return self._machine is not None and self._machine.is_signature(key, value, signature)
+
     async def _give_key(self, machine: Machine, room_id: str, users: list[str]) -> None:
         await self.learn_devices(users)
         devices = machine.devices_of(users)
+        if self.signed_only:
+            devices = {one for one in devices if self.identities.is_signed(one.user_id, one.device_id)}
         now = self._clock.monotonic()
         missing = [one for one in machine.strangers(devices) if self._retry_at.get(one, 0.0) <= now]
         if missing:
@@ -283,7 +347,3 @@ class Crypto:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, Mapping)

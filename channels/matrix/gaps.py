@@ -25,11 +25,29 @@ from channels.base import ChannelUnavailable
 from channels.matrix.rooms import JsonObject, object_of, text_of
 from channels.matrix.wire import CLIENT, Answer, Homeserver, part, problem
 
-__all__ = ["Page", "members_of", "own_membership", "pages_since", "since_invited", "was_just_joined"]
+__all__ = [
+    "Page",
+    "back_to",
+    "members_of",
+    "own_membership",
+    "pages_since",
+    "sent_at_ms",
+    "since_invited",
+    "was_just_joined",
+]
 
 _MAX_PAGES = 1000
 _MAX_PAGES_TO_INVITE = 10
-_TYPES = ["m.room.message", "m.room.encrypted", "m.room.member", "m.room.encryption"]
+_MAX_PAGES_BACK = 30
+_TYPES = [
+    "m.room.message",
+    "m.room.encrypted",
+    "m.sticker",
+    "m.room.redaction",
+    "m.reaction",
+    "m.room.member",
+    "m.room.encryption",
+]
 _FILTER = json.dumps({"types": _TYPES, "lazy_load_members": True})
 _log = structlog.get_logger(__name__)
 
@@ -59,6 +77,40 @@ async def pages_since(homeserver: Homeserver, room_id: str, since: str) -> Async
         if token is None:
             return
     _log.error("matrix.gap_cut", room=room_id, pages=_MAX_PAGES)
+
+
+def sent_at_ms(event: JsonObject) -> int:
+    """When the sender's server says that it was sent, in milliseconds since 1970; 0 if it does not say."""
+    sent = event.get("origin_server_ts")
+    return sent if isinstance(sent, int) and not isinstance(sent, bool) and 0 < sent < 10**14 else 0
+
+
+async def back_to(
+    homeserver: Homeserver,
+    room_id: str,
+    timeline: Sequence[JsonObject],
+    prev_batch: str,
+    *,
+    newest_ms: int,
+) -> list[JsonObject]:
+    """
+    What was said in a room after a moment, oldest first: for when there is no position to begin at.
+
+    Raises:
+        ChannelUnavailable: It cannot be fetched now.
+        LinkBroken: As above.
+    """
+    events = list(timeline)
+    token: str | None = prev_batch or None
+    for _ in range(_MAX_PAGES_BACK):
+        if token is None or any(sent_at_ms(event) <= newest_ms for event in events):
+            break
+        page, token = await _fetch(homeserver, room_id, token, direction="b")
+        if page is None:
+            break
+        events[:0] = reversed(page.events)
+    once = {text_of(event, "event_id"): event for event in events if sent_at_ms(event) > newest_ms}
+    return list(once.values())
 
 
 async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] | None:

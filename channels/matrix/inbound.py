@@ -4,10 +4,11 @@ From a Matrix event to an `InboundMessage`, or to the reason why it is none. Pur
 Theory of operation. Whatever a room's members write arrives here, so nothing about an event is taken for
 granted; one that is not shaped as the specification says is `Skip` with the reason ``malformed``. Skipped
 too: what the bot itself sent, notices (``m.notice`` is how robots speak to each other without starting to
-talk for ever), edits of earlier messages, redacted messages and types that are no messages.
+talk for ever), what another squidbot sent (it carries a mark), edits of earlier messages (``edits`` reads
+them), redacted messages and types that are no messages.
 
-Text and emotes become text. A picture, a file, a sound or a video becomes its caption and a remark in
-brackets, so that the answer can say that it cannot be looked at yet: silence would look like a defect.
+Text and emotes become text. A picture, a sticker, a file, a sound or a video becomes its caption and a remark
+in brackets; what is needed to fetch it stands in the context until ``downloads`` has done that.
 
 Who is meant: in a conversation of two the bot always is. Elsewhere the group policy decides; a mention is
 ``m.mentions`` (MSC3952), a pill in the formatted text of older clients, or the bot's name standing alone in
@@ -24,18 +25,34 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Audience, InboundMessage, Sender
+from channels.matrix.media import MEDIA, caption_of, media_kind, name_of, remark_about
 from channels.matrix.rooms import JsonObject, Rooms, object_of, text_of
+from channels.matrix.threads import EVENT_ID, SHARED, ThreadMode, place_of, root_of
 
-__all__ = ["SHARED", "Me", "Skip", "mentions", "read_event", "replies_to"]
+__all__ = [
+    "AUTHOR",
+    "MARK",
+    "SHARED",
+    "Me",
+    "Skip",
+    "file_in",
+    "mentions",
+    "read_event",
+    "replies_to",
+    "said_in",
+]
 
-SHARED = "shared"
-"""In the place of a thread: the session of a room while several people read along."""
+MARK = "org.squidbot.message"
+"""In the content of whatever a squidbot sends: its name."""
+AUTHOR = "org.squidbot.author"
+"""Beside it, which account that squidbot has: a person may pass on what a squidbot has said."""
 
-_EVENT_ID = re.compile(r"\$[!-~]{1,254}")
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
 _HREF = re.compile(r"""href\s*=\s*["']([^"']{1,1000})["']""", re.IGNORECASE)
-_FILES = {"m.image": "a picture", "m.file": "a file", "m.audio": "a sound", "m.video": "a video"}
+_ABOUT_FILES = frozenset(
+    {"msgtype", "body", "filename", "url", "file", "info", "org.matrix.msc3245.voice", "m.voice"}
+)
 _MAX_TEXT = 100_000
 
 
@@ -49,6 +66,7 @@ class Me:
     group_policy: Literal["mention", "open", "allowlist"] = "mention"
     group_allow_from: tuple[str, ...] = ()
     mention_by_name: bool = True
+    threads: ThreadMode = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +94,10 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     kind = event.get("type")
     if kind == "m.room.encrypted":
         return Skip("encrypted")
-    if kind != "m.room.message" or "state_key" in event:
+    if kind not in ("m.room.message", "m.sticker") or "state_key" in event:
         return Skip("no_message")
     event_id, sender = event.get("event_id"), event.get("sender")
-    if not isinstance(event_id, str) or not _EVENT_ID.fullmatch(event_id):
+    if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
         return Skip("malformed")
     if not isinstance(sender, str) or not _USER_ID.fullmatch(sender) or len(sender) > 255:
         return Skip("malformed")
@@ -88,24 +106,38 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     content = object_of(event, "content")
     if not content or "redacted_because" in object_of(event, "unsigned"):
         return Skip("redacted")
-    text = _text(content)
+    if content.get(AUTHOR) == sender:
+        return Skip("robot")
+    text = _text(content) if kind == "m.room.message" else _about_file("sticker", content)
     if isinstance(text, Skip):
         return text
     direct = rooms.is_direct(room_id, sender)
     room = rooms.get(room_id)
     name = room.names.get(sender, "") if room is not None else ""
+    place = place_of(
+        channel=me.channel,
+        room_id=room_id,
+        event_id=event_id,
+        root=root_of(content),
+        direct=direct,
+        mode=me.threads,
+    )
     return InboundMessage(
         channel=me.channel,
         account=me.user_id,
         native_id=event_id,
-        # What was said while two were alone is not shown to a third who joins: another session begins.
-        session=SessionKey(me.channel, room_id) if direct else SessionKey(me.channel, room_id, SHARED),
+        session=place.session,
         sender=Sender(address=sender, name=_clean(name), verified=True),
         text=text,
         received_at=now,
         audience=Audience.DIRECT if direct else Audience.GROUP,
         addressed=direct or _addressed(content, room_id, me),
-        context=_context(event_id, sender, content, event.get("origin_server_ts"), direct=direct),
+        context=_context(
+            event_id, sender, content, event.get("origin_server_ts"), direct=direct, thread=place.thread
+        )
+        | file_in(kind, content)
+        # How it is called here: its name in front of a command is passed over.
+        | ({"names": [me.display_name]} if me.display_name and not direct else {}),
     )
 
 
@@ -116,7 +148,8 @@ def mentions(content: JsonObject, me: Me) -> bool:
         return True
     if _has_pill(text_of(content, "formatted_body"), me.user_id):
         return True
-    body = _without_quote(content)
+    # The name of a file is chosen by a camera, not by somebody who wants something of the bot.
+    body = caption_of(content) if media_kind("m.room.message", content) else _without_quote(content)
     if _stands_alone(me.user_id, body):
         return True
     names = (me.display_name, me.user_id[1:].partition(":")[0]) if me.mention_by_name else ()
@@ -134,6 +167,11 @@ def replies_to(content: JsonObject) -> str:
 def _text(content: JsonObject) -> str | Skip:
     if object_of(content, "m.relates_to").get("rel_type") == "m.replace" or "m.new_content" in content:
         return Skip("edit")
+    return said_in(content)
+
+
+def said_in(content: JsonObject) -> str | Skip:
+    """The text in the content of a message, or of what it was edited to."""
     body = content.get("body")
     kind = content.get("msgtype")
     if not isinstance(kind, str) or not isinstance(body, str):
@@ -143,18 +181,25 @@ def _text(content: JsonObject) -> str | Skip:
         if not text:
             return Skip("empty")
         return f"/me {text}" if kind == "m.emote" else text
-    if kind in _FILES:
-        return _about_file(kind, content)
+    if what := media_kind("m.room.message", content):
+        return _about_file(what, content)
     return Skip("notice" if kind == "m.notice" else "unsupported")
 
 
 def _about_file(kind: str, content: JsonObject) -> str:
-    """The caption (``body``, if there is a ``filename`` beside it) and a remark."""
-    body, name = text_of(content, "body"), text_of(content, "filename")
-    caption = _clean(body).strip() if name and name != body else ""
-    shown = " ".join(_clean(name or body).split())[:100]
-    remark = f'[The message has {_FILES[kind]} attached, "{shown}", which cannot be opened here yet.]'
+    """The caption and a remark, in whose place the file itself comes where it is fetched (``downloads``)."""
+    caption = _clean(caption_of(content)).strip()
+    remark = remark_about(kind, _clean(name_of(content)))
     return f"{caption}\n\n{remark}" if caption else remark
+
+
+def file_in(kind: Any, content: JsonObject) -> dict[str, Any]:
+    """What is needed to fetch the file of a message, for its context."""
+    what = media_kind(kind, content)
+    if not what:
+        return {}
+    noted = {key: content[key] for key in content.keys() & _ABOUT_FILES}
+    return {MEDIA: {"type": kind, "content": noted, "remark": remark_about(what, _clean(name_of(content)))}}
 
 
 def _addressed(content: JsonObject, room_id: str, me: Me) -> bool:
@@ -168,17 +213,15 @@ def _addressed(content: JsonObject, room_id: str, me: Me) -> bool:
 
 
 def _context(
-    event_id: str, sender: str, content: JsonObject, sent_at_ms: Any, *, direct: bool
+    event_id: str, sender: str, content: JsonObject, sent_at_ms: Any, *, direct: bool, thread: str | None
 ) -> dict[str, Any]:
     context: dict[str, Any] = {"event_id": event_id, "sender": sender, "direct": direct}
     if isinstance(sent_at_ms, int) and 0 < sent_at_ms < 10**14:
         context["sent_at_ms"] = sent_at_ms
-    relation = object_of(content, "m.relates_to")
-    root = text_of(relation, "event_id")
-    if relation.get("rel_type") == "m.thread" and _EVENT_ID.fullmatch(root):
-        context["thread"] = root
+    if thread is not None:
+        context["thread"] = thread
     answered = replies_to(content)
-    if _EVENT_ID.fullmatch(answered):
+    if EVENT_ID.fullmatch(answered):
         context["in_reply_to"] = answered
     return context
 

@@ -31,6 +31,9 @@ MAX_OPEN = 500
 _MAX_TRIES = 300
 _MAX_MARK_TRIES = 5
 _JOIN_LIMIT_S = 90.0
+_AT_ONCE = 20
+_UNPACED = 5
+_PACE_S = 0.1
 _log = structlog.get_logger(__name__)
 Save = Callable[[str], Awaitable[None]]
 
@@ -42,6 +45,8 @@ class _Invite:
     welcome: bool
     direct: bool = False
     joined: bool = False
+    replaces: str = ""
+    """The room that this one claims to have taken the place of."""
 
 
 @dataclass(slots=True)
@@ -78,6 +83,7 @@ class Invites:
         self._may_invite = may_invite
         self._open: dict[str, _Invite] = {}
         self._progress: dict[str, _Progress] = {}
+        self._changes = 0
         self._news = anyio.Event()
 
     def __len__(self) -> int:
@@ -101,18 +107,23 @@ class Invites:
     def learn(self, sync: JsonObject) -> bool:
         """Learn from an answer of ``/sync``; returns whether `dump` has changed."""
         rooms = object_of(sync, "rooms")
-        before = self.dump()
+        before = self._changes
         for room_id in object_of(rooms, "leave"):
             self._drop(room_id)
         for room_id in object_of(rooms, "join"):
             invite = self._open.get(room_id)
-            if invite is not None and invite.welcome:
+            if invite is not None and invite.welcome and not invite.joined:
                 invite.joined = True
+                self._changes += 1
         for room_id, room in object_of(rooms, "invite").items():
             invite = self._read(room_id, room)
             if invite is not None:
                 self._add(invite)
-        return self.dump() != before
+        return self._changes != before
+
+    def follow(self, old: str, new: str, inviter: str, *, direct: bool, joined: bool = False) -> None:
+        """Go into the room that has taken the place of another, on the word of somebody who may invite."""
+        self._add(_Invite(new, inviter, welcome=True, direct=direct, joined=joined, replaces=old))
 
     def wake(self) -> None:
         """What `learn` found is committed and may be acted on."""
@@ -143,13 +154,16 @@ class Invites:
         if invite.room_id not in self._open and same_kind >= MAX_OPEN:
             _log.warning("matrix.invite_ignored", room=invite.room_id, open=same_kind)
             return
+        if self._open.get(invite.room_id) != invite:
+            self._changes += 1
         self._open[invite.room_id] = invite
         self._progress[invite.room_id] = _Progress(Pauses(first_s=2.0, cap_s=300.0))
         if invite.direct:
             self._rooms.promise_direct(invite.room_id, invite.inviter)
 
     def _drop(self, room_id: str) -> None:
-        self._open.pop(room_id, None)
+        if self._open.pop(room_id, None) is not None:
+            self._changes += 1
         self._progress.pop(room_id, None)
 
     async def _work(self, welcome: bool, save: Save) -> None:  # noqa: FBT001 - see `run`
@@ -158,19 +172,27 @@ class Invites:
             now = self._clock.monotonic()
             mine = [invite for invite in self._open.values() if invite.welcome is welcome]
             due = [invite for invite in mine if self._progress[invite.room_id].due_at <= now]
-            for invite in due[:20]:
+            before = self._changes
+            for number, invite in enumerate(due[:_AT_ONCE]):
                 if self._open.get(invite.room_id) is invite:
-                    await self._answer(invite, save)
+                    await self._answer(invite)
+                if welcome and self._changes != before:
+                    await save(self.dump())
+                    before = self._changes
+                if not welcome and number >= _UNPACED:
+                    await anyio.sleep(_PACE_S)  # the server has better things to do
+            if self._changes != before:
+                # Refusals together: one that is lost to a crash is made again, which does no harm.
+                await save(self.dump())
             if due:
                 continue
             next_at = min((self._progress[invite.room_id].due_at for invite in mine), default=now + 3600.0)
             with anyio.move_on_after(max(next_at - now, 0.05)):
                 await news.wait()
 
-    async def _answer(self, invite: _Invite, save: Save) -> None:
+    async def _answer(self, invite: _Invite) -> None:
         """One try; whatever its outcome, this invitation is either gone or due later."""
         progress = self._progress[invite.room_id]
-        before = self.dump()
         try:
             retry_s = await (self._join(invite, progress) if invite.welcome else self._refuse(invite))
         except LinkBroken as error:
@@ -183,22 +205,32 @@ class Invites:
             if progress.pauses.failures > _MAX_TRIES:
                 _log.error("matrix.invite_given_up", room=invite.room_id, inviter=invite.inviter)
                 self._drop(invite.room_id)
-        if self.dump() != before:
-            await save(self.dump())
 
     async def _join(self, invite: _Invite, progress: _Progress) -> float | None:
         if not invite.joined:
-            answer = await self._homeserver.request(
-                "POST", f"{CLIENT}/rooms/{part(invite.room_id)}/join", {}, timeout_s=_JOIN_LIMIT_S
-            )
+            path, query = _way_in(invite)
+            answer = await self._homeserver.request("POST", path, {}, query=query, timeout_s=_JOIN_LIMIT_S)
             if not answer.good:
                 return self._not_done(invite, answer)
             invite.joined = True
+            self._changes += 1
+            if invite.replaces and not await self._is_successor(invite):
+                return await self._refuse(invite)
             progress.pauses.reset()
             _log.info("matrix.joined", room=invite.room_id, inviter=invite.inviter, direct=invite.direct)
         if not invite.direct or await self._mark_direct(invite):
             return None
         return None if progress.pauses.failures >= _MAX_MARK_TRIES else 0.0
+
+    async def _is_successor(self, invite: _Invite) -> bool:
+        """Whether the room itself says so, too; what cannot be asked now is looked at with the next sync."""
+        path = f"{CLIENT}/rooms/{part(invite.room_id)}/state/m.room.create"
+        answer = await self._homeserver.request("GET", path)
+        before = text_of(object_of(answer.body, "predecessor"), "room_id")
+        if not answer.good or before == invite.replaces:
+            return True
+        _log.warning("matrix.upgrade_refused", room=invite.replaces, replacement=invite.room_id)
+        return False
 
     async def _refuse(self, invite: _Invite) -> float | None:
         answer = await self._homeserver.request(
@@ -232,3 +264,11 @@ class Invites:
             return True
         content[invite.inviter] = [*rooms, invite.room_id]
         return (await self._homeserver.request("PUT", path, content)).good
+
+
+def _way_in(invite: _Invite) -> tuple[str, dict[str, str] | None]:
+    """Path and query of a join; without an invitation our server may have to be told whom to ask."""
+    server = invite.inviter.partition(":")[2]
+    if not invite.replaces or not server:
+        return f"{CLIENT}/rooms/{part(invite.room_id)}/join", None
+    return f"{CLIENT}/join/{part(invite.room_id)}", {"server_name": server, "via": server}

@@ -106,6 +106,18 @@ class OwnDevice:
             await self._replace(credentials, machine, trouble)
         raise ChannelUnavailable("the homeserver does not take the keys of a new device")
 
+    async def replace(self, machine: Machine, why: str) -> None:
+        """
+        Log in as another device, which the next `announced` opens; raises as that does.
+
+        On failure the machine is closed, and the same device is opened by the next `announced`.
+        """
+        credentials = self._homeserver.credentials
+        if credentials is None or credentials.device_id != machine.device_id:
+            machine.close()
+            return
+        await self._replace(credentials, machine, why)
+
     async def _trouble(self, machine: Machine, committed: str) -> str:
         """Why the machine cannot be used, empty if it can."""
         generation, _, device_id = committed.partition(" ")

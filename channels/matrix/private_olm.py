@@ -3,15 +3,11 @@ nio's private parts for encryption: `Machine`, the keys of one device and what i
 
 Imported late, after ``private``. nio's `AsyncClient` is not used for encryption: it drops what arrives with
 one malformed event (B19), repairs no one-time keys (B18) and decides by member lists that lazy loading
-leaves incomplete. Only its ``Olm`` and its store are, and each deviation has a test in
+leaves incomplete. Only its ``Olm`` and its store (``private_store``) are, and each deviation has a test in
 ``tests/unit/test_matrix_private_olm.py``:
 
-- Everything that one answer of ``/sync`` changes is one transaction (`Machine.changing`). In nio each step
-  commits by itself: killed in between, a one-time key was used up and the room key that it brought lost.
 - The account is saved before its new one-time keys are uploaded; nio does so afterwards, and a crash in
   between leaves keys on the server that nobody can use.
-- Each transaction raises ``generation``. The channel commits it beside its position, so an older copy of
-  the store can be told from the right one (B27).
 - A room key is looked up by its session id alone (``sender_key`` is deprecated) and must not belong to
   somebody other than the sender.
 - Verifications and key requests never reach nio (B20); our own responder is in ``verification``.
@@ -20,10 +16,7 @@ leaves incomplete. Only its ``Olm`` and its store are, and each deviation has a 
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,12 +24,12 @@ from typing import Any
 import structlog
 import vodozemac
 from cachetools import LRUCache
-from nio.crypto import Olm
 from nio.events import OlmEvent, RoomKeyEvent
-from nio.store import MatrixStore
-from peewee import DatabaseError, OperationalError  # type: ignore[import-untyped] # it has no types
+from peewee import OperationalError  # type: ignore[import-untyped] # it has no types
 
-from channels.matrix.keys import Device, NoKey, NotReadable, StoreBroken
+from channels.matrix.keys import Device, NoKey, NotReadable
+from channels.matrix.plaintext import uncovered
+from channels.matrix.private_store import KeyStore
 
 __all__ = ["Machine"]
 
@@ -44,11 +37,10 @@ MEGOLM = "m.megolm.v1.aes-sha2"
 _REPLAYS_REMEMBERED = 5000
 _KEYS_KEPT = 50
 _REFILL_BELOW = 25
-_MAX_PLAINTEXT = 200_000
 _log = structlog.get_logger(__name__)
 
 
-class Machine:
+class Machine(KeyStore):
     """
     The keys of one device.
 
@@ -63,42 +55,10 @@ class Machine:
     """
 
     def __init__(self, folder: Path, user_id: str, device_id: str, pickle_key: str) -> None:
-        self.user_id = user_id
-        self.device_id = device_id
-        self.path = folder / f"crypto-{hashlib.sha256(device_id.encode()).hexdigest()[:16]}.db"
+        super().__init__(folder, user_id, device_id, pickle_key)
         self.undigested = 0
-        self._database: Any = None
-        try:
-            self._load(folder, pickle_key)
-        except OperationalError as error:
-            raise OSError(f"the crypto store {self.path} cannot be used: {error}") from error
-        except (
-            DatabaseError,
-            vodozemac.PickleException,
-            vodozemac.LibolmPickleException,
-            ValueError,
-            TypeError,
-        ) as error:
-            if self._database is not None:
-                self._database.close()
-            raise StoreBroken(type(error).__name__) from error
         self._olm.message_index_store = LRUCache(_REPLAYS_REMEMBERED)
         self._given: dict[str, set[Device]] = {}
-
-    def _load(self, folder: Path, pickle_key: str) -> None:
-        self.path.touch(mode=0o600)
-        self._store = MatrixStore(self.user_id, self.device_id, str(folder), pickle_key, self.path.name)
-        self._database = self._store.database
-        self._database.execute_sql("PRAGMA journal_mode=WAL")
-        self._database.execute_sql("PRAGMA synchronous=FULL")
-        self._database.execute_sql(
-            "CREATE TABLE IF NOT EXISTS squidbot (id INTEGER PRIMARY KEY, generation INTEGER NOT NULL)"
-        )
-        self._database.execute_sql("INSERT OR IGNORE INTO squidbot VALUES (1, 0)")
-        row = self._database.execute_sql("SELECT generation FROM squidbot").fetchone()
-        self.generation = int(row[0])
-        with self._database.atomic():
-            self._olm = Olm(self.user_id, self.device_id, self._store)
 
     # ── the device itself ──
     @property
@@ -116,28 +76,6 @@ class Machine:
         with self.changing():
             self._olm.account.shared = value
             self._olm.save_account()
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """One transaction of the store."""
-        try:
-            with self._database.atomic():
-                yield
-                self._database.execute_sql("UPDATE squidbot SET generation = ?", (self.generation + 1,))
-                self.generation += 1
-        except OperationalError as error:
-            raise OSError(f"the crypto store {self.path} cannot be written: {error}") from error
-
-    def close(self) -> None:
-        """Close the store."""
-        self._database.close()
-
-    def adopt(self, other: Machine) -> None:
-        """Take over the room keys of an earlier device, so that what was said to it stays readable."""
-        with self.changing():
-            for session in other._olm.inbound_group_store:
-                if self._olm.inbound_group_store.add(session):
-                    self._olm.save_inbound_group_session(session)
 
     def new_keys(self, count: int | None) -> dict[str, Any] | None:
         """
@@ -186,7 +124,7 @@ class Machine:
 
     def has_key(self, room_id: str, session_id: str) -> bool:
         """Whether a room key is there."""
-        return self._session(room_id, session_id) is not None
+        return bool(self.room_keys.of(room_id, session_id))
 
     def decrypt(self, room_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -203,10 +141,7 @@ class Machine:
             raise NotReadable("algorithm")
         if not isinstance(session_id, str) or not isinstance(ciphertext, str):
             raise NotReadable("malformed")
-        session = self._session(room_id, session_id)
-        if session is None:
-            raise NoKey(session_id)
-        self._check_owner(session, str(event.get("sender")))
+        session = self._session(room_id, session_id, str(event.get("sender")))
         try:
             plaintext, index = session.decrypt(ciphertext)
         except (vodozemac.MegolmDecryptionException, vodozemac.DecodeException, ValueError) as error:
@@ -222,13 +157,22 @@ class Machine:
         )
         if not self._olm.message_index_ok(index, seen):
             raise NotReadable("replayed")
-        return _uncovered(room_id, event, content, plaintext)
+        self.room_keys.used(session_id)
+        return uncovered(room_id, event, content, plaintext)
 
-    def _session(self, room_id: str, session_id: str) -> Any:
-        for sessions in self._olm.inbound_group_store[room_id].values():
-            if session_id in sessions:
-                return sessions[session_id]
-        return None
+    def _session(self, room_id: str, session_id: str, sender: str) -> Any:
+        """The room key, of those that fit the sender's devices the one that reads most."""
+        refused: NotReadable | None = None
+        fitting = []
+        for session in self.room_keys.of(room_id, session_id):
+            try:
+                self._check_owner(session, sender)
+                fitting.append(session)
+            except NotReadable as error:
+                refused = error
+        if fitting:
+            return min(fitting, key=lambda one: int(one.first_known_index))
+        raise refused or NoKey(session_id)
 
     def _check_owner(self, session: Any, sender: str) -> None:
         device = self._olm.device_store.device_from_sender_key(sender, session.sender_key)
@@ -237,6 +181,8 @@ class Machine:
                 raise NotReadable("keys_mismatched")
             return
         own = session.sender_key == self._olm.account.identity_keys["curve25519"]
+        if own and sender == self._olm.user_id:
+            return
         if own or any(device.curve25519 == session.sender_key for device in self._olm.device_store):
             raise NotReadable("sender_mismatched")
 
@@ -340,6 +286,23 @@ class Machine:
         """The device's signature of a JSON object."""
         return str(self._olm.sign_json(dict(value)))
 
+    def is_signature(self, key: str, value: bytes, signature: str) -> bool:
+        """Whether an Ed25519 signature is right; what is no key or no signature is not."""
+        try:
+            theirs = vodozemac.Ed25519Signature.from_base64(signature)
+            vodozemac.Ed25519PublicKey.from_base64(key).verify_signature(value, theirs)
+        except Exception:  # noqa: BLE001 - other people's servers made this
+            return False
+        return True
+
+    def device_of(self, user_id: str, room_id: str, session_id: str) -> str:
+        """Which of somebody's devices has made a room key; empty if none that is known."""
+        for session in self.room_keys.of(room_id, session_id):
+            device = self._olm.device_store.device_from_sender_key(user_id, session.sender_key)
+            if device is not None and device.ed25519 == session.ed25519:
+                return str(device.id)
+        return ""
+
     def new_sas(self) -> Any:
         """One side of an emoji verification."""
         return vodozemac.Sas()
@@ -355,23 +318,6 @@ class Machine:
 def opener(folder: Path, user_id: str, pickle_key: str) -> Callable[[str], Machine]:
     """A function that opens the machine of a device."""
     return lambda device_id: Machine(folder, user_id, device_id, pickle_key)
-
-
-def _uncovered(
-    room_id: str, event: Mapping[str, Any], content: Mapping[str, Any], plaintext: str
-) -> dict[str, Any]:
-    try:
-        inner = json.loads(plaintext) if len(plaintext) <= _MAX_PLAINTEXT else None
-    except (ValueError, RecursionError) as error:
-        raise NotReadable("malformed") from error
-    if not isinstance(inner, dict) or inner.get("room_id") != room_id:
-        raise NotReadable("room_mismatched")
-    found = inner.get("content")
-    if not isinstance(inner.get("type"), str) or not isinstance(found, dict):
-        raise NotReadable("malformed")
-    if "m.relates_to" in content and "m.relates_to" not in found:
-        found["m.relates_to"] = content["m.relates_to"]
-    return {**event, "type": inner["type"], "content": found}
 
 
 def _is_device(device_id: str, value: Any) -> bool:

@@ -12,7 +12,7 @@ Events of verifications are passed on wherever they appear.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import anyio
@@ -72,6 +72,8 @@ class Reading:
         self._clock = clock
         self._user_id = user_id
         self._allows = allows
+        self.is_heard: Callable[[str, str], bool] = lambda _room_id, sender: allows(sender)
+        """Whether somebody's messages in a room are worth waiting for; a room may have a rule of its own."""
         self._waiting = Waiting()
         self._handed_over: list[str] = []
         self._news = anyio.Event()
@@ -111,6 +113,24 @@ class Reading:
         if self._crypto.receive(body):
             self._look = True
 
+    async def meet(self, events: Iterable[JsonObject]) -> None:
+        """
+        Get to know the devices of whoever has sent encrypted events, if that decides what is read.
+
+        Raises:
+            ChannelUnavailable: It cannot be done now; the same answer has to come again.
+        """
+        senders = {text_of(one, "sender") for one in events if one.get("type") == "m.room.encrypted"}
+        wanted = [sender for sender in senders if sender != self._user_id and self._allows(sender)]
+        if not wanted or not self._crypto.signed_only:
+            return
+        try:
+            await self._crypto.learn_devices(wanted)
+        except TokenRefused as refused:
+            raise ChannelUnavailable("the token was refused while keys were asked for") from refused
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+
     def uncover(self, room_id: str, event: JsonObject) -> JsonObject | None:
         """The event in clear; None if it cannot be read now. Others pass through."""
         if event.get("type") != "m.room.encrypted":
@@ -125,7 +145,7 @@ class Reading:
         try:
             clear = self._crypto.decrypt(room_id, event)
         except NoKey as missing:
-            if event_id and self._allows(text_of(event, "sender")):
+            if event_id and self.is_heard(room_id, text_of(event, "sender")):
                 _log.info("matrix.key_missing", room=room_id, event_id=event_id, session=missing.session_id)
                 self._waiting.add(room_id, event_id, missing.session_id[:100], now=self._now())
             return None
@@ -136,6 +156,19 @@ class Reading:
         if is_verification(clear):
             self._verifications.learn(room_id, clear)
         return clear
+
+    def peek(self, room_id: str, event: JsonObject) -> JsonObject | None:
+        """An event in clear, our own too, without any other effect; None if it cannot be read."""
+        if event.get("type") != "m.room.encrypted":
+            return event
+        try:
+            return self._crypto.decrypt(room_id, event)
+        except (NoKey, NotReadable, ChannelError):
+            return None
+
+    def forget(self, event_id: str) -> None:
+        """A message was taken back: nobody waits for its key."""
+        self._waiting.drop([event_id])
 
     async def late(self) -> list[tuple[str, JsonObject]]:
         """Messages, still encrypted, whose keys have come; room and event in the order of their coming."""
@@ -177,14 +210,18 @@ class Reading:
         """What is to be committed together with what was read."""
         return {**self._crypto.position(), WAITING: self._waiting.dump(without=self._handed_over)}
 
-    async def committed(self) -> None:
-        """What was read is safe."""
+    def left(self, room_id: str) -> None:
+        """The bot is no longer in a room: what waits there for a key is not answered."""
+        self._waiting.drop_room(room_id)
+
+    async def committed(self, rooms: Iterable[str] = ()) -> None:
+        """What was read is safe; ``rooms`` are those that the bot is in."""
         self._waiting.drop(self._handed_over)
         self._handed_over.clear()
         if self._waiting.next_at() is not None:
             self._news.set()
             self._news = anyio.Event()
-        await self._crypto.maintain()
+        await self._crypto.maintain(rooms=rooms, waiting=self._waiting.sessions)
 
     def facts(self) -> dict[str, Any]:
         """For the operator."""

@@ -20,35 +20,18 @@ Everything is sent by strangers, so every field is checked before it is believed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+
+from channels.matrix.json_values import JsonObject, events_of, object_of, text_of
+from channels.matrix.upgrades import Successors
 
 __all__ = ["JsonObject", "Room", "Rooms", "events_of", "object_of", "text_of"]
 
-JsonObject = Mapping[str, Any]
 _MAX_MEMBERS_KEPT = 1000
 _MAX_NAME = 100
 _OPEN_DOORS = frozenset({"public", "restricted", "knock_restricted"})
 """Rules by which people can join without being invited by somebody in the room."""
-
-
-def object_of(value: Any, key: str) -> JsonObject:
-    """``value[key]`` if that is a JSON object, else an empty one."""
-    found = value.get(key) if isinstance(value, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def text_of(value: Any, key: str) -> str:
-    """``value[key]`` if that is a text, else an empty one."""
-    found = value.get(key) if isinstance(value, Mapping) else None
-    return found if isinstance(found, str) else ""
-
-
-def events_of(value: Any, key: str) -> list[JsonObject]:
-    """The JSON objects in ``value[key]["events"]``."""
-    events = object_of(value, key).get("events")
-    return [event for event in events if isinstance(event, Mapping)] if isinstance(events, list) else []
 
 
 @dataclass(slots=True)
@@ -61,11 +44,19 @@ class Room:
     """Joined and invited members; None: unknown."""
     joined: set[str] = field(default_factory=set)
     """Members of which it is known that they are there; with lazy loading not all of them."""
+    invited: set[str] = field(default_factory=set)
+    """People who are invited and have not come yet."""
     names: dict[str, str] = field(default_factory=dict)
     revision: int = 0
     """Another one whenever there may be other members than before."""
     join_rule: str = "invite"
     visibility: str = "shared"
+    create: JsonObject = field(default_factory=dict)
+    """The event that made the room."""
+    power_levels: JsonObject = field(default_factory=dict)
+    """The content of ``m.room.power_levels``."""
+    tombstone: JsonObject = field(default_factory=dict)
+    """The event that says that another room has taken this one's place."""
 
     @property
     def is_open(self) -> bool:
@@ -85,6 +76,12 @@ class Room:
                 self.join_rule = text_of(object_of(event, "content"), "join_rule")
             case "m.room.history_visibility" if event["state_key"] == "":
                 self.visibility = text_of(object_of(event, "content"), "history_visibility")
+            case "m.room.create" if event["state_key"] == "":
+                self.create = event
+            case "m.room.power_levels" if event["state_key"] == "":
+                self.power_levels = object_of(event, "content")
+            case "m.room.tombstone" if event["state_key"] == "":
+                self.tombstone = event
             case _:
                 pass
 
@@ -97,6 +94,7 @@ class Room:
     def members(self, events: Iterable[JsonObject]) -> None:
         """Learn the whole list of members."""
         self.joined.clear()
+        self.invited.clear()
         count = 0
         for event in events:
             membership = text_of(object_of(event, "content"), "membership")
@@ -108,7 +106,10 @@ class Room:
     def _member(self, user_id: str, content: JsonObject) -> None:
         if content.get("membership") != "join" or user_id not in self.joined:
             self.revision += 1
+        self.invited.discard(user_id)
         if content.get("membership") != "join":
+            if content.get("membership") == "invite" and len(self.invited) < _MAX_MEMBERS_KEPT:
+                self.invited.add(user_id)
             self.joined.discard(user_id)
             self.names.pop(user_id, None)
             return
@@ -135,6 +136,8 @@ class Rooms:
         """By room, whom ``m.direct`` names as the partner."""
         self._promised: dict[str, str] = {}
         """By room, who has invited the bot to it as to a direct one."""
+        self._replaced: set[str] = set()
+        self.successors = Successors()
 
     def __len__(self) -> int:
         return len(self._rooms)
@@ -145,6 +148,22 @@ class Rooms:
     def get(self, room_id: str) -> Room | None:
         """The room, or None if the bot is not in it as far as is known."""
         return self._rooms.get(room_id)
+
+    def conversation_of(self, room_id: str) -> str:
+        """The name of the session that goes on in a room: that of the first of the rooms that it follows."""
+        return self.successors.first_of(room_id)
+
+    def room_of(self, conversation: str) -> str:
+        """The room in which a session goes on."""
+        return self.successors.last_of(conversation)
+
+    def replaced(self) -> list[Room]:
+        """The rooms that say of themselves that another one has taken their place."""
+        return [self._rooms[room_id] for room_id in sorted(self._replaced & self._rooms.keys())]
+
+    def was_made_for(self, room_id: str, user_id: str) -> bool:
+        """Whether a room was called direct for somebody, alone or not."""
+        return user_id in self._direct.get(room_id, ()) or self._promised.get(room_id) == user_id
 
     def forget(self) -> None:
         """Begin anew, before a sync with full state."""
@@ -158,7 +177,9 @@ class Rooms:
         """Learn from a whole answer of ``/sync``; returns the rooms that were left."""
         for event in events_of(sync, "account_data"):
             if event.get("type") == "m.direct":
-                self._direct = _direct_rooms(object_of(event, "content"))
+                before, self._direct = self._direct, _direct_rooms(object_of(event, "content"))
+                for room_id in before.keys() - self._direct.keys():
+                    self._promised.pop(room_id, None)  # somebody with our account says that it is none
         rooms = object_of(sync, "rooms")
         for room_id, room in object_of(rooms, "join").items():
             self._joined(room_id, room)
@@ -192,7 +213,7 @@ class Rooms:
         room = self._rooms.get(room_id)
         return (
             room is not None
-            and (sender in self._direct.get(room_id, ()) or self._promised.get(room_id) == sender)
+            and self.was_made_for(room_id, sender)
             and room.member_count == 2
             and sender in room.joined
             and sender != self._user_id
@@ -210,7 +231,7 @@ class Rooms:
             return True
         meant = {partner} if partner else self._direct.get(room_id, set()) | {self._promised.get(room_id, "")}
         alone = room.member_count <= 1
-        return not alone and (room.member_count > 2 or not meant & room.joined)
+        return not alone and (room.member_count > 2 or not meant & (room.joined | room.invited))
 
     def _joined(self, room_id: str, joined: JsonObject) -> None:
         room = self._rooms.setdefault(room_id, Room(room_id))
@@ -218,6 +239,8 @@ class Rooms:
         timeline = events_of(joined, "timeline")
         for event in (*events_of(joined, "state"), *timeline):
             room.state(event)
+        if room.tombstone:
+            self._replaced.add(room_id)
         if any(event.get("type") == "m.room.member" for event in timeline) and not counted:
             room.member_count = None
         room.summary(counted)

@@ -166,8 +166,13 @@ class Sas:
         shown = self._whole.bytes("|".join(("MATRIX_KEY_VERIFICATION_SAS", *ours_and_theirs)))
         return {"key": self._key}, [_EMOJI[index] for index in shown.emoji_indices]
 
-    def check_mac(self, content: JsonObject, their_keys: Mapping[str, str]) -> None:
-        """Check their ``mac`` against the keys that they are known by (``ed25519:…`` → key)."""
+    def check_mac(self, content: JsonObject, their_keys: Mapping[str, str]) -> set[str]:
+        """
+        Check their ``mac`` against the keys that they are known by (``ed25519:…`` → key).
+
+        Returns:
+            The keys that they have vouched for.
+        """
         if self._whole is None:
             raise SasFailed("m.unexpected_message", "a mac before the keys")
         macs = {key: tag for key, tag in object_of(content, "mac").items() if isinstance(tag, str)}
@@ -178,6 +183,7 @@ class Sas:
             raise SasFailed("m.key_mismatch", "their device's key is missing")
         for key_id in macs.keys() & their_keys.keys():
             self._check(their_keys[key_id], info + key_id, macs[key_id])
+        return macs.keys() & their_keys.keys()
 
     def mac(self, our_keys: Mapping[str, str]) -> dict[str, Any]:
         """The content of our ``mac``."""

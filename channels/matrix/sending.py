@@ -6,11 +6,13 @@ while the device lives (`Redelivery.SAME_KEY`); nothing is repeated here, the ou
 ids die with their device, and Synapse forgets them after a day. A message that is older than the device it
 goes out from, or than `KEYS_KEPT_S`, may have been taken before, so the room is first searched for its mark.
 
+A text that does not fit into one event is cut into halves until it does, each with a transaction id of its
+own that derives from the message's. With streaming, the first event of an answer goes out under the
+transaction id of its preview: either there was none, and it is the answer now, or the server names the
+preview, which is then edited. Nothing has to be remembered for that over a crash.
+
 A private answer is for one person. While it was thought about, or waited for a server, somebody else may
 have come into the room: then a sentence that says so is sent in its place.
-
-Plain text never goes into an encrypted room: what goes there is encrypted, or not sent. What the sync loop
-knows decides; when it is not current, or does not know the room, the server is asked.
 
 What an answer means: only the homeserver's own refusal (an ``errcode``) is final. A broken connection, a 5xx
 or a foreign page after the request had left means that nobody knows.
@@ -18,7 +20,6 @@ or a foreign page after the request had left means that nobody knows.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -26,24 +27,29 @@ from typing import Any
 
 import structlog
 
-from agent_core.messages import OutboundKind, OutboundMessage
-from channels.base import ChannelError, ChannelUnavailable, DeliveryFailed, DeliveryUncertain, Receipt
+from agent_core.messages import Attachment, OutboundKind, OutboundMessage
+from channels.attachments import AttachmentStore
+from channels.base import ChannelUnavailable, DeliveryUncertain, Receipt
+from channels.matrix.answers import TokenLost, TooLarge, send_problem
 from channels.matrix.config import MatrixConfig
+from channels.matrix.cover import Cover
 from channels.matrix.crypto import Crypto
 from channels.matrix.gaps import members_of
-from channels.matrix.key_requests import TokenRefused
 from channels.matrix.outbound import (
-    MARK,
-    MAX_CONTENT_BYTES,
-    MAX_SECRET_BYTES,
+    as_edit,
     build_content,
-    is_ours,
+    frame_of,
+    is_first_part,
+    preview_of,
     size_of,
     transaction_id,
 )
-from channels.matrix.rooms import Room, Rooms, object_of, text_of
+from channels.matrix.rooms import JsonObject, Rooms
+from channels.matrix.search import Search
 from channels.matrix.session import MAX_IN_A_ROW, Login
-from channels.matrix.wire import CLIENT, Answer, Credentials, Homeserver, LinkBroken, part, problem
+from channels.matrix.uploads import FileRefused, Uploads
+from channels.matrix.wire import CLIENT, Credentials, Homeserver, LinkBroken, part, problem
+from channels.split import split_markdown
 
 __all__ = ["KEYS_KEPT_S", "NOT_ALONE", "Sending"]
 
@@ -55,16 +61,8 @@ NOT_ALONE = (
 )
 
 _SEND_LIMIT_S = 40.0
-_PAGES_BACK = 10
-_SKEW_MS = 24 * 3600 * 1000
-_PASSING_CODES = frozenset({"M_RESOURCE_LIMIT_EXCEEDED", "M_UNRECOGNIZED", "M_LIMIT_EXCEEDED"})
+_SMALLEST_PART = 1000
 _log = structlog.get_logger(__name__)
-
-
-class _TokenRefused(Exception):
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        super().__init__()
 
 
 class Sending:
@@ -78,6 +76,7 @@ class Sending:
         is_current: Whether ``rooms`` can be relied on at this moment.
         now: The wall clock, for the age of messages.
         crypto: Encrypts; None: nothing is sent into encrypted rooms.
+        attachments: Where files are; None: none can be sent.
     """
 
     def __init__(
@@ -90,6 +89,7 @@ class Sending:
         is_current: Callable[[], bool],
         now: Callable[[], datetime],
         crypto: Crypto | None = None,
+        attachments: AttachmentStore | None = None,
     ) -> None:
         self._config = config
         self._homeserver = homeserver
@@ -97,18 +97,25 @@ class Sending:
         self._rooms = rooms
         self._is_current = is_current
         self._now = now
-        self._crypto = crypto
-        self._members: dict[str, tuple[Room, int, list[str]]] = {}
+        self._uploads = Uploads(homeserver, attachments)
+        self._search = Search(homeserver, config.user_id)
+        self._cover = Cover(homeserver, rooms, is_current=is_current, crypto=crypto)
 
-    async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
-        """Send one message; see `Channel.deliver`."""
+    async def deliver(
+        self,
+        message: OutboundMessage,
+        *,
+        uncertain: Callable[[], Awaitable[None]],
+        previewed: str | None = None,
+    ) -> Receipt:
+        """Send one message; see `Channel.deliver`. ``previewed`` shows it unfinished, if that is known."""
         for _ in range(MAX_IN_A_ROW + 1):
             used = self._homeserver.credentials
             if used is None:
                 raise ChannelUnavailable("not logged in yet", retry_after_s=1.0)
             try:
-                return await self._try(message, used, uncertain)
-            except _TokenRefused as refused:
+                return await self._try(message, used, uncertain, previewed)
+            except TokenLost as refused:
                 await self._login.renew(used, refused.answer)
         raise ChannelUnavailable("the homeserver refuses each new token", retry_after_s=30.0)
 
@@ -117,43 +124,149 @@ class Sending:
         message: OutboundMessage,
         used: Credentials,
         uncertain: Callable[[], Awaitable[None]],
+        previewed: str | None,
     ) -> Receipt:
         room_id = message.session.conversation
-        encrypted = await self._is_encrypted(room_id)
-        content = self._content(message, overheard=await self._is_overheard(message))
-        if self._key_may_be_forgotten(message, used):
-            event_id = await self._find(message)
-            if event_id is not None:
-                _log.info("matrix.message_found", room=room_id, event_id=event_id)
-                return Receipt(event_id)
-        kind, content = await self._cover(room_id, "m.room.message", content, encrypted=encrypted)
-        if self._homeserver.credentials != used:
+        encrypted = await self._cover.is_encrypted(room_id)
+        if await self._is_overheard(message):
+            _log.warning("matrix.answer_withheld", room=room_id)
+            message = message.model_copy(update={"text": NOT_ALONE, "attachments": ()})
+        forgotten = self._key_may_be_forgotten(message, used)
+        place = _Place(used, encrypted, uncertain, forgotten=forgotten, previewed=previewed)
+        found = await self._send_text(message, transaction_id(message), place)
+        for number, file in enumerate(message.attachments):
+            await self._send_file(message, file, f"{transaction_id(message)}.f{number}", place)
+        return Receipt(found)
+
+    async def _send_file(self, message: OutboundMessage, file: Attachment, name: str, place: _Place) -> None:
+        """Send one file of a message in an event of its own, or a sentence in its place."""
+        room_id = message.session.conversation
+        if place.forgotten and await self._search.find(message, name) is not None:
+            return
+        try:
+            content = await self._uploads.content(file, encrypted=place.encrypted)
+        except FileRefused as refused:
+            _log.warning("matrix.file_not_sent", room=room_id, reason=str(refused))
+            text = f"I cannot send you the file {file.name!r}: {refused}."
+            told = message.model_copy(update={"text": text})
+            content = build_content(told, name, formatted=False, first=False)
+        else:
+            content |= frame_of(message, name)
+        await self._put(room_id, content, name, place)
+
+    async def _send_text(
+        self, message: OutboundMessage, name: str, place: _Place, *, first: bool = True
+    ) -> str:
+        """Send a text, in as many events as it needs; returns the id of the first."""
+        display = self._config.display
+        content = build_content(message, name, reply=display.reply, formatted=display.html, first=first)
+        try:
+            return await self._send_one(message, content, name, place, first=first)
+        except TooLarge:
+            half = max(len(message.text.encode("utf-8", "replace")) * 11 // 20, _SMALLEST_PART)
+            halves = split_markdown(message.text, half)
+            if len(halves) < 2:
+                raise
+        found = []
+        for number, text in enumerate(halves):
+            piece = message.model_copy(update={"text": text})
+            begins = first and number == 0
+            found.append(await self._send_text(piece, f"{name}.{number}", place, first=begins))
+        return found[0]
+
+    async def _send_one(
+        self, message: OutboundMessage, content: dict[str, Any], name: str, place: _Place, *, first: bool
+    ) -> str:
+        room_id = message.session.conversation
+        limit = self._cover.limit(encrypted=place.encrypted)
+        _check_size(content, limit)
+        streams = self._config.streaming.enabled and first and is_first_part(message)
+        preview = transaction_id(preview_of(message)) if streams else ""
+        previewed = place.previewed if streams else None
+        if place.forgotten:
+            found = await self._search.find(message, name)
+            if found is not None:
+                _log.info("matrix.message_found", room=room_id, event_id=found)
+                return found
+            if preview and previewed is None:
+                previewed = await self._search.find(message, preview)
+        elif preview and previewed is None:
+            event_id = await self._put(room_id, content, preview, place)
+            taken = await self._search.mark_there(room_id, event_id)
+            if taken == name:
+                return event_id
+            # What was refused as too large is halved under other names, of which one may be there.
+            previewed = event_id if taken == preview else None
+        if previewed is None:
+            return await self._put(room_id, content, name, place)
+        edit = as_edit(content, previewed, max_bytes=limit)
+        _check_size(edit, limit)
+        await self._put(room_id, edit, name, place)
+        return previewed
+
+    async def _put(self, room_id: str, content: Mapping[str, Any], name: str, place: _Place) -> str:
+        kind, covered = await self._cover.put_on(
+            room_id, "m.room.message", content, encrypted=place.encrypted
+        )
+        if self._homeserver.credentials != place.used:
             # Another device has other transaction ids: first look whether the message is there.
             raise ChannelUnavailable("the login has changed meanwhile", retry_after_s=0.1)
-        path = f"{CLIENT}/rooms/{part(room_id)}/send/{kind}/{part(transaction_id(message))}"
-        await uncertain()
+        path = f"{CLIENT}/rooms/{part(room_id)}/send/{kind}/{part(name)}"
+        await place.uncertain()
         try:
-            answer = await self._homeserver.request("PUT", path, content, timeout_s=_SEND_LIMIT_S)
+            answer = await self._homeserver.request("PUT", path, covered, timeout_s=_SEND_LIMIT_S)
         except LinkBroken as error:
             lost = DeliveryUncertain if error.maybe_taken else ChannelUnavailable
             raise lost(str(error)) from error
         event_id = answer.body.get("event_id")
         if answer.good and isinstance(event_id, str):
             self._login.works()
-            return Receipt(event_id)
+            return event_id
         if answer.token_refused:
-            raise _TokenRefused(answer)
-        raise _send_problem(answer)
+            raise TokenLost(answer)
+        raise send_problem(answer)
 
-    def _content(self, message: OutboundMessage, *, overheard: bool) -> Mapping[str, Any]:
-        if overheard:
-            _log.warning("matrix.answer_withheld", room=message.session.conversation)
-            message = message.model_copy(update={"text": NOT_ALONE})
+    async def show(self, message: OutboundMessage, name: str, previewed: str | None) -> str | None:
+        """
+        Show an unfinished answer, ``message``, once: as a new event, or as an edit of ``previewed``.
+
+        Returns the id of the new event, or None where it must not be shown.
+
+        Raises:
+            ChannelError: It was not sent, or nobody knows.
+            TokenLost: The login is not valid any more.
+        """
+        used = self._homeserver.credentials
+        if used is None:
+            raise ChannelUnavailable("not logged in yet")
+        room_id = message.session.conversation
+        encrypted = await self._cover.is_encrypted(room_id)
+        if self._key_may_be_forgotten(message, used) or await self._is_overheard(message):
+            return None
+        mark = transaction_id(message)
         display = self._config.display
-        content = build_content(message, reply=display.reply, formatted=display.html)
-        if size_of(content) > MAX_CONTENT_BYTES:
-            raise DeliveryFailed(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
-        return content
+        content = build_content(message, mark, reply=display.reply, formatted=display.html)
+        if previewed is not None:
+            content = as_edit(content, previewed, max_bytes=self._cover.limit(encrypted=encrypted))
+        if size_of(content) > self._cover.limit(encrypted=encrypted):
+            return None
+        place = _Place(used, encrypted, _nothing, forgotten=False)
+        return await self._put(room_id, content, name, place)
+
+    async def take_back(self, room_id: str, event_id: str, name: str) -> None:
+        """
+        Redact an event of ours.
+
+        Raises:
+            ChannelError: It was not done.
+        """
+        path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(event_id)}/{part(name)}"
+        try:
+            answer = await self._homeserver.request("PUT", path, {}, timeout_s=_SEND_LIMIT_S)
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        if not answer.good:
+            raise problem(answer)
 
     def _key_may_be_forgotten(self, message: OutboundMessage, used: Credentials) -> bool:
         """Whether the server may have taken the message and not know its transaction id any more."""
@@ -166,7 +279,15 @@ class Sending:
         room_id, sender = message.session.conversation, message.context.get("sender")
         if message.context.get("direct") is not True and message.kind is not OutboundKind.ALERT:
             return False
-        partner = sender if isinstance(sender, str) else None
+        return await self.is_overheard(room_id, sender if isinstance(sender, str) else None)
+
+    async def is_overheard(self, room_id: str, partner: str | None) -> bool:
+        """
+        Whether anybody else than ``partner`` would read what is said in a room, asking the server if need be.
+
+        Raises:
+            ChannelUnavailable: It cannot be said now.
+        """
         if self._is_current() and not self._rooms.is_overheard(room_id, partner):
             return False
         try:
@@ -187,137 +308,41 @@ class Sending:
             ChannelError: It was not sent, or nobody knows.
         """
         try:
-            encrypted = await self._is_encrypted(room_id)
-            kind, content = await self._cover(room_id, kind, content, encrypted=encrypted)
+            encrypted = await self._cover.is_encrypted(room_id)
+            kind, content = await self._cover.put_on(room_id, kind, content, encrypted=encrypted)
             path = f"{CLIENT}/rooms/{part(room_id)}/send/{part(kind)}/{secrets.token_hex(12)}"
             answer = await self._homeserver.request("PUT", path, content, timeout_s=_SEND_LIMIT_S)
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
-        except _TokenRefused as refused:
+        except TokenLost as refused:
             raise problem(refused.answer) from refused
         if not answer.good:
-            raise _send_problem(answer)
-
-    async def _cover(
-        self, room_id: str, kind: str, content: Mapping[str, Any], *, encrypted: bool
-    ) -> tuple[str, Mapping[str, Any]]:
-        """Type and content as they go out. The only place that decides whether something goes in clear."""
-        if not encrypted:
-            return kind, content
-        if self._crypto is None:
-            _log.error("matrix.plaintext_refused", room=room_id)
-            raise DeliveryFailed(
-                "this room is encrypted and encryption is not available, so nothing is sent into it"
-            )
-        if size_of(content) > MAX_SECRET_BYTES:
-            content = {key: content[key] for key in content.keys() - {"format", "formatted_body"}}
-        if size_of(content) > MAX_SECRET_BYTES:
-            raise DeliveryFailed(f"the text is too long for one encrypted event ({size_of(content)} bytes)")
-        try:
-            covered = await self._crypto.encrypt(room_id, kind, content, await self._members_of(room_id))
-        except TokenRefused as refused:
-            raise _TokenRefused(refused.answer) from refused
-        if MARK in content:
-            covered[MARK] = content[MARK]  # it says nothing, and a lost device could not find it inside
-        return "m.room.encrypted", covered
-
-    async def _members_of(self, room_id: str) -> list[str]:
-        """Who gets the key: everybody in the room, and who is invited."""
-        room = self._rooms.get(room_id)
-        kept = self._members.get(room_id)
-        if kept and room is kept[0] and room.revision == kept[1] and self._is_current():
-            return kept[2]
-        revision = room.revision if room is not None else 0
-        try:
-            events = await members_of(self._homeserver, room_id)
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
-        if events is None:
-            raise DeliveryFailed("the bot is not in this room (any more)")
-        found = [
-            text_of(event, "state_key")
-            for event in events
-            if text_of(object_of(event, "content"), "membership") in ("join", "invite")
-        ]
-        if room is not None:
-            self._members[room_id] = (room, revision, found)
-        return found
-
-    async def _is_encrypted(self, room_id: str) -> bool:
-        """Whether a room is encrypted; when in doubt, the server is asked."""
-        room = self._rooms.get(room_id)
-        if room is not None and (room.encrypted or self._is_current()):
-            return room.encrypted
-        answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/state/m.room.encryption")
-        if answer.status in (403, 404) and answer.errcode and answer.errcode != "M_NOT_FOUND":
-            raise _send_problem(answer)
-        if not answer.good and answer.errcode != "M_NOT_FOUND":
-            raise problem(answer)
-        return answer.good
-
-    async def _find(self, message: OutboundMessage) -> str | None:
-        """The event that this message already became, if it did."""
-        user_id = self._config.user_id
-        room = part(message.session.conversation)
-        query = {
-            "dir": "b",
-            "limit": "100",
-            "filter": json.dumps({"senders": [user_id], "types": ["m.room.message", "m.room.encrypted"]}),
-        }
-        oldest_ms = message.created_at.timestamp() * 1000 - _SKEW_MS
-        for _ in range(_PAGES_BACK):
-            answer = await self._ask(f"{CLIENT}/rooms/{room}/messages", query)
-            if not answer.good:
-                raise (
-                    _send_problem(answer)
-                    if answer.errcode and answer.status in (403, 404)
-                    else problem(answer)
-                )
-            chunk = answer.body.get("chunk")
-            events = [event for event in chunk if isinstance(event, dict)] if isinstance(chunk, list) else []
-            for event in events:
-                if is_ours(event, message, user_id) and isinstance(event.get("event_id"), str):
-                    return str(event["event_id"])
-            end = answer.body.get("end")
-            passed = any(_sent_at_ms(event) < oldest_ms for event in events)
-            if passed or not isinstance(end, str) or end == query.get("from"):
-                return None
-            query["from"] = end
-        return None
-
-    async def _ask(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
-        try:
-            answer = await self._homeserver.request("GET", path, query=query)
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
-        if answer.token_refused:
-            raise _TokenRefused(answer)
-        return answer
+            raise send_problem(answer)
 
 
-def _sent_at_ms(event: Mapping[str, Any]) -> float:
-    sent = event.get("origin_server_ts")
-    return float(sent) if isinstance(sent, int) else float("inf")
+class _Place:
+    """What the events of one delivery have in common."""
+
+    def __init__(
+        self,
+        used: Credentials,
+        encrypted: bool,  # noqa: FBT001 - a fact of the room
+        uncertain: Callable[[], Awaitable[None]],
+        *,
+        forgotten: bool,
+        previewed: str | None = None,
+    ) -> None:
+        self.previewed = previewed
+        self.used = used
+        self.encrypted = encrypted
+        self.uncertain = uncertain
+        self.forgotten = forgotten
 
 
-def _send_problem(answer: Answer) -> ChannelError:  # noqa: PLR0911 - one per kind of answer
-    """What a refusal, or something that is no answer at all, means for the message."""
-    code = answer.errcode
-    if answer.status == 429:
-        return problem(answer)
-    if code == "M_TOO_LARGE" or answer.status == 413:
-        return DeliveryFailed("the homeserver finds this message too large", errcode=code)
-    if answer.good or answer.status >= 500 or not code:
-        return DeliveryUncertain(
-            f"the homeserver's answer to the message was lost ({answer.status})",
-            retry_after_s=answer.retry_after_s,
-        )
-    if code in _PASSING_CODES or code.startswith("M_USER_"):
-        return problem(answer)
-    if answer.status == 403:
-        return DeliveryFailed(f"the bot may not write in this room (any more): {answer.error}", errcode=code)
-    if answer.status == 404:
-        return DeliveryFailed(f"the homeserver does not know this room: {answer.error}", errcode=code)
-    if 400 <= answer.status < 500:
-        return DeliveryFailed(f"the homeserver refuses this message: {code} {answer.error}", errcode=code)
-    return problem(answer)
+def _check_size(content: JsonObject, limit: int) -> None:
+    if size_of(content) > limit:
+        raise TooLarge(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
+
+
+async def _nothing() -> None:
+    """A hint needs no point of no return."""

@@ -289,7 +289,8 @@ async def _ask(
 def _login_problem(answer: Answer, config: MatrixConfig) -> ChannelError:
     if answer.errcode == "M_FORBIDDEN":
         return ChannelAuthFailed(
-            f"the homeserver does not accept user_id {config.user_id} with this password: check both",
+            f"the homeserver does not accept user_id {config.user_id} with this password: check both; if "
+            "they worked before, the password was changed or the account was deactivated",
             errcode=answer.errcode,
         )
     if answer.errcode in ("M_UNKNOWN", "M_UNRECOGNIZED") and answer.status in (400, 404):

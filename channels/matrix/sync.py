@@ -1,53 +1,66 @@
 """
 The receiving loop: one ``/sync`` after the other, each committed before the next is asked for.
 
-Theory of operation. `Inbox.accept` takes the messages of an answer together with the token that follows it
-(`POSITION`), so a crash at any point repeats an answer and never skips one; what is repeated is recognised
-by its event id. The very first start has no token: it takes one and leaves everything older alone. Every
-later start resumes from the token and asks for the full state, because the registry of rooms is not kept.
+Theory of operation. `Inbox.accept` takes the messages of an answer (``timeline``) together with the token
+that follows it (`POSITION`), so a crash at any point repeats an answer and never skips one; what is repeated
+is recognised by its event id. The very first start has no token: it takes one and leaves everything older
+alone. Every later start resumes from the token and asks for the full state, because the registry of rooms is
+not kept.
+
+A homeserver that was made anew, or brought back from a backup, does not know the token; Synapse then refuses
+it, or answers with one that is further back. All rooms are asked for anew, and of what they hold only what is
+younger than the newest event that was ever read (`NEWEST`) is read: nothing is answered twice, and what was
+said since the backup is not lost.
 
 Failures before the first success of a run end the run: the supervisor knows how to wait. Afterwards the
 loop waits by itself, 1 s doubled up to 30 s with jitter, and gives up after `GIVE_UP_S`. nio's own loop does
 none of this (facts B2 to B7), which is why it is not used.
-
-A gap that cannot be filled holds everything up, because nothing may be lost, but not for ever: after
-`GAP_TRIES` the room's gap is reported and left. One broken room must not make the account deaf.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import anyio
 import structlog
 
-from agent_core.messages import InboundMessage
-from channels.base import ChannelError, ChannelUnavailable, Clock, Inbox, LinkState
+from agent_core.messages import Amendment, InboundMessage, SessionKey
+from channels.attachments import AttachmentStore
+from channels.base import ChannelUnavailable, Clock, Inbox, LinkState
+from channels.matrix.conversation import Conversation
 from channels.matrix.crypto import CRYPTO
-from channels.matrix.gaps import members_of, pages_since, since_invited, was_just_joined
+from channels.matrix.downloads import Downloads
+from channels.matrix.following import Following
+from channels.matrix.gaps import sent_at_ms
 from channels.matrix.hints import Hints
-from channels.matrix.inbound import Me, Skip, read_event
+from channels.matrix.inbound import Me
 from channels.matrix.invites import Invites
 from channels.matrix.reading import Reading
 from channels.matrix.rooms import JsonObject, Rooms, events_of, object_of, text_of
 from channels.matrix.session import Login, unreachable
+from channels.matrix.timeline import GAP_TRIES, Found, Timeline
 from channels.matrix.waiting import WAITING
 from channels.matrix.wire import Answer, Homeserver, LinkBroken, Pauses, SyncRequest, problem
 
-__all__ = ["GAP_TRIES", "GIVE_UP_S", "OPEN_INVITES", "POSITION", "Receiver"]
+__all__ = ["GAP_TRIES", "GIVE_UP_S", "NEWEST", "OPEN_INVITES", "POSITION", "UPGRADES", "Receiver"]
 
 POSITION = "next_batch"
+NEWEST = "newest_ms"
 OPEN_INVITES = "invites"
+UPGRADES = "upgrades"
 GIVE_UP_S = 300.0
-GAP_TRIES = 8
 _LONG_POLL_S = 30.0
 _CURRENT_S = 75.0
 _TIMELINE = 50
-_TALK = ("m.room.message", "m.room.encrypted")
-_QUIET = frozenset({"no_message", "own", "redacted"})
+_POSITION_CODES = frozenset({"M_UNKNOWN", "M_UNKNOWN_POS", "M_INVALID_PARAM", "M_BAD_PARAM"})
+_STREAM_TOKEN = re.compile(r"s(\d{1,18})_")
 _log = structlog.get_logger(__name__)
+
+
+class _PositionLost(Exception):
+    """The homeserver does not know the position; the text says how that was seen."""
 
 
 class Receiver:
@@ -57,11 +70,14 @@ class Receiver:
     Args:
         homeserver, login: The connection.
         me: Who the bot is.
+        conversation: Knows what events mean.
         rooms, invites, hints: What it keeps up to date.
         inbox: Where messages go.
         clock: For ages and the time of reception.
         on_up: Called whenever the link has come up.
         reading: Reads what is encrypted; None: nobody does.
+        may_invite: Whose word is enough to go into another room, and whose files are fetched.
+        attachments: Where files go; None: nowhere.
         read_receipts: Whether accepted messages are marked as read.
     """
 
@@ -71,6 +87,7 @@ class Receiver:
         login: Login,
         *,
         me: Me,
+        conversation: Conversation,
         rooms: Rooms,
         invites: Invites,
         hints: Hints,
@@ -78,11 +95,13 @@ class Receiver:
         clock: Clock,
         on_up: Callable[[], None],
         reading: Reading | None = None,
+        may_invite: Callable[[str], bool] = lambda _user: False,
+        attachments: AttachmentStore | None = None,
         read_receipts: bool = True,
     ) -> None:
         self._homeserver = homeserver
         self._login = login
-        self._me = me
+        self._channel = me.channel
         self._rooms = rooms
         self._invites = invites
         self._hints = hints
@@ -91,13 +110,22 @@ class Receiver:
         self._on_up = on_up
         self._reading = reading
         self._read_receipts = read_receipts
+        self._conversation = conversation
+        self._timeline = Timeline(
+            homeserver,
+            me=me,
+            rooms=rooms,
+            inbox=inbox,
+            conversation=conversation,
+            reading=reading,
+            downloads=Downloads(homeserver, attachments, allows=may_invite),
+        )
+        self._following = Following(rooms, invites, may_invite=may_invite)
         self._pauses = Pauses()
         self._up = False
         self._answered_at: float | None = None
-        self._skipped: Counter[str] = Counter()
-        self._secret_rooms: set[str] = set()
-        self._gap_failures: Counter[str] = Counter()
-        self._gaps_left = 0
+        self._newest_ms = 0
+        self._lost = ""
         self._reported: dict[str, Any] | None = None
 
     @property
@@ -109,10 +137,14 @@ class Receiver:
     async def run(self) -> None:
         """Receive until cancelled, or raise the `ChannelError` that ended it."""
         since = await self._inbox.position(POSITION)
+        newest = await self._inbox.position(NEWEST) or ""
+        self._newest_ms = int(newest) if newest.isdecimal() else 0
         self._invites.load(await self._inbox.position(OPEN_INVITES))
+        self._rooms.successors.load(await self._inbox.position(UPGRADES))
         if self._reading is not None:
             self._reading.start(await self._inbox.position(CRYPTO), await self._inbox.position(WAITING))
         self._rooms.forget()
+        await self._conversation.start()
         full_state = True
         failing_since: float | None = None
         while True:
@@ -138,37 +170,91 @@ class Receiver:
         )
         if self._reading is not None:
             await self._reading.prepare()
-        answer = await self._fetch(request)
-        following = text_of(answer.body, POSITION)
+        try:
+            answer = await self._fetch(request)
+        except _PositionLost as lost:
+            return await self._begin_anew(str(lost))
         known = None if full_state else {room.room_id for room in self._rooms}
-        for room_id in self._rooms.update(answer.body):
+        return await self._take(answer.body, since=since, known=known)
+
+    async def _begin_anew(self, why: str) -> str:
+        """Go on without a position, with what is younger than everything that was read."""
+        _log.error("matrix.position_lost", reason=why, resumed_after_ms=self._newest_ms)
+        self._rooms.forget()
+        answer = await self._fetch(SyncRequest(None, full_state=False, wait_s=0.0, timeline_limit=_TIMELINE))
+        self._lost = (
+            f"the homeserver did not know where squidbot had stopped reading ({why}): was it restored from a "
+            "backup or made anew? Messages that it has lost cannot be answered"
+        )
+        return await self._take(answer.body, since=None, known=None, anew=True)
+
+    async def _take(
+        self, body: JsonObject, *, since: str | None, known: set[str] | None, anew: bool = False
+    ) -> str:
+        """Have an answer accepted; ``known`` are the rooms before it, None if that cannot be said."""
+        following = text_of(body, POSITION)
+        for room_id in self._rooms.update(body):
             _log.info("matrix.room_left", room=room_id)
-        invites_changed = self._invites.learn(answer.body)
-        late = await self._receive_keys(answer.body)
-        messages = [] if since is None else late + await self._messages(answer.body, since, known)
-        positions = {POSITION: following}
+            self._conversation.left(room_id)
+        upgraded = self._following.learn()
+        invites_changed = self._invites.learn(body) or self._following.asked
+        found = Found(amendments=self._left(body, known))
+        for room_id, event in await self._receive_keys(body):
+            found.add(await self._timeline.read(room_id, [event]))
+        if since is not None:
+            found.add(await self._timeline.read_answer(body, since, known))
+        elif anew and self._newest_ms:
+            found.add(await self._timeline.read_after(body, self._newest_ms))
+        positions = {POSITION: following} | self._newest(body)
         if self._reading is not None:
             positions |= self._reading.positions()
         if invites_changed:
             positions[OPEN_INVITES] = self._invites.dump()
-        await self._inbox.accept(messages, positions)
+        if upgraded:
+            positions[UPGRADES] = self._rooms.successors.dump()
+        messages = await self._timeline.with_files(found.messages)
+        await self._inbox.accept(messages, positions, found.amendments)
         self._invites.wake()
-        self._mark_read(messages)
+        self._mark_read(found.messages)
         self._answered_at = self._clock.monotonic()
         self._pauses.reset()
         if self._reading is not None:
-            await self._reading.committed()
+            await self._reading.committed(room.room_id for room in self._rooms)
         self._report_up()
         return following
 
-    async def _receive_keys(self, body: JsonObject) -> list[InboundMessage]:
-        """Learn what came about keys; returns earlier messages that it has made readable."""
+    async def _receive_keys(self, body: JsonObject) -> list[tuple[str, JsonObject]]:
+        """Learn what came about keys; returns earlier events that it has made readable."""
         if self._reading is None:
             return []
         await self._reading.prepare()  # a login meanwhile may have brought another device
         self._reading.receive(body)
-        late = [await self._read(room_id, [event]) for room_id, event in await self._reading.late()]
-        return [message for messages in late for message in messages]
+        return await self._reading.late()
+
+    def _left(self, body: JsonObject, known: set[str] | None) -> list[Amendment]:
+        """What is to be given up because the bot was put out of rooms, or has left them."""
+        amendments = []
+        for room_id in object_of(object_of(body, "rooms"), "leave"):
+            if known is not None and room_id not in known:
+                continue  # an invitation that was refused
+            if self._reading is not None:
+                self._reading.left(room_id)
+            conversation = self._rooms.conversation_of(room_id)
+            if self._rooms.room_of(conversation) == room_id:
+                amendments.append(Amendment(kind="leave", session=SessionKey(self._channel, conversation)))
+        return amendments
+
+    def _newest(self, body: JsonObject) -> dict[str, str]:
+        """The position that says how young the newest event is; one from the future counts as from now."""
+        now_ms = int(self._clock.now().timestamp() * 1000)
+        newest = self._newest_ms
+        for room in object_of(object_of(body, "rooms"), "join").values():
+            for event in events_of(room, "timeline"):
+                newest = max(newest, min(sent_at_ms(event), now_ms))
+        if newest == self._newest_ms:
+            return {}
+        self._newest_ms = newest
+        return {NEWEST: str(newest)}
 
     async def _fetch(self, request: SyncRequest) -> Answer:
         while True:
@@ -183,9 +269,14 @@ class Receiver:
                 # It ends: `Login.renew` raises when it is asked too often in a row.
                 await self._login.renew(used, answer)
                 continue
-            if not answer.good or not text_of(answer.body, POSITION):
+            following = text_of(answer.body, POSITION)
+            if request.since and answer.status == 400 and answer.errcode in _POSITION_CODES:
+                raise _PositionLost(f"{answer.errcode} {answer.error}".strip())
+            if not answer.good or not following:
                 raise problem(answer)
             self._login.works()
+            if request.since and _is_further_back(following, request.since):
+                raise _PositionLost(f"it was at {request.since} and is at {following}")
             return answer
 
     async def _pause(self, error: ChannelUnavailable) -> None:
@@ -197,128 +288,21 @@ class Receiver:
             self._inbox.report(LinkState.DOWN, str(error))
         await anyio.sleep(pause_s)
 
-    # ── from an answer to messages ──
-    async def _messages(self, body: JsonObject, since: str, known: set[str] | None) -> list[InboundMessage]:
-        """The messages of an answer; ``known`` are the rooms before it, None if that cannot be said."""
-        messages: list[InboundMessage] = []
-        for room_id, room in object_of(object_of(body, "rooms"), "join").items():
-            timeline = events_of(room, "timeline")
-            section = object_of(room, "timeline")
-            is_new = known is not None and room_id not in known
-            if was_just_joined(timeline, self._me.user_id, is_new=is_new):
-                timeline = await self._first_words(room_id, timeline, text_of(section, "prev_batch"))
-            elif section.get("limited") is True:
-                await self._fill_gap(room_id, since)
-            messages += await self._read(room_id, timeline)
-        return messages
-
-    async def _first_words(
-        self, room_id: str, timeline: list[JsonObject], prev_batch: str
-    ) -> list[JsonObject]:
-        try:
-            found = await since_invited(
-                self._homeserver, room_id, timeline, prev_batch, user_id=self._me.user_id
-            )
-        except (ChannelUnavailable, LinkBroken) as error:
-            self._gap_failed(room_id, error)
-            return timeline
-        self._gap_failures.pop(room_id, None)
-        return found
-
-    async def _fill_gap(self, room_id: str, since: str) -> None:
-        """Hand over what came between the committed position and the timeline, page by page."""
-        count = 0
-        try:
-            async for page in pages_since(self._homeserver, room_id, since):
-                self._rooms.seen_in_gap(room_id, page.events, page.state)
-                messages = await self._read(room_id, page.events)
-                count += len(messages)
-                if messages:
-                    await self._inbox.accept(messages)
-        except (ChannelUnavailable, LinkBroken) as error:
-            self._gap_failed(room_id, error)
-            return
-        self._gap_failures.pop(room_id, None)
-        _log.info("matrix.gap_filled", room=room_id, messages=count)
-
-    async def _learn_members(self, room_id: str) -> None:
-        """Find out whether a conversation is one of two; while that is unknown it counts as a group."""
-        try:
-            members = await members_of(self._homeserver, room_id)
-        except (ChannelUnavailable, LinkBroken) as error:
-            self._gap_failed(room_id, error)
-            return
-        room = self._rooms.get(room_id)
-        if room is not None and members is not None:
-            room.members(members)
-
-    def _gap_failed(self, room_id: str, error: ChannelError | LinkBroken) -> None:
-        """Try the whole answer again later; or, after many tries, go on without."""
-        self._gap_failures[room_id] += 1
-        if self._gap_failures[room_id] < GAP_TRIES:
-            raise (unreachable(error) if isinstance(error, LinkBroken) else error) from error
-        self._gap_failures.pop(room_id, None)
-        self._gaps_left += 1
-        _log.error("matrix.gap_left", room=room_id, tries=GAP_TRIES, error=str(error))
-
-    async def _read(self, room_id: str, events: Sequence[JsonObject]) -> list[InboundMessage]:
-        if self._rooms.lacks_members(room_id) and any(
-            event.get("type") in ("m.room.message", "m.room.encrypted")
-            and event.get("sender") != self._me.user_id
-            for event in events
-        ):
-            await self._learn_members(room_id)
-        now = self._clock.now()
-        messages = []
-        for event in events:
-            try:
-                clear = event if self._reading is None else self._reading.uncover(room_id, event)
-                if clear is None:
-                    continue
-                read = read_event(clear, room_id, me=self._me, rooms=self._rooms, now=now)
-            except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
-                _log.error("matrix.event_unreadable", room=room_id, error=type(error).__name__)
-                self._skipped["malformed"] += 1
-                continue
-            if isinstance(read, Skip):
-                self._skip(room_id, event, read.reason)
-            else:
-                messages.append(await self._addressed_by_reply(read))
-        return messages
-
-    async def _addressed_by_reply(self, message: InboundMessage) -> InboundMessage:
-        """An answer to the bot's own message is meant for it, mentioned or not."""
-        answered = message.context.get("in_reply_to")
-        if message.addressed or self._me.group_policy != "mention" or not isinstance(answered, str):
-            return message
-        if await self._inbox.delivered_id(answered) is None:
-            return message
-        return message.model_copy(update={"addressed": True})
-
-    def _skip(self, room_id: str, event: JsonObject, reason: str) -> None:
-        if reason in _QUIET:
-            return
-        self._skipped[reason] += 1
-        if reason == "malformed":
-            _log.warning("matrix.event_skipped", room=room_id, reason=reason)
-        elif reason == "encrypted" and room_id not in self._secret_rooms:
-            self._secret_rooms.add(room_id)
-            _log.warning("matrix.encrypted_unread", room=room_id, sender=text_of(event, "sender"))
-
     def _mark_read(self, messages: Iterable[InboundMessage]) -> None:
         if self._read_receipts:
             for message in messages:
-                if message.addressed:
-                    self._hints.read(message.session.conversation, message.native_id)
+                if message.addressed and message.kind == "message":
+                    room_id = message.context.get("room", message.session.conversation)
+                    self._hints.read(room_id, message.native_id)
 
     def _report_up(self) -> None:
-        facts = {
+        facts: dict[str, Any] = {
             "rooms": len(self._rooms),
             "encrypted_rooms": sum(1 for room in self._rooms if room.encrypted),
-            "encrypted_messages_unread": self._skipped["encrypted"],
-            "events_unreadable": self._skipped["malformed"],
-            "gaps_left": self._gaps_left,
+            **self._timeline.facts(),
         }
+        if self._lost:
+            facts["position_lost"] = self._lost
         if self._reading is not None:
             facts |= self._reading.facts()
         if facts == self._reported and self._up:
@@ -327,3 +311,9 @@ class Receiver:
         self._on_up()
         self._reported = facts
         self._inbox.report(LinkState.UP, "", **facts)
+
+
+def _is_further_back(following: str, since: str) -> bool:
+    """Whether a token of Synapse, which counts up, is one of an earlier time. Others say nothing about it."""
+    new, old = _STREAM_TOKEN.match(following), _STREAM_TOKEN.match(since)
+    return new is not None and old is not None and int(new[1]) < int(old[1])

@@ -1,18 +1,21 @@
 """
-Emoji verification: somebody who may talk to the bot compares emoji with its log, and trusts it from then on.
+Emoji verification: a person compares emoji with the operator, or with the log, and trusts the bot.
 
-Theory of operation. The bot only answers, it never begins. Both transports are served: in a room, as Element
-does it between people (the transaction is the id of the request), and between devices. Strangers get no
-answer at all. Steps are worked off by one task, in order; at most `MAX_OPEN` verifications are open, each for
-`LIFE_S`. A restart forgets them: the person begins again.
+Theory of operation. Somebody who may talk to the bot begins, or the operator does (`Verifications.begin`).
+Both transports are served: in a room, as Element does it between people (the transaction is the id of the
+request), and between devices. Strangers get no answer at all. Steps are worked off by one task, in order; at
+most `MAX_OPEN` verifications are open, each for `LIFE_S`. A restart forgets them: the person begins again.
 
-The emoji are written to the log (``matrix.verification_emoji``) and kept in `Verifications.shown` for whoever
-asks the daemon. The bot cannot compare them itself, so it takes nothing from a verification: it is the person
-who learns that the bot is who it says.
+The emoji are written to the log (``matrix.verification_emoji``). The bot cannot compare them itself, so by
+itself it takes nothing from a verification: it is the person who learns that the bot is who it says. When an
+operator attends (`Verifications.attend`), the last word waits for theirs, and a yes makes the person's
+identity one that was verified on our side too.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,9 +31,10 @@ from channels.matrix.rooms import JsonObject, object_of, text_of
 from channels.matrix.sas import METHOD, Sas, SasFailed
 from channels.matrix.wire import LinkBroken
 
-__all__ = ["LIFE_S", "MAX_OPEN", "Verifications", "is_verification"]
+__all__ = ["ATTENDED_S", "LIFE_S", "MAX_OPEN", "Verifications", "is_verification"]
 
 LIFE_S = 600.0
+ATTENDED_S = 60.0
 MAX_OPEN = 20
 _PREFIX = "m.key.verification."
 _MAX_STEPS = 100
@@ -54,8 +58,13 @@ class _Open:
     device_id: str
     room_id: str
     until: float
+    begun_by_us: bool = False
     sas: Sas | None = None
     emoji: list[str] = field(default_factory=list)
+    agreed: bool = False
+    """The operator has said that the emoji are the same."""
+    mac: JsonObject | None = None
+    """Theirs, which waits for the operator's word."""
 
 
 class Verifications:
@@ -85,9 +94,80 @@ class Verifications:
         self._allows = allows
         self._send_in_room = send_in_room
         self._open: dict[tuple[str, str], _Open] = {}
-        self._give, self._steps = anyio.create_memory_object_stream[tuple[str, JsonObject]](_MAX_STEPS)
-        self.shown: dict[str, list[str]] = {}
-        """By person, the emoji that were shown last."""
+        self._steps: deque[tuple[str, JsonObject]] = deque()
+        self._news = anyio.Event()
+        self._attended_until = 0.0
+        self._outcome: dict[str, str] = {}
+        """By person, how the last verification ended."""
+
+    def attend(self) -> None:
+        """An operator is looking: for a while, the last word of each verification is theirs."""
+        self._attended_until = self._clock.monotonic() + ATTENDED_S
+
+    def state(self, user_id: str = "") -> dict[str, Any]:
+        """How the newest verification stands, of one person or of anybody."""
+        now = self._clock.monotonic()
+        found = [one for one in self._open.values() if user_id in ("", one.user_id) and one.until > now]
+        if found:
+            one = found[-1]
+            stage = "agreed" if one.agreed else "emoji" if one.emoji else "begun"
+            return {"user": one.user_id, "device": one.device_id, "stage": stage, "emoji": one.emoji}
+        ended = [user for user in self._outcome if user_id in ("", user)]
+        if ended:
+            return {"user": ended[-1], "stage": self._outcome[ended[-1]], "emoji": []}
+        return {"user": user_id, "stage": "none", "emoji": []}
+
+    def forget_outcomes(self) -> None:
+        """What has ended is no news."""
+        self._outcome.clear()
+
+    async def begin(self, user_id: str) -> int:
+        """
+        Ask somebody to verify the bot, on all of their devices; returns how many those are.
+
+        Raises:
+            ChannelError: It cannot be done now.
+            TokenRefused, LinkBroken: As above.
+        """
+        machine = await self._crypto.ready()
+        await self._crypto.learn_devices([user_id])
+        devices = machine.devices_of([user_id])
+        transaction = secrets.token_hex(16)
+        until = self._clock.monotonic() + LIFE_S
+        if not devices or len(self._open) >= MAX_OPEN:
+            return 0
+        self._open[user_id, transaction] = _Open(transaction, user_id, "", "", until, begun_by_us=True)
+        content = {
+            "from_device": machine.device_id,
+            "methods": [METHOD],
+            "timestamp": int(self._clock.now().timestamp() * 1000),
+            "transaction_id": transaction,
+        }
+        for device in sorted(devices):
+            await self._crypto.send_to_device(f"{_PREFIX}request", user_id, device.device_id, content)
+        return len(devices)
+
+    async def answer(self, user_id: str, *, same: bool) -> bool:
+        """
+        The operator has compared the emoji; returns whether there was something to compare.
+
+        Raises:
+            ChannelError: It cannot be told to the person now.
+            TokenRefused, LinkBroken: As above.
+        """
+        shown = [one for one in self._open.values() if one.user_id == user_id and one.emoji]
+        if not shown:
+            return False
+        one = shown[-1]
+        if not same:
+            self._drop(one, "mismatched")
+            _log.warning("matrix.verification_cancelled", user=one.user_id, reason="m.mismatched_sas")
+            await self._send(one, "cancel", {"code": "m.mismatched_sas", "reason": "the emoji differ"})
+            return True
+        one.agreed = True
+        if one.mac is not None:
+            await self._conclude(one, one.mac)
+        return True
 
     def learn(self, room_id: str, event: JsonObject) -> None:
         """Take note of an event, of a room or (with an empty ``room_id``) of this device; returns at once."""
@@ -96,24 +176,27 @@ class Verifications:
             return
         if sender == self._user_id or not self._allows(sender):
             return
-        try:
-            self._give.send_nowait((room_id, event))
-        except anyio.WouldBlock:
+        if len(self._steps) >= _MAX_STEPS:
             _log.warning("matrix.verification_dropped", user=sender)
+            return
+        self._steps.append((room_id, event))
+        self._news.set()
 
     async def run(self) -> None:
-        """Answer until cancelled; called once."""
-        with self._give, self._steps:
-            await self._answer()
+        """Answer until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            while self._steps:
+                await self._answer(*self._steps.popleft())
 
-    async def _answer(self) -> None:
-        async for room_id, event in self._steps:
-            try:
-                await self._step(room_id, event)
-            except (ChannelError, LinkBroken, TokenRefused) as error:
-                _log.warning("matrix.verification_stuck", error=str(error) or type(error).__name__)
-            except Exception as error:  # noqa: BLE001 - one event must not end the others
-                _log.error("matrix.verification_failed", error=type(error).__name__)
+    async def _answer(self, room_id: str, event: JsonObject) -> None:
+        try:
+            await self._step(room_id, event)
+        except (ChannelError, LinkBroken, TokenRefused) as error:
+            _log.warning("matrix.verification_stuck", error=str(error) or type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - one event must not end the others
+            _log.error("matrix.verification_failed", error=type(error).__name__)
 
     async def _step(self, room_id: str, event: JsonObject) -> None:
         content = object_of(event, "content")
@@ -130,7 +213,7 @@ class Verifications:
         try:
             await self._go_on(one, kind, content)
         except SasFailed as failed:
-            self._drop(one)
+            self._drop(one, "failed")
             _log.warning("matrix.verification_cancelled", user=one.user_id, reason=failed.code)
             await self._send(one, "cancel", {"code": failed.code, "reason": str(failed)})
 
@@ -143,7 +226,7 @@ class Verifications:
             return
         now = self._clock.monotonic()
         for old in [one for one in self._open.values() if one.until < now]:
-            self._drop(old)
+            self._drop(old, "timed out")
         user_id, device_id = text_of(event, "sender"), text_of(content, "from_device")
         if len(self._open) >= MAX_OPEN or (user_id, transaction) in self._open:
             return
@@ -157,6 +240,8 @@ class Verifications:
     async def _go_on(self, one: _Open, kind: str, content: JsonObject) -> None:
         machine = await self._crypto.ready()
         match kind:
+            case "ready" if one.begun_by_us and one.sas is None:
+                one.device_id = text_of(content, "from_device")
             case "start" if one.sas is None:
                 if text_of(content, "method") != METHOD:
                     raise SasFailed("m.unknown_method", "only emoji")
@@ -173,29 +258,56 @@ class Verifications:
             case "key" if one.sas is not None:
                 ours, one.emoji = one.sas.key(content)
                 await self._send(one, "key", ours)
-                self.shown[one.user_id] = one.emoji
                 _log.info("matrix.verification_emoji", user=one.user_id, emoji="  ".join(one.emoji))
-            case "mac" if one.sas is not None:
-                one.sas.check_mac(content, self._keys_of(one))
-                ours = {f"ed25519:{machine.device_id}": machine.ed25519}
-                if self._crypto.signing.master:
-                    ours[f"ed25519:{self._crypto.signing.master}"] = self._crypto.signing.master
-                await self._send(one, "mac", one.sas.mac(ours))
-                await self._send(one, "done", {})
-                _log.info("matrix.verification_done", user=one.user_id, device=one.device_id)
+            case "mac" if one.sas is not None and one.mac is None:
+                one.mac = content
+                if one.agreed or self._clock.monotonic() >= self._attended_until:
+                    await self._conclude(one, content)
             case "done" | "cancel":
-                self._drop(one)
+                self._drop(one, kind)
                 if kind == "cancel":
                     _log.info("matrix.verification_cancelled", user=one.user_id, reason="by them")
             case _:
                 raise SasFailed("m.unexpected_message", kind[:30])
 
-    def _keys_of(self, one: _Open) -> dict[str, str]:
-        fingerprint = self._crypto.fingerprint(one.user_id, one.device_id)
-        return {f"ed25519:{one.device_id}": fingerprint} if fingerprint else {}
+    async def _conclude(self, one: _Open, mac: JsonObject) -> None:
+        """Check their word for their keys, and give ours."""
+        assert one.sas is not None, "there is no mac before the keys were exchanged"
+        machine = await self._crypto.ready()
+        try:
+            vouched = one.sas.check_mac(mac, self._keys_of(one))
+        except SasFailed as failed:
+            self._drop(one, "failed")
+            _log.warning("matrix.verification_cancelled", user=one.user_id, reason=failed.code)
+            await self._send(one, "cancel", {"code": failed.code, "reason": str(failed)})
+            return
+        ours = {f"ed25519:{machine.device_id}": machine.ed25519}
+        if self._crypto.signing.master:
+            ours[f"ed25519:{self._crypto.signing.master}"] = self._crypto.signing.master
+        await self._send(one, "mac", one.sas.mac(ours))
+        await self._send(one, "done", {})
+        master = self._crypto.identities.master_of(one.user_id)
+        if one.agreed and master and f"ed25519:{master}" in vouched:
+            self._crypto.identities.verified(one.user_id, master)
+        _log.info("matrix.verification_done", user=one.user_id, device=one.device_id, compared=one.agreed)
+        self._drop(one, "done")
 
-    def _drop(self, one: _Open) -> None:
-        self._open.pop((one.user_id, one.transaction), None)
+    def _keys_of(self, one: _Open) -> dict[str, str]:
+        keys = {}
+        fingerprint = self._crypto.fingerprint(one.user_id, one.device_id)
+        if fingerprint:
+            keys[f"ed25519:{one.device_id}"] = fingerprint
+        master = self._crypto.identities.master_of(one.user_id)
+        if master:
+            keys[f"ed25519:{master}"] = master
+        return keys
+
+    def _drop(self, one: _Open, outcome: str) -> None:
+        if self._open.pop((one.user_id, one.transaction), None) is not None:
+            self._outcome.pop(one.user_id, None)
+            self._outcome[one.user_id] = outcome
+            while len(self._outcome) > MAX_OPEN:
+                self._outcome.pop(next(iter(self._outcome)))
 
     async def _send(self, one: _Open, step: str, content: dict[str, Any]) -> None:
         if one.room_id:

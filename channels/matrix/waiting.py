@@ -96,6 +96,14 @@ class Waiting:
         for event_id in event_ids:
             self._references.pop(event_id, None)
 
+    def drop_room(self, room_id: str) -> None:
+        """Nothing of this room is waited for any more."""
+        self.drop([one.event_id for one in self._references.values() if one.room_id == room_id])
+
+    def sessions(self) -> set[str]:
+        """The room keys that are waited for."""
+        return {one.session_id for one in self._references.values()}
+
     def readable(self, has_key: Callable[[str, str], bool]) -> list[Reference]:
         """Those whose keys are here, in the order in which they came."""
         return [one for one in self._references.values() if has_key(one.room_id, one.session_id)]

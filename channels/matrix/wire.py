@@ -13,7 +13,8 @@ had been stored, a 404 from a proxy whose server restarts), so it is never a fin
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -24,6 +25,7 @@ __all__ = [
     "CLIENT",
     "Answer",
     "Credentials",
+    "Download",
     "Homeserver",
     "LinkBroken",
     "Pauses",
@@ -123,6 +125,20 @@ class LinkBroken(Exception):
         super().__init__(detail)
 
 
+@dataclass(frozen=True, slots=True)
+class Download:
+    """
+    A file on its way to us. ``answer`` says whether there is one, and why not.
+
+    ``size_bytes`` is what the server says, None if it does not; ``chunks`` raises `LinkBroken`, also when
+    nothing comes for a while.
+    """
+
+    answer: Answer
+    size_bytes: int | None
+    chunks: AsyncIterator[bytes]
+
+
 class Homeserver(Protocol):
     """A connection to one homeserver. Every method ends within its limit, with an answer or `LinkBroken`."""
 
@@ -144,6 +160,29 @@ class Homeserver(Protocol):
 
     async def sync(self, request: SyncRequest) -> Answer:
         """Ask for news, once."""
+        ...
+
+    def download(
+        self, path: str, *, query: Mapping[str, str] | None = None, anonymous: bool = False
+    ) -> AbstractAsyncContextManager[Download]:
+        """
+        Fetch a file, once, piece by piece; leaving the context ends the request.
+
+        Entering raises `LinkBroken`. How long the whole may take is the caller's business.
+        """
+        ...
+
+    async def upload(
+        self,
+        path: str,
+        content: AsyncIterator[bytes],
+        *,
+        size_bytes: int,
+        media_type: str,
+        query: Mapping[str, str] | None = None,
+        timeout_s: float = 90.0,
+    ) -> Answer:
+        """Send a file, once. An exception of ``content`` goes through."""
         ...
 
     async def aclose(self) -> None:

@@ -7,6 +7,7 @@ opens it for writing. A home that does not exist yet is not made by looking at i
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -69,11 +70,12 @@ class Asker:
                 f"there is nothing in {self._home.root} yet: is it the right home (--home, SQUIDBOT_HOME)? "
                 "The first `squidbot run` or `squidbot chat` fills it"
             )
-        settings = self._settings(needed=name.startswith("memory"))
+        settings = self._settings(needed=name.startswith(("memory", "cron")) or name == "send")
         import anyio  # noqa: PLC0415 - a question to the daemon needs no event loop
 
         from gateway.home import open_home  # noqa: PLC0415
 
+        _log_to_stderr()
         home = open_home(self._home.root)
         with hold_home(home, purpose="command"):
             return anyio.run(_call, home, settings, name, arguments)
@@ -89,19 +91,42 @@ class Asker:
             return Settings()
 
 
+def _log_to_stderr() -> None:
+    """What is logged while a command works on the files itself must not stand inside its answer."""
+    import structlog  # noqa: PLC0415 - a question to the daemon needs none
+
+    if not structlog.is_configured():
+        # The stream of the moment of each line, not of now.
+        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
     from gateway.clock import SystemClock  # noqa: PLC0415
     from gateway.operations import Operations  # noqa: PLC0415
+    from gateway.operations_planning import planned_at_rest  # noqa: PLC0415
+    from gateway.operations_send import accounts_of  # noqa: PLC0415
+    from gateway.operations_usage import Costs  # noqa: PLC0415
     from gateway.work.sqlite import SqliteWorkStore  # noqa: PLC0415
 
     clock = SystemClock()
     memory = JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))
     async with AsyncExitStack() as stack:
-        store = await SqliteWorkStore.open(home.database, clock=clock)
+        limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
+        store = await SqliteWorkStore.open(home.database, clock=clock, zone=limits.zone)
         stack.push_async_callback(store.aclose)
         upkeep = _upkeep(home, settings, memory, clock) if name in _ABOUT_SESSIONS else None
-        return await Operations(store, memory, upkeep=upkeep).call(name, arguments)
+        accounts = accounts_of(settings)
+        planned = planned_at_rest(settings, store, clock)
+        operations = Operations(
+            store,
+            memory,
+            upkeep=upkeep,
+            accounts=accounts,
+            planned=planned,
+            costs=Costs(store, limits, clock),
+        )
+        return await operations.call(name, arguments)
 
 
 def _upkeep(home: Home, settings: Settings, memory: JsonlMemory, clock: Clock) -> UpkeepAtRest:

@@ -12,13 +12,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
+from gateway.cli.backup import add_backup_commands
+from gateway.cli.cron import cron
+from gateway.cli.email import email
+from gateway.cli.heartbeat import heartbeat
 from gateway.cli.inbox import inbox
+from gateway.cli.matrix import matrix
 from gateway.cli.memory import memory
+from gateway.cli.person import add_person_commands
 from gateway.cli.sessions import sessions
-from gateway.cli.shared import HERE, Json, Where, ask, tell
+from gateway.cli.shared import HERE, Json, Where, ask, asker, tell
 from gateway.version import version, version_of
 
 __all__ = ["app"]
@@ -31,8 +39,10 @@ app = App(
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
-for _group in (inbox, sessions, memory):
+for _group in (email, inbox, sessions, memory, matrix, heartbeat, cron):
     app.command(_group)
+add_backup_commands(app)
+add_person_commands(app)
 
 
 # ── running ──
@@ -92,27 +102,60 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
 
 
 @app.command
-def status(*, where: Where = HERE, as_json: Json = False) -> int:
-    """Show the channels, the queue, and what is stuck."""
+def send(to: str, text: str | None = None, /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Have the bot say something, where nobody has asked. Without the daemon it is said at its next start.
+
+    Args:
+        to: Whom or where: matrix:@person:server, matrix:#room:server, matrix:!room or email:person@domain.
+        text: What, in Markdown; without it, what comes from the standard input.
+    """
+    said = sys.stdin.read() if text is None else text
+    answer = ask(where, "send", to=to, text=said)
+    told = "is on its way" if answer["running"] else "is sent when the daemon runs"
+    tell(as_json, answer, f"the message to {to} {told}")
+    return 0
+
+
+@app.command
+def status(*, watch: bool = False, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Show the channels, the queue, and what is stuck.
+
+    Args:
+        watch: Keep showing it until q or Ctrl-C.
+    """
     from gateway.cli import show
 
+    if watch:
+        from gateway.cli.watch import watch as look_on
+
+        asked = asker(where)
+        return look_on(lambda: show.status(asked.call("status", reasons=True)))
     report = ask(where, "status", reasons=True)
     tell(as_json, report, show.status(report))
     return 0
 
 
 @app.command
-def usage(*, days: int = 30, where: Where = HERE, as_json: Json = False) -> int:
+def usage(
+    *,
+    days: Annotated[int, Parameter(validator=Number(gte=1, lte=3660))] = 30,
+    by: Literal["day", "purpose", "session", "model"] = "day",
+    where: Where = HERE,
+    as_json: Json = False,
+) -> int:
     """
-    Show what was spent on models, by purpose and by day.
+    Show what was spent on models, and what is left of today's budget.
 
     Args:
-        days: So many days back.
+        days: So many days back, today included.
+        by: What is told apart.
     """
-    from gateway.cli import show
+    from gateway.cli import show_usage
 
-    answer = ask(where, "usage", days=days)
-    tell(as_json, answer, show.usage(answer))
+    answer = ask(where, "usage", days=days, by=by)
+    tell(as_json, answer, show_usage.usage(answer))
     return 0
 
 

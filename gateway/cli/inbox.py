@@ -24,6 +24,8 @@ def inbox_list(
     *,
     state: list[str] | None = None,
     session: str | None = None,
+    quarantine: bool = False,
+    held: bool = False,
     limit: int = 50,
     where: Where = HERE,
     as_json: Json = False,
@@ -32,12 +34,20 @@ def inbox_list(
     List messages, newest first.
 
     Args:
-        state: Only these: ready, running, answered, settled, dead, ignored (default: all but ignored).
+        state: Only these: ready, running, answered, settled, dead, ignored, quarantined (default: all but
+            ignored).
         session: Only of this session.
+        quarantine: Those that wait to be let in (squidbot inbox release ID).
+        held: Drafts instead, which wait to be approved (squidbot inbox approve|reject ID).
         limit: At most so many.
     """
     from gateway.cli import show
 
+    if held:
+        answer = ask(where, "drafts_list", limit=limit)
+        tell(as_json, answer, show.drafts(answer["rows"]))
+        return 0
+    state = [*(state or ()), "quarantined"] if quarantine else state
     answer = ask(where, "inbox_list", states=state, session=session, limit=limit)
     tell(as_json, answer, show.inbox_rows(answer["rows"]))
     return 0
@@ -85,4 +95,56 @@ def inbox_drop(number: int, /, *, where: Where = HERE, as_json: Json = False) ->
     answer = ask(where, "inbox_drop", id=number)
     told = "is given up" if answer["changed"] else "is being answered or was answered; nothing to give up"
     tell(as_json, answer, f"message {number} {told}")
+    return 0 if answer["changed"] else 1
+
+
+@inbox.command(name="release")
+def inbox_release(number: int, /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Let a message out of quarantine: it is answered as if its sender were proven.
+
+    Args:
+        number: Its ID, as `inbox list --quarantine` shows it.
+    """
+    answer = ask(where, "inbox_release", id=number)
+    told = "is answered now" if answer.get("running", True) else "will be answered when the daemon runs"
+    if not answer["changed"]:
+        told = "is not in quarantine"
+    tell(as_json, answer, f"message {number} {told}")
+    return 0 if answer["changed"] else 1
+
+
+@inbox.command(name="approve")
+def inbox_approve(
+    number: int, /, *, text: str | None = None, where: Where = HERE, as_json: Json = False
+) -> int:
+    """
+    Send a draft.
+
+    Args:
+        number: Its ID, as `inbox list --held` shows it.
+        text: Send this instead of its own words.
+    """
+    answer = ask(where, "drafts_approve", id=number, text=text)
+    told = "is sent now" if answer.get("running", True) else "will be sent when the daemon runs"
+    if not answer["changed"]:
+        told = f"does not wait for approval: it is {answer['draft']['state']}"
+    tell(as_json, answer, f"draft {number} {told}")
+    return 0 if answer["changed"] else 1
+
+
+@inbox.command(name="reject")
+def inbox_reject(number: int, /, *, why: str = "", where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Never send a draft.
+
+    Args:
+        number: Its ID, as `inbox list --held` shows it.
+        why: What is noted as the reason.
+    """
+    answer = ask(where, "drafts_reject", id=number, why=why)
+    told = "is thrown away"
+    if not answer["changed"]:
+        told = f"does not wait for approval: it is {answer['draft']['state']}"
+    tell(as_json, answer, f"draft {number} {told}")
     return 0 if answer["changed"] else 1

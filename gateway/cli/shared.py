@@ -52,7 +52,21 @@ def ask(where: Where, name: str, **arguments: Any) -> dict[str, Any]:
 def tell(as_json: bool, value: Any, text: str) -> None:  # noqa: FBT001 - what every command was asked for
     """Print the answer, as JSON or in words."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(value, indent=2, ensure_ascii=not utf8) if as_json else text)
+    print(_json(value, ascii_only=not utf8) if as_json else text)
+
+
+def _json(value: Any, *, ascii_only: bool) -> str:
+    """JSON for pipes and for terminals: what could steer one stands there as an escape, which is the same."""
+    text = json.dumps(value, indent=2, ensure_ascii=ascii_only)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return "".join(
+        f"\\u{unit:04x}" for unit in memoryview(char.encode("utf-16-le", "surrogatepass")).cast("H")
+    )
 
 
 def agreed(question: str) -> bool:

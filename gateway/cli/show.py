@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from gateway.cli import show_planning, show_usage
 from gateway.plain import plain_line, plain_text
 
 __all__ = [
+    "drafts",
     "duration",
     "inbox_row",
     "inbox_rows",
@@ -19,7 +21,6 @@ __all__ = [
     "sessions",
     "status",
     "table",
-    "usage",
 ]
 
 _WIDEST = 60
@@ -52,11 +53,7 @@ def duration(seconds: float | None) -> str:
 
 def status(report: Mapping[str, Any]) -> str:
     """`Operations.status`."""
-    running = bool(report.get("running"))
-    lines = [f"squidbot {report['version']}: {'running' if running else 'not running'}"]
-    if running:
-        memory = f", {report['memory_mb']} MB" if report.get("memory_mb") else ""
-        lines[0] += f" (process {report.get('pid')}, up {duration(report.get('uptime_s'))}{memory})"
+    lines = _process(report)
     channels = report.get("channels") or {}
     for name, one in channels.items():
         said = one["detail"] or one.get("last_error") or ""
@@ -70,7 +67,17 @@ def status(report: Mapping[str, Any]) -> str:
         lines.append(f"the oldest message without an answer is {duration(work['oldest_unanswered_s'])} old")
     if work.get("oldest_unsent_s") is not None:
         lines.append(f"the oldest answer that is not sent is {duration(work['oldest_unsent_s'])} old")
+    for count, what, option in (
+        (work["outbox"].get("held"), "drafts that wait for you", "--held"),
+        (work["inbox"].get("quarantined"), "messages in quarantine", "--quarantine"),
+    ):
+        lines += [f"{what}: {count} (squidbot inbox list {option})"] if count else []
+    if report.get("sessions") is not None:
+        lines.append(f"sessions   {report['sessions']}")
     lines += _models(report.get("models") or {})
+    lines += _condensing(report.get("consolidation") or {})
+    lines += show_planning.at_a_glance(report)
+    lines += show_usage.budget_line(report["budget"]) if report.get("budget") else []
     for head, found in (
         ("is tried again:", report.get("trying") or []),
         ("needs you (squidbot inbox show|retry|drop ID):", report.get("stuck") or []),
@@ -82,6 +89,19 @@ def status(report: Mapping[str, Any]) -> str:
     if report.get("given_up"):
         lines.append(f"given up (apology sent): {report['given_up']}")
     return "\n".join(lines)
+
+
+def _process(report: Mapping[str, Any]) -> list[str]:
+    """Whether it runs, since when, and what it is made of."""
+    running = bool(report.get("running"))
+    lines = [f"squidbot {report['version']}: {'running' if running else 'not running'}"]
+    if running:
+        memory = f", {report['memory_mb']} MB" if report.get("memory_mb") else ""
+        python = f", Python {report['python']}" if report.get("python") else ""
+        lines[0] += f" (process {report.get('pid')}, up {duration(report.get('uptime_s'))}{memory}{python})"
+    if report.get("stuck_because"):
+        lines.append(f"TURNS STAND STILL: {plain_line(report['stuck_because'])}")
+    return lines
 
 
 def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -99,6 +119,19 @@ def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:
                 row["sender"],
                 row["error"] or row["text"],
             )
+            for row in rows
+        ],
+    )
+
+
+def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
+    """`Operations.drafts_list`."""
+    if not rows:
+        return "no drafts wait for you"
+    return table(
+        ("ID", "WHEN", "TO", "TEXT"),
+        [
+            (row["id"], _time(row["created_at"]), row["session"], " ".join(row["text"].split()))
             for row in rows
         ],
     )
@@ -145,16 +178,16 @@ def sessions(answer: Mapping[str, Any]) -> str:
 def session(answer: Mapping[str, Any]) -> str:
     """`Operations.sessions_show`."""
     lines = [f"{plain_line(answer['session'])}: {answer['messages']} messages"]
-    condensed = answer.get("cursor") or 0
-    if condensed:
-        lines.append(f"  condensed  {condensed}, not yet {answer['unconsolidated']}")
+    lines += _cursor(answer)
+    if answer.get("damaged_lines"):
+        lines.append(f"  damaged    {answer['damaged_lines']} of the newest lines cannot be read")
     if answer.get("scope"):
         lines.append(f"  scope      {plain_line(answer['scope'])}")
     if answer.get("prompt"):
-        lines.append(f"  prompt     {_prompt(answer['prompt'])}")
+        lines += _prompt(answer["prompt"])
     if answer.get("trouble"):
         trouble = answer["trouble"]
-        said = f"failed {trouble['failures']} times, again in {duration(trouble['next_try_in_s'])}"
+        said = f"failed {_times(trouble['failures'])}, again in {duration(trouble['next_try_in_s'])}"
         lines.append(f"  condensing {said}: {plain_line(trouble['error'])}")
     if answer["summary"]:
         lines += ["", "summary of what is no longer in the prompt:", plain_text(answer["summary"])]
@@ -169,35 +202,45 @@ def session(answer: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _prompt(prompt: Mapping[str, Any]) -> str:
-    """What the next prompt would hold."""
-    parts = ", ".join(f"{name} {tokens}" for name, tokens in prompt["tokens"].items() if tokens)
-    left = f", {prompt['left_out']} messages do not fit" if prompt["left_out"] else ""
-    total = f"about {prompt['total_tokens']} of {prompt['limit_tokens']} tokens ({parts})"
-    return f"{total}, {prompt['messages']} messages{left}"
+def _cursor(answer: Mapping[str, Any]) -> list[str]:
+    """What of a conversation is condensed, and when the rest of it will be."""
+    cursor, rest = answer["cursor"], answer["unconsolidated"]
+    what = "condensed" if answer["summary"] or not cursor else "set aside"  # without a trace: it began anew
+    lines = [f"  cursor     {cursor}: so many are {what}, {rest} are not"]
+    if above := (answer.get("prompt") or {}).get("condensed_above"):
+        due = "; it is time, with the next message" if rest > above["messages"] else ""
+        lines.append(f"  condensed  above {above['messages']} messages or {above['tokens']} tokens{due}")
+    return lines
+
+
+def _prompt(prompt: Mapping[str, Any]) -> list[str]:
+    """What the next prompt would hold, with about so many tokens for each part."""
+    lines = [f"  prompt     about {prompt['total_tokens']} of at most {prompt['limit_tokens']} tokens:"]
+    for name, tokens in prompt["tokens"].items():
+        said = f", {prompt['messages']} messages" if name == "history" else ""
+        lines.append(f"    {name:<8} {tokens:>6}{said}")
+    if prompt["left_out"]:
+        lines.append(f"    {prompt['left_out']} messages that are not condensed are not in it")
+    return lines
+
+
+def _condensing(state: Mapping[str, Any]) -> list[str]:
+    """How many segments were condensed, and what keeps conversations from it, if anything does."""
+    failing = state.get("failing_sessions")
+    if not failing:
+        done = state.get("segments")
+        return [f"condensed  {done} segments since the start"] if done else []
+    again = f", again in {duration(state['next_try_in_s'])}" if state.get("next_try_in_s") else ""
+    why = _short(str(state.get("last_error") or "?"))
+    failures = state["failures_in_a_row"]
+    row = f"{_times(failures)}{' in a row' if failures > 1 else ''}{again}"
+    return [f"condensing fails in {failing} conversation{'s' if failing > 1 else ''} ({row}): {why}"]
 
 
 def reindexed(answer: Mapping[str, Any]) -> str:
     """`Operations.sessions_reindex`."""
     state = "everything can be searched" if answer["complete"] else "the rest follows in the background"
     return f"{answer['messages']} messages of {answer['sessions']} sessions are in the index; {state}"
-
-
-def usage(answer: Mapping[str, Any]) -> str:
-    """`Operations.usage`."""
-    if not answer["rows"]:
-        return f"nothing was spent in the last {answer['days']} days"
-
-    def cells(one: Mapping[str, Any]) -> tuple[object, ...]:
-        cost = "-" if one["cost_usd"] is None else f"{one['cost_usd']:.4f}"
-        return one["calls"], one["prompt_tokens"], one["completion_tokens"], cost
-
-    numbers = ("CALLS", "READ", "WRITTEN", "USD")
-    by_purpose = [(purpose, *cells(one)) for purpose, one in answer["by_purpose"].items()]
-    by_day = [(one["day"], one["purpose"], one["model"] or "-", *cells(one)) for one in answer["rows"]]
-    return "\n\n".join(
-        (table(("PURPOSE", *numbers), by_purpose), table(("DAY", "PURPOSE", "MODEL", *numbers), by_day))
-    )
 
 
 def memory_diff(answer: Mapping[str, Any]) -> str:
@@ -213,7 +256,8 @@ def memory_versions(answer: Mapping[str, Any]) -> str:
     before: list[str] = []
     for one in answer["versions"]:
         now = one["text"].splitlines()
-        where = f" in {one['session']}" if one["session"] else ""
+        turn = f", turn {one['turn']}" if one.get("turn") else ""
+        where = f" in {one['session']}{turn}" if one["session"] else ", by hand or by undo"
         lines.append(f"version {one['version']}, {_time(one['written_at'])}{plain_line(where)}")
         lines += [f"  - {plain_line(line)}" for line in before if line not in now]
         lines += [f"  + {plain_line(line)}" for line in now if line not in before]
@@ -233,6 +277,10 @@ def _models(pools: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
                 again = f"; asked again in {duration(one['cooling_s'])}" if one["cooling_s"] else ""
                 lines.append(f"  {plain_line(str(one['name']))} fails: {_short(one['error'])}{again}")
     return lines
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _short(text: str) -> str:

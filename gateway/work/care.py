@@ -10,20 +10,25 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from gateway.work.codec import INBOX, OUTBOX, Raw, error_text
+from gateway.work.amending import forget_steps, ignore
+from gateway.work.codec import INBOX, OUTBOX, Raw, key_digest
 from gateway.work.port import StoreStats
 from gateway.work.states import InboxState, OutboxState
+from gateway.work.turns import overtaking
 from gateway.work.waiting import wait_s
 
 __all__ = [
     "drop",
     "due_in",
+    "end_quarantine",
     "ended_inbox",
     "ended_outbox",
     "forget_inbox",
     "forget_outbox",
+    "ignored_long_ago",
     "inbox",
     "inbox_row",
+    "keep_digests",
     "last_ids",
     "open_sessions",
     "outbox",
@@ -35,7 +40,6 @@ __all__ = [
 
 # Most rows are in these states: reading backwards from the end finds some sooner than an index does.
 _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
-_STRIP = "json_remove(json_set(payload, '$.text', ''), '$.context', '$.attachments')"
 
 
 def recover(db: sqlite3.Connection) -> None:
@@ -54,7 +58,8 @@ def open_sessions(db: sqlite3.Connection, now: float) -> list[tuple[str, float]]
         "SELECT session, MIN(id), next_at FROM inbox WHERE state = 'ready' AND session NOT IN"
         " (SELECT session FROM inbox WHERE state = 'running') GROUP BY session ORDER BY MIN(id)"
     )
-    return [(session, wait_s(next_at, now)) for session, _, next_at in rows]
+    waits = [(session, wait_s(next_at, now)) for session, _, next_at in rows]
+    return [(session, 0.0 if wait and overtaking(db, session, now) else wait) for session, wait in waits]
 
 
 def due_in(db: sqlite3.Connection, session: str, now: float) -> float | None:
@@ -66,7 +71,10 @@ def due_in(db: sqlite3.Connection, session: str, now: float) -> float | None:
     head = db.execute(
         "SELECT next_at FROM inbox WHERE state = 'ready' AND session = ? ORDER BY id LIMIT 1", (session,)
     ).fetchone()
-    return None if head is None else wait_s(head[0], now)
+    if head is None:
+        return None
+    wait = wait_s(head[0], now)
+    return 0.0 if wait and overtaking(db, session, now) else wait
 
 
 def inbox(db: sqlite3.Connection, states: Sequence[InboxState], session: str | None, limit: int) -> list[Raw]:
@@ -126,14 +134,15 @@ def requeue(db: sqlite3.Connection, inbox_id: int) -> str | None:
     if state == InboxState.DEAD and payload is not None:
         changed = db.execute(
             "UPDATE inbox SET state = 'ready', attempts = 0, deferrals = 0, first_deferred_at = NULL,"
-            " next_at = NULL, turn = NULL, tail = NULL, error = NULL, ended_at = NULL WHERE id = ?",
+            " next_at = NULL, withdrawn = NULL, turn = NULL, tail = NULL, error = NULL, ended_at = NULL"
+            " WHERE id = ?",
             (inbox_id,),
         ).rowcount
     elif state == InboxState.ANSWERED:
         changed = db.execute(
             "UPDATE outbox SET state = 'pending', attempts = 0, next_at = NULL, uncertain_at = NULL,"
             " error = NULL, ended_at = NULL WHERE inbox_id = ? AND turn = ? AND state IN ('dead', 'unknown')"
-            " AND payload IS NOT NULL",
+            " AND payload IS NOT NULL AND COALESCE(error, '') NOT LIKE 'rejected%' AND error IS NOT 'left'",
             (tail, turn),
         ).rowcount
     return str(session) if changed else None
@@ -146,36 +155,17 @@ def drop(db: sqlite3.Connection, inbox_id: int, now: float) -> bool:
         return False
     state, tail, turn = row
     changed = 0
-    if state in (InboxState.READY, InboxState.DEAD):
-        changed = _ignore(db, "id = ?", (inbox_id,), "dropped", now)
-        _forget_steps(db, turn)
+    if state in (InboxState.READY, InboxState.DEAD, InboxState.QUARANTINED):
+        changed = ignore(db, "id = ?", (inbox_id,), "dropped", now)
+        forget_steps(db, turn)
     # What answers several messages is given up with an answered one, but not with one that merely failed.
     hangs_on = tail if state == InboxState.ANSWERED else inbox_id
     changed += db.execute(
         "UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'dropped' WHERE inbox_id = ?"
-        " AND state IN ('pending', 'sending', 'uncertain', 'unknown')",
+        " AND state IN ('pending', 'sending', 'uncertain', 'unknown', 'held')",
         (now, hangs_on),
     ).rowcount
     return changed > 0
-
-
-def _ignore(
-    db: sqlite3.Connection, where: str, arguments: tuple[str | int, ...], reason: str, now: float
-) -> int:
-    return db.execute(
-        f"UPDATE inbox SET state = 'ignored', payload = {_STRIP}, error = ?, ended_at = ?, next_at = NULL"
-        f" WHERE {where}",
-        (error_text(reason), now, *arguments),
-    ).rowcount
-
-
-def _forget_steps(db: sqlite3.Connection, turn: str | None) -> None:
-    """Drop the steps of a turn that nobody will take up again."""
-    db.execute(
-        "DELETE FROM turn_steps WHERE turn = :turn AND NOT EXISTS"
-        " (SELECT 1 FROM inbox WHERE state IN ('ready', 'running') AND turn = :turn)",
-        {"turn": turn},
-    )
 
 
 def reset_session(db: sqlite3.Connection, session: str, now: float) -> None:
@@ -184,9 +174,9 @@ def reset_session(db: sqlite3.Connection, session: str, now: float) -> None:
         "SELECT DISTINCT turn FROM inbox WHERE state = 'ready' AND session = ? AND turn IS NOT NULL",
         (session,),
     ).fetchall()
-    _ignore(db, "state = 'ready' AND session = ?", (session,), "reset", now)
+    ignore(db, "state = 'ready' AND session = ?", (session,), "reset", now)
     for (turn,) in turns:
-        _forget_steps(db, turn)
+        forget_steps(db, turn)
     db.execute("DELETE FROM history_journal WHERE session = ?", (session,))
 
 
@@ -244,6 +234,41 @@ def ended_outbox(db: sqlite3.Connection, first: int, last: int, before: float) -
 
 def _ended(db: sqlite3.Connection, query: str, first: int, last: int, before: float) -> list[int]:
     return [row_id for (row_id,) in db.execute(query, (first, last, before))]
+
+
+# A row on which something hangs stays, and so does the last one: its number must not be given out again.
+_IGNORED_LONG_AGO = (
+    "+state = 'ignored' AND ended_at < ? AND id < (SELECT MAX(id) FROM inbox)"
+    " AND NOT EXISTS (SELECT 1 FROM outbox WHERE inbox_id = inbox.id)"
+)
+
+
+def ignored_long_ago(db: sqlite3.Connection, first: int, last: int, before: float) -> list[int]:
+    """Of these ids the ignored rows of which a digest is enough."""
+    return _ended(
+        db, f"SELECT id FROM inbox WHERE id BETWEEN ? AND ? AND {_IGNORED_LONG_AGO}", first, last, before
+    )
+
+
+def keep_digests(db: sqlite3.Connection, ids: Sequence[int], before: float) -> int:
+    """Put digests of their keys in the place of these rows, if that is still allowed; returns how many."""
+    done = 0
+    for row_id in ids:
+        key = db.execute(
+            "SELECT channel, account, native_id, CAST(ended_at / 86400 AS INTEGER) FROM inbox"
+            f" WHERE id = ? AND {_IGNORED_LONG_AGO}",
+            (row_id, before),
+        ).fetchone()
+        if key is not None:
+            db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (key_digest(*key[:3]), key[3]))
+            db.execute("DELETE FROM inbox WHERE id = ?", (row_id,))
+            done += 1
+    return done
+
+
+def end_quarantine(db: sqlite3.Connection, before: float, now: float) -> int:
+    """Nobody let these in; returns how many."""
+    return ignore(db, "state = 'quarantined' AND accepted_at < ?", (before,), "quarantine_expired", now)
 
 
 def forget_inbox(db: sqlite3.Connection, ids: Sequence[int], before: float) -> int:

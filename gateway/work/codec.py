@@ -34,10 +34,12 @@ __all__ = [
     "inbox_row",
     "instant",
     "journal_line",
+    "key_digest",
     "key_text",
     "load_json",
     "new_outbox",
     "outbox_row",
+    "read_payload",
     "session_or_none",
     "step_of",
     "stripped",
@@ -54,6 +56,7 @@ OUTBOX = (
     "id, inbox_id, key, channel, account, session, payload, state, attempts, uncertain_at, provider_id, "
     "error, created_at"
 )
+_KINDS = ("message", "tick", "reaction")
 _ERROR_CHARS = 2000
 _DAMAGED_QUESTION = "[This message was damaged on the disk and cannot be read any more.]"
 _DAMAGED_ANSWER = "Sorry, my answer was damaged on the disk before I could send it. Please ask me again."
@@ -110,7 +113,27 @@ def load_json(text: str) -> dict[str, Any]:
 
 def stripped(message: InboundMessage) -> InboundMessage:
     """What is kept of a message that is only remembered as seen: who, when, where, but not what."""
-    return message.model_copy(update={"text": "", "context": {}, "attachments": ()})
+    return message.model_copy(update={"text": "", "context": {}, "attachments": (), "background": ()})
+
+
+def key_digest(channel: str, account: str, native_id: str) -> bytes:
+    """
+    What is kept of the key of a message that nobody will ask about again: 16 bytes.
+
+    Two different messages with the same digest are not to be expected in the life of a database (2⁻¹²⁸ for a
+    given pair), and nobody gains by looking for them: the second would merely be ignored, like the first.
+    """
+    parts = [part.encode("utf-8", "replace") for part in (channel, account, native_id)]
+    lengths = b"".join(len(part).to_bytes(4, "big") for part in parts)
+    return hashlib.blake2b(lengths + b"".join(parts), digest_size=16).digest()
+
+
+def read_payload(payload: str | None) -> InboundMessage | None:
+    """The message of a row; None if it was forgotten or is damaged."""
+    try:
+        return None if payload is None else InboundMessage.model_validate_json(payload)
+    except ValidationError:
+        return None
 
 
 _Payload = TypeVar("_Payload", bound=BaseModel)
@@ -156,7 +179,7 @@ def inbox_row(raw: Raw) -> InboxRow:
             sender=Sender(address=""),
             text="" if payload is None else _DAMAGED_QUESTION,
             received_at=instant(accepted_at),
-            kind=kind,
+            kind=kind if kind in _KINDS else "message",
         )
     return InboxRow(
         id=row_id,
@@ -221,6 +244,7 @@ def new_outbox(
             text=new.text,
             created_at=instant(now),
             kind=new.kind,
+            attachments=new.attachments,
             context=dict(context),
         )
         made.append((message, dump(message)))

@@ -56,6 +56,7 @@ class LaneDispatcher:
         self, *, concurrency: int = 16, max_sessions: int = 100_000, refill: Refill | None = None
     ) -> None:
         self._runner = SessionRunner(concurrency=concurrency, max_waiting=max_sessions)
+        self._concurrency = concurrency
         self._max_sessions = max_sessions
         self._refill = refill
         self._run_session: RunSession | None = None
@@ -86,6 +87,10 @@ class LaneDispatcher:
     def running(self) -> Sequence[SessionKey]:
         """The sessions that run at this moment."""
         return self._runner.running()
+
+    def full(self) -> bool:
+        """Whether every place is taken."""
+        return len(self._runner.running()) >= self._concurrency
 
     def waiting(self) -> int:
         """How many sessions wait for a place."""

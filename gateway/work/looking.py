@@ -11,10 +11,10 @@ from functools import partial
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.work import care, leases, turns
-from gateway.work.codec import inbox_row, instant, outbox_row, session_or_none
+from gateway.work import amending, care, leases, turns
+from gateway.work.codec import inbox_row, outbox_row, session_or_none
 from gateway.work.part import Part
-from gateway.work.port import InboxRow, OutboxRow, StoreStats, UsageRow
+from gateway.work.port import IGNORED_S, QUARANTINE_S, InboxRow, OutboxRow, StoreStats, UsageRow
 from gateway.work.states import InboxState, OutboxState
 
 __all__ = ["Looking"]
@@ -63,6 +63,10 @@ class Looking(Part):
         now = self._now()
         return await self._writer.call("drop", lambda db: care.drop(db, inbox_id, now))
 
+    async def admit(self, inbox_id: int) -> SessionKey:
+        """A person lets a quarantined message in."""
+        return SessionKey.parse(await self._writer.call("admit", lambda db: amending.admit(db, inbox_id)))
+
     async def reset_session(self, session: SessionKey) -> None:
         """Drop what waits in a session, before its history is reset."""
         now, key = self._now(), str(session)
@@ -70,12 +74,12 @@ class Looking(Part):
 
     async def add_usage(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:
         """Note what was spent outside of a completed turn."""
-        day, key = instant(self._now()).strftime("%Y-%m-%d"), str(session)
+        day, key = self._day(self._now()), str(session)
         await self._writer.call("add_usage", lambda db: turns.spend(db, day, key, purpose.value, usage))
 
     async def usage(self, *, days: int = 30) -> list[UsageRow]:
         """What was spent, newest day first."""
-        since = instant(self._now() - (days - 1) * 86_400).strftime("%Y-%m-%d")
+        since = self._day(self._now() - (days - 1) * 86_400)
         query = "SELECT * FROM usage WHERE day >= ? ORDER BY day DESC, session, purpose, model"
         raws = await self._reader.call("usage", lambda db: db.execute(query, (since,)).fetchall())
         return [
@@ -98,17 +102,21 @@ class Looking(Part):
 
     async def prune(self, *, older_than_s: float) -> int:
         """Forget payloads of rows that ended longer ago than this; their keys stay."""
-        before = self._now() - older_than_s
+        now = self._now()
+        ended, ignored = now - older_than_s, now - min(older_than_s, IGNORED_S)
         last_inbox, last_outbox = await self._reader.call("prune", care.last_ids)
-        forgotten = 0
+        forgotten = await self._writer.call(
+            "prune", lambda db: care.end_quarantine(db, now - QUARANTINE_S, now)
+        )
         # In small pieces, so that nobody waits for it.
-        for last, ended, forget in (
-            (last_inbox, care.ended_inbox, care.forget_inbox),
-            (last_outbox, care.ended_outbox, care.forget_outbox),
+        for last, before, find, forget in (
+            (last_inbox, ignored, care.ignored_long_ago, care.keep_digests),
+            (last_inbox, ended, care.ended_inbox, care.forget_inbox),
+            (last_outbox, ended, care.ended_outbox, care.forget_outbox),
         ):
             for first in range(1, last + 1, _PRUNE_ROWS):
                 until = first + _PRUNE_ROWS - 1
-                ids = await self._reader.call("prune", partial(ended, first=first, last=until, before=before))
+                ids = await self._reader.call("prune", partial(find, first=first, last=until, before=before))
                 if ids:
                     forgotten += await self._writer.call("prune", partial(forget, ids=ids, before=before))
         return forgotten

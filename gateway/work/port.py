@@ -14,12 +14,16 @@ it last owns it, and `complete`, `retry`, `bury` and the step methods of an olde
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Purpose, Usage
+from gateway.work.dispatch import Dispatcher, RunSession
+from gateway.work.errors import LostTurn, StoreCorrupt, StoreTooNew, StoreUnavailable, StoreUnusable
+from gateway.work.lease_port import LeasePort
 from gateway.work.rows import (
+    Accepted,
     Completion,
     InboxRow,
     JournalLine,
@@ -27,6 +31,7 @@ from gateway.work.rows import (
     OutboxRow,
     Pending,
     Step,
+    Stopped,
     StoreStats,
     Turn,
     UsageRow,
@@ -34,6 +39,9 @@ from gateway.work.rows import (
 from gateway.work.states import InboxState, OutboxState
 
 __all__ = [
+    "IGNORED_S",
+    "QUARANTINE_S",
+    "Accepted",
     "Completion",
     "Dispatcher",
     "InboxRow",
@@ -42,7 +50,9 @@ __all__ = [
     "NewOutbound",
     "OutboxRow",
     "Pending",
+    "RunSession",
     "Step",
+    "Stopped",
     "StoreCorrupt",
     "StoreStats",
     "StoreTooNew",
@@ -54,55 +64,55 @@ __all__ = [
 ]
 
 
-class StoreUnavailable(Exception):
-    """My disk does not take anything at the moment; nothing is lost, I will try again."""
-
-    temporary = True
-
-    def __init__(self, detail: str = "", /, **fields: Any) -> None:
-        self.public = (type(self).__doc__ or "").strip()
-        self.fields = fields
-        super().__init__(detail or self.public)
+QUARANTINE_S = 30 * 86_400.0
+"""How long a quarantined message waits for a person."""
+IGNORED_S = 7 * 86_400.0
+"""How long an ignored message can be looked at, at most."""
 
 
-class StoreUnusable(Exception):
-    """My database cannot be used; my operator must look at it."""
-
-    temporary = False
-
-    def __init__(self, detail: str = "", /, **fields: Any) -> None:
-        self.public = (StoreUnusable.__doc__ or "").strip()
-        self.fields = fields
-        super().__init__(detail or self.public)
-
-
-class StoreCorrupt(StoreUnusable):
-    """The database is damaged, or is no database of ours. Raised when it is opened; it was not changed."""
-
-
-class StoreTooNew(StoreUnusable):
-    """The database was written by a later version. Raised when it is opened; it was not changed."""
-
-
-class LostTurn(Exception):
-    """This turn was claimed again by somebody else; what was done for it must be thrown away."""
-
-    temporary = False
-    public = "Somebody else is answering this."
-
-
-class WorkStore(Protocol):
+class WorkStore(LeasePort, Protocol):
     """Where the truth is."""
 
     # ── taking in ──
     async def accept(
-        self, channel: str, account: str, batch: Sequence[Pending], positions: Mapping[str, str]
-    ) -> list[InboxRow]:
+        self,
+        channel: str,
+        account: str,
+        batch: Sequence[Pending],
+        positions: Mapping[str, str],
+        amendments: Sequence[Amendment] = (),
+    ) -> Accepted:
         """
         Commit a batch and the channel's new positions in one transaction, durably.
 
         A message whose (channel, account, native_id) is known is left out: a success without work. Returns
-        the rows that are new, in order; those with ``ignore`` have the state IGNORED.
+        the rows that are new, in order; those with ``ignore`` have the state IGNORED, those with
+        ``quarantine`` QUARANTINED.
+
+        Then, in the same transaction, the amendments, each to what this channel and account accepted before:
+
+        - ``replace``: a row of the same sender that waits and was never in a turn has the new text.
+        - ``withdraw``: a row of the same sender that waits (or is quarantined) is IGNORED as ``withdrawn``.
+          In a turn that runs, or has steps that must not be done twice, it is marked; as soon as all rows of
+          that turn are marked they are IGNORED, and otherwise the turn is answered as it is. A marked row is
+          left out when a turn without steps is taken up again.
+        - ``leave``: whatever waits or runs in the sessions of ``session.conversation`` is IGNORED as
+          ``left``, and what is unsent there is DEAD.
+        - ``stop``: whatever waits or runs in ``session`` and was accepted before the message ``native_id`` is
+          IGNORED as ``stopped``; the message's ``context["stopped"]`` says how many. If that message is not
+          new, nothing happens; without a ``native_id`` all are meant.
+
+        A turn whose rows are IGNORED is lost to whoever works on it; `Accepted.stopped` names it.
+        """
+        ...
+
+    async def admit(self, inbox_id: int) -> SessionKey:
+        """
+        A person lets a quarantined message in: QUARANTINED → READY, its sender counts as verified
+        (``sender.verified`` and ``context["admitted"]`` are True). Returns the session to wake.
+
+        Raises:
+            IllegalMove: It is not quarantined, or its text is gone.
         """
         ...
 
@@ -118,6 +128,9 @@ class WorkStore(Protocol):
         ``attempts`` is raised durably enough to survive SIGKILL before this returns. A turn that was
         claimed before comes back with the same id and rows. None: nothing waits, the head waits for its
         retry time, or the session is running under a live claim.
+
+        What no model answers (a message that is ``alone``, a reaction) overtakes a head that waits for its
+        retry time, so that commands work while there is no model. Nothing else is ever overtaken.
         """
         ...
 
@@ -147,6 +160,13 @@ class WorkStore(Protocol):
         """
         ...
 
+    async def postpone(self, turn: Turn, why: str, *, delay_s: float) -> None:
+        """
+        ``running → ready``, not before ``delay_s``. Nothing has failed: neither the start nor the time counts
+        as an attempt or a deferral. Its steps stay.
+        """
+        ...
+
     async def bury(self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()) -> list[OutboxRow]:
         """The turn failed for good: its rows are DEAD and the apology is in the outbox, together."""
         ...
@@ -157,8 +177,9 @@ class WorkStore(Protocol):
 
     async def due_in(self, session: SessionKey) -> float | None:
         """
-        In how many seconds the head of the session is due (0.0: now). None: nothing waits, or a turn of the
-        session is running. To be asked when `claim` gave nothing, so that a retry is not forgotten.
+        In how many seconds the head of the session, or what overtakes it, is due (0.0: now). None: nothing
+        waits, or a turn of the session is running. To be asked when `claim` gave nothing, so that a retry is
+        not forgotten.
         """
         ...
 
@@ -181,7 +202,7 @@ class WorkStore(Protocol):
     ) -> list[OutboxRow]:
         """
         What can be sent now: of each session that is not in ``busy`` its oldest row that is neither SENT
-        nor DEAD nor UNKNOWN, if that one is due. So a destination gets its messages in order.
+        nor DEAD nor UNKNOWN nor HELD, if that one is due. So a destination gets its messages in order.
         """
         ...
 
@@ -228,6 +249,29 @@ class WorkStore(Protocol):
         """Nobody can find out whether it was sent: UNKNOWN, a person decides."""
         ...
 
+    async def approve(self, outbox_id: int, text: str | None = None) -> OutboxRow:
+        """
+        A person wants a draft sent, with ``text`` in the place of its own: HELD → PENDING. It counts as made
+        at this moment, so that nobody finds it too old.
+
+        Raises:
+            IllegalMove: It is not held (any more).
+        """
+        ...
+
+    async def reject(self, outbox_id: int, why: str = "") -> OutboxRow:
+        """
+        A person does not want a draft sent: HELD → DEAD, with the error ``rejected: <why>``.
+
+        Raises:
+            IllegalMove: It is not held (any more).
+        """
+        ...
+
+    async def outbox_row(self, outbox_id: int) -> OutboxRow | None:
+        """One row of the outbox."""
+        ...
+
     async def delivered(self, channel: str, account: str, provider_id: str) -> str | None:
         """The outbox key (``OutboundMessage.id``) that was sent as ``provider_id``."""
         ...
@@ -262,12 +306,13 @@ class WorkStore(Protocol):
     async def requeue(self, inbox_id: int) -> SessionKey | None:
         """
         A person wants it tried again: a DEAD row becomes READY with fresh counters, DEAD or UNKNOWN sends
-        of an answered row become PENDING. Returns the session, or None if there was nothing to do.
+        of an answered row become PENDING, but no draft that was rejected, and nothing for a conversation
+        that the bot has left. Returns the session, or None if there was nothing to do.
         """
         ...
 
     async def drop(self, inbox_id: int) -> bool:
-        """A person gives it up: READY or DEAD rows become IGNORED, its unsent answers DEAD."""
+        """A person gives it up: READY, DEAD or QUARANTINED rows become IGNORED, its unsent answers DEAD."""
         ...
 
     async def reset_session(self, session: SessionKey) -> None:
@@ -278,7 +323,7 @@ class WorkStore(Protocol):
         ...
 
     async def add_usage(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:
-        """Note what was spent outside of a completed turn (a consolidation, a turn that was buried)."""
+        """Note what was spent outside of a completed turn (a consolidation, a call of an unfinished turn)."""
         ...
 
     async def usage(self, *, days: int = 30) -> list[UsageRow]:
@@ -290,42 +335,15 @@ class WorkStore(Protocol):
         ...
 
     async def prune(self, *, older_than_s: float) -> int:
-        """Forget payloads of rows that ended longer ago than this; their keys stay. Returns how many."""
-        ...
+        """
+        Forget payloads of rows that ended longer ago than this; their keys stay. Returns how many.
 
-    # ── leases ──
-    async def lease(self, name: str, *, holder: str, ttl_s: float) -> int | None:
-        """Get or renew a lease: its fence (it grows with each new holder), or None if it is taken."""
-        ...
-
-    async def release_lease(self, name: str, *, holder: str) -> None:
-        """Give it back early; nothing happens if it is not held."""
+        Of rows that were ignored longer ago than this or than `IGNORED_S` only a digest of the key stays,
+        which recognises the message if it comes again; nothing else finds them any more. What nobody let in
+        for `QUARANTINE_S` is IGNORED as ``quarantine_expired``.
+        """
         ...
 
     async def aclose(self) -> None:
         """Finish what is queued and let go of the database."""
-        ...
-
-
-RunSession = Callable[[SessionKey], Awaitable[None]]
-"""Works on one session until nothing is due; called by at most one task per session at a time."""
-
-
-class Dispatcher(Protocol):
-    """Says that a session has work and gets it run: in order per session, in parallel across sessions."""
-
-    def wake(self, session: SessionKey, *, after_s: float = 0.0) -> None:
-        """There is work, now or after a while. Never blocks; repeated wake-ups of one session are one."""
-        ...
-
-    async def run(self, run_session: RunSession) -> None:
-        """Run sessions until `stop`; then return as soon as nothing runs."""
-        ...
-
-    def stop(self) -> None:
-        """Start no session any more."""
-        ...
-
-    def running(self) -> Sequence[SessionKey]:
-        """The sessions that run at this moment."""
         ...

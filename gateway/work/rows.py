@@ -6,16 +6,18 @@ What goes into the durable queue and comes out of it: frozen values, one for eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from agent_core.messages import InboundMessage, OutboundKind, OutboundMessage, SessionKey
+from agent_core.messages import Attachment, InboundMessage, OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import Message, Purpose, Usage
+from gateway.work.plan_port import Collected, Entry, OtherHistory
 from gateway.work.states import InboxState, OutboxState
 
 __all__ = [
+    "Accepted",
     "Completion",
     "InboxRow",
     "JournalLine",
@@ -23,6 +25,7 @@ __all__ = [
     "OutboxRow",
     "Pending",
     "Step",
+    "Stopped",
     "StoreStats",
     "Turn",
     "UsageRow",
@@ -35,11 +38,15 @@ class Pending:
     A message to be accepted.
 
     ``ignore`` holds the reason (a short constant such as ``sender_not_allowed``) when it shall only be
-    remembered as seen: its text and context are not stored then.
+    remembered as seen: its text and context are not stored then. ``quarantine`` holds one when it shall be
+    kept whole and wait for a person. ``alone``: it is answered by itself, never together with others (a
+    command).
     """
 
     message: InboundMessage
     ignore: str | None = None
+    quarantine: str | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,40 @@ class InboxRow:
     turn: str | None
     error: str | None
     next_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """
+    A turn that was running and has lost its rows: whoever works on it shall leave off.
+
+    ``why`` is ``withdrawn``, ``left`` or ``stopped``.
+    """
+
+    session: SessionKey
+    turn: str
+    why: str
+
+
+class Accepted(list[InboxRow]):
+    """
+    The rows that are new, in order, and what amendments did.
+
+    Args:
+        rows: The new rows, as they are after the amendments.
+        stopped: The turns that ran and shall be stopped.
+        touched: The sessions in which something was taken away: their head may be another one now.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[InboxRow] = (),
+        stopped: Iterable[Stopped] = (),
+        touched: Iterable[SessionKey] = (),
+    ) -> None:
+        super().__init__(rows)
+        self.stopped = tuple(stopped)
+        self.touched = tuple(touched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +127,7 @@ class NewOutbound:
     """
     Something to be sent. It belongs to the inbox row of the turn that is answered (``context`` is the one
     of that message; it is filled in when it is empty and the session is the turn's) or, without a turn, to
-    nothing.
+    nothing. ``hold``: it is a draft, not sent before a person approves it.
     """
 
     channel: str
@@ -95,6 +136,8 @@ class NewOutbound:
     text: str
     kind: OutboundKind = OutboundKind.REPLY
     context: Mapping[str, Any] = field(default_factory=dict)
+    attachments: tuple[Attachment, ...] = ()
+    hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +176,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Everything that becomes true together when a turn is answered."""
+    """
+    Everything that becomes true together when a turn is answered.
+
+    ``others`` are lines for the histories of other sessions (an alert, where it is read), ``entry`` a line of
+    the run ledger, ``collected`` what waits for the digest.
+    """
 
     outbound: Sequence[NewOutbound] = ()
     history: Sequence[Message] = ()
     usage: Usage = field(default_factory=Usage)
     purpose: Purpose = Purpose.CHAT
+    others: Sequence[OtherHistory] = ()
+    entry: Entry | None = None
+    collected: Sequence[Collected] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """Tokens of one day (UTC, ``YYYY-MM-DD``), session, purpose and model."""
+    """Tokens of one day (``YYYY-MM-DD``, in the zone of the store), session, purpose and model."""
 
     day: str
     session: str

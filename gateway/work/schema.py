@@ -1,10 +1,13 @@
 """
-The tables of ``gateway.db``, how they came to be, and how the file is opened.
+The tables of ``gateway.db`` as they are made from nothing, and how the file is opened.
+
+What is changed here needs a step in ``migrations.py``, which brings older files up to date.
 
 ``inbox`` is one row per accepted message; its ``id`` is the order of everything. ``tail`` is the last row of
 the turn, on which the answers in ``outbox`` hang. ``history_journal`` holds lines that are not yet durable in
 their files, ``turn_steps`` what an unfinished turn has done so far. Payloads are JSON texts and become NULL
-when they are forgotten; the rows stay, because their keys are what recognises a repetition.
+when they are forgotten; the rows stay, because their keys are what recognises a repetition. Of rows that were
+only ignored nothing is left in the end but a digest of the key, in ``seen``.
 
 Times are seconds since 1970 in UTC, from the clock of whoever opened the store.
 
@@ -19,16 +22,16 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
 from gateway.work.faults import name_of
+from gateway.work.migrations import MIGRATIONS, VERSION, Migration, migrate
 from gateway.work.port import StoreCorrupt, StoreTooNew, StoreUnusable
 
 __all__ = ["VERSION", "corrupt", "create_file", "identify", "open_reader", "open_writer", "prepare"]
 
-VERSION = 1
 APPLICATION_ID = 0x53514254
 _OLDEST_SQLITE = (3, 35, 0)
 _CORRUPT = (
@@ -54,10 +57,11 @@ CREATE TABLE inbox (
     id INTEGER PRIMARY KEY,
     channel TEXT NOT NULL, account TEXT NOT NULL, native_id TEXT NOT NULL,
     session TEXT NOT NULL, kind TEXT NOT NULL, payload TEXT,
-    state TEXT NOT NULL CHECK (state IN ('ready', 'running', 'answered', 'settled', 'dead', 'ignored')),
+    state TEXT NOT NULL CHECK (state IN ('ready', 'running', 'answered', 'settled', 'dead', 'ignored',
+        'quarantined')),
     attempts INTEGER NOT NULL DEFAULT 0, deferrals INTEGER NOT NULL DEFAULT 0,
     first_deferred_at REAL, next_at REAL, fence INTEGER NOT NULL DEFAULT 0, turn TEXT, tail INTEGER,
-    error TEXT, accepted_at REAL NOT NULL, ended_at REAL,
+    error TEXT, accepted_at REAL NOT NULL, ended_at REAL, withdrawn TEXT,
     UNIQUE (channel, account, native_id)
 );
 CREATE INDEX inbox_work ON inbox (state, session);
@@ -74,7 +78,8 @@ CREATE TABLE outbox (
     id INTEGER PRIMARY KEY,
     inbox_id INTEGER REFERENCES inbox (id), turn TEXT, key TEXT NOT NULL,
     channel TEXT NOT NULL, account TEXT NOT NULL, session TEXT NOT NULL, payload TEXT,
-    state TEXT NOT NULL CHECK (state IN ('pending', 'sending', 'uncertain', 'sent', 'dead', 'unknown')),
+    state TEXT NOT NULL CHECK (state IN ('pending', 'sending', 'uncertain', 'sent', 'dead', 'unknown',
+        'held')),
     attempts INTEGER NOT NULL DEFAULT 0, next_at REAL, uncertain_at REAL, provider_id TEXT, error TEXT,
     created_at REAL NOT NULL, ended_at REAL
 );
@@ -91,11 +96,26 @@ CREATE TABLE usage (
 CREATE TABLE leases (
     name TEXT PRIMARY KEY, holder TEXT, fence INTEGER NOT NULL, expires_at REAL NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE seen (digest BLOB PRIMARY KEY, day INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE jobs (
+    id TEXT PRIMARY KEY, kind TEXT NOT NULL, text TEXT NOT NULL, timing TEXT NOT NULL,
+    session TEXT NOT NULL, account TEXT NOT NULL, person TEXT NOT NULL, audience TEXT NOT NULL,
+    context TEXT NOT NULL, state TEXT NOT NULL CHECK (state IN ('active', 'paused', 'done')),
+    created_at REAL NOT NULL, next_at REAL, last_at REAL, ended_at REAL,
+    revision INTEGER NOT NULL, note TEXT NOT NULL
+);
+CREATE TABLE ledger (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL, instant REAL NOT NULL, until REAL NOT NULL,
+    ticks INTEGER NOT NULL, at REAL NOT NULL, outcome TEXT NOT NULL, reason TEXT NOT NULL,
+    tokens INTEGER NOT NULL, calls INTEGER NOT NULL, took_s REAL NOT NULL, said TEXT NOT NULL
+);
+CREATE INDEX ledger_name ON ledger (name, until);
+CREATE INDEX ledger_said ON ledger (said) WHERE said <> '';
+CREATE TABLE collected (
+    id INTEGER PRIMARY KEY, channel TEXT NOT NULL, person TEXT NOT NULL, text TEXT NOT NULL,
+    at REAL NOT NULL
+);
 """
-
-Migration = Callable[[sqlite3.Connection], None]
-MIGRATIONS: Mapping[int, Migration] = {}
-"""From each older version the step to the next one; it runs in a transaction together with its number."""
 
 
 def create_file(path: Path) -> None:
@@ -158,7 +178,8 @@ def prepare(
     migrations: Mapping[int, Migration] = MIGRATIONS,
 ) -> None:
     """
-    Create the tables in an empty file, or bring older ones up to date, each step in one transaction.
+    Create the tables in an empty file, or bring older ones up to date, each step in one transaction and with
+    a copy of the older file beside it.
 
     Raises:
         StoreTooNew: A later version wrote it.
@@ -180,16 +201,8 @@ def prepare(
         raise StoreTooNew(
             _TOO_NEW.format(path=path, found=found, known=version), path=str(path), found=found, known=version
         )
-    for step in range(found, version):
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            migrations[step](db)
-            db.execute(f"PRAGMA user_version = {step + 1}")
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
+    if found < version:
+        migrate(db, path, found, to=version, steps=migrations)
 
 
 def _create(db: sqlite3.Connection) -> None:

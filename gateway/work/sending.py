@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from agent_core.messages import OutboundKind, SessionKey
 from gateway.work import sends
-from gateway.work.codec import error_text, new_outbox, outbox_row
+from gateway.work.codec import OUTBOX, error_text, new_outbox, outbox_row
 from gateway.work.part import Part, pending
 from gateway.work.port import NewOutbound, OutboxRow
 from gateway.work.waiting import due_at
@@ -23,10 +23,11 @@ class Sending(Part):
         """Put messages that answer nothing into the outbox."""
         now = self._now()
         messages = new_outbox(outbound, secret=self._secret, origin=secrets.token_hex(16), now=now)
+        held = [new.hold for new in outbound]
         ids = await self._writer.call(
-            "post", lambda db: sends.insert(db, messages, inbox_id=None, turn=None, now=now)
+            "post", lambda db: sends.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)
         )
-        return pending(ids, messages, None)
+        return pending(ids, messages, None, held)
 
     async def next_sends(
         self, channel: str, account: str, *, busy: Sequence[SessionKey] = (), limit: int = 16
@@ -92,6 +93,26 @@ class Sending(Part):
         """Nobody can find out whether it was sent: UNKNOWN, a person decides."""
         text = error_text(error)
         await self._writer.call("park", lambda db: sends.to_unknown(db, row.id, text))
+
+    async def approve(self, outbox_id: int, text: str | None = None) -> OutboxRow:
+        """A person wants a draft sent: HELD → PENDING."""
+        now = self._now()
+        return outbox_row(
+            await self._writer.call("approve", lambda db: sends.approve(db, outbox_id, text, now))
+        )
+
+    async def reject(self, outbox_id: int, why: str = "") -> OutboxRow:
+        """A person does not want a draft sent: HELD → DEAD."""
+        now, error = self._now(), error_text(f"rejected: {why}" if why else "rejected")
+        return outbox_row(
+            await self._writer.call("reject", lambda db: sends.reject(db, outbox_id, error, now))
+        )
+
+    async def outbox_row(self, outbox_id: int) -> OutboxRow | None:
+        """One row of the outbox."""
+        query = f"SELECT {OUTBOX} FROM outbox WHERE id = ?"  # noqa: S608 - a list of columns
+        raw = await self._reader.call("outbox_row", lambda db: db.execute(query, (outbox_id,)).fetchone())
+        return None if raw is None else outbox_row(raw)
 
     async def delivered(self, channel: str, account: str, provider_id: str) -> str | None:
         """The outbox key that was sent as ``provider_id``."""

@@ -14,16 +14,18 @@ import sqlite3
 from collections.abc import Sequence
 
 from agent_core.messages import OutboundMessage
-from gateway.work.codec import OUTBOX, Raw
+from gateway.work.codec import OUTBOX, Raw, dump, instant
 from gateway.work.states import OUTBOX_MOVES, IllegalMove, OutboxState
 from gateway.work.waiting import LONGEST_S, wait_s
 
 __all__ = [
     "apologise",
+    "approve",
     "failed",
     "heads",
     "insert",
     "next_send_in",
+    "reject",
     "sent",
     "settle",
     "start",
@@ -35,7 +37,9 @@ _OPEN = "state IN ('pending', 'sending', 'uncertain')"
 
 
 def _sources(target: OutboxState, *also: OutboxState) -> str:
+    """From where a send may go there; what is held is moved by `approve` and `reject` alone."""
     states = {state for state, targets in OUTBOX_MOVES.items() if target in targets} | set(also)
+    states -= {OutboxState.HELD}
     return "state IN (" + ", ".join(f"'{state}'" for state in sorted(states)) + ")"
 
 
@@ -46,13 +50,14 @@ def insert(
     inbox_id: int | None,
     turn: str | None,
     now: float,
+    held: Sequence[bool] = (),
 ) -> list[int]:
-    """Put messages, each with its JSON, into the outbox; returns their ids."""
+    """Put messages, each with its JSON, into the outbox, some as drafts; returns their ids."""
     ids: list[int] = []
-    for message, payload in messages:
+    for number, (message, payload) in enumerate(messages):
         cursor = db.execute(
             "INSERT INTO outbox (inbox_id, turn, key, channel, account, session, payload, state, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', ?)",
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 inbox_id,
                 turn,
@@ -61,6 +66,7 @@ def insert(
                 message.account,
                 str(message.session),
                 payload,
+                (OutboxState.HELD if any(held[number : number + 1]) else OutboxState.PENDING).value,
                 now,
             ),
         )
@@ -182,6 +188,39 @@ _TO_UNKNOWN = "UPDATE outbox SET state = 'unknown', next_at = NULL, error = ? WH
 def to_unknown(db: sqlite3.Connection, row_id: int, error: str) -> None:
     """To ``unknown``: a person decides."""
     _moved(db, db.execute(_TO_UNKNOWN, (error, row_id)), row_id, OutboxState.UNKNOWN)
+
+
+def approve(db: sqlite3.Connection, row_id: int, text: str | None, now: float) -> Raw:
+    """From ``held`` to ``pending``, as if it were made now; returns the row."""
+    row = _held(db, row_id, OutboxState.PENDING)
+    message = OutboundMessage.model_validate_json(row[6])
+    changed: dict[str, object] = {"created_at": instant(now)}
+    if text is not None:
+        changed["text"] = text
+    db.execute(
+        "UPDATE outbox SET state = 'pending', payload = ?, created_at = ? WHERE id = ?",
+        (dump(message.model_copy(update=changed)), now, row_id),
+    )
+    return _row(db, row_id)
+
+
+def reject(db: sqlite3.Connection, row_id: int, error: str, now: float) -> Raw:
+    """From ``held`` to ``dead``; returns the row."""
+    _held(db, row_id, OutboxState.DEAD)
+    db.execute("UPDATE outbox SET state = 'dead', ended_at = ?, error = ? WHERE id = ?", (now, error, row_id))
+    return _row(db, row_id)
+
+
+def _held(db: sqlite3.Connection, row_id: int, target: OutboxState) -> Raw:
+    found: Raw | None = db.execute(f"SELECT {OUTBOX} FROM outbox WHERE id = ?", (row_id,)).fetchone()
+    if found is None or found[7] != OutboxState.HELD:
+        raise IllegalMove(f"outbox row {row_id}: {_state(db, row_id)} → {target}")
+    return found
+
+
+def _row(db: sqlite3.Connection, row_id: int) -> Raw:
+    found: Raw = db.execute(f"SELECT {OUTBOX} FROM outbox WHERE id = ?", (row_id,)).fetchone()
+    return found
 
 
 # The partial index outbox_open is read in its own order, one group per session.

@@ -14,16 +14,20 @@ been interrupted before it, and all of them survive a killed process.
 from __future__ import annotations
 
 import sqlite3
+from datetime import UTC, tzinfo
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from agent_core.ports import Clock
-from gateway.work import schema
+from gateway.work import care, schema
 from gateway.work.faults import is_damage
 from gateway.work.looking import Looking
+from gateway.work.planning import Planning
 from gateway.work.port import StoreUnavailable
 from gateway.work.sending import Sending
+from gateway.work.snapshot import SnapshotStore
+from gateway.work.spending import Spending
 from gateway.work.taking import Taking
 from gateway.work.writer import Reader, Synchronous, Writer
 
@@ -32,7 +36,7 @@ __all__ = ["SqliteWorkStore"]
 _BUSY_TIMEOUT_S = 5.0
 
 
-class SqliteWorkStore(Taking, Sending, Looking):
+class SqliteWorkStore(Taking, Sending, Looking, Planning, Spending, SnapshotStore):
     """
     Implements `gateway.work.port.WorkStore`. Made by `open`, ended by `aclose` or ``async with``.
 
@@ -47,6 +51,7 @@ class SqliteWorkStore(Taking, Sending, Looking):
         clock: Clock,
         synchronous: Synchronous = "full",
         busy_timeout_s: float = _BUSY_TIMEOUT_S,
+        zone: tzinfo | None = UTC,
     ) -> Self:
         """
         Open the database, or make it, readable for its owner alone.
@@ -56,6 +61,7 @@ class SqliteWorkStore(Taking, Sending, Looking):
             clock: Where every time in the database comes from.
             synchronous: ``full``: what has returned survives a power cut. ``normal``: it survives a kill.
             busy_timeout_s: How long a lock of another program is waited for.
+            zone: Where the days begin by which usage is kept; None is the zone of this machine.
 
         Raises:
             StoreUnavailable: Not now.
@@ -89,7 +95,7 @@ class SqliteWorkStore(Taking, Sending, Looking):
                 raise schema.corrupt(file, error.__cause__) from error.__cause__
             raise
         reader = Reader(file, lambda: schema.open_reader(file, busy_timeout_s=busy_timeout_s))
-        return cls(writer, reader, identity[0], clock)
+        return cls(writer, reader, identity[0], clock, zone)
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,6 +109,20 @@ class SqliteWorkStore(Taking, Sending, Looking):
         """Finish what is queued and let go of the database."""
         await self._reader.aclose()
         await self._writer.aclose()
+
+    async def last_ids(self) -> tuple[int, int]:
+        """The highest ids of inbox and outbox."""
+        return await self._reader.call("last_ids", care.last_ids)
+
+    @property
+    def identity(self) -> str:
+        """The random text that tells this database from every other; a secret."""
+        return self._secret
+
+    @property
+    def refusing(self) -> bool:
+        """Whether the newest commit was refused by the disk."""
+        return self._writer.failing
 
     @property
     def stalled_s(self) -> float:

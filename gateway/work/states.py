@@ -8,6 +8,9 @@ good (an apology goes out), ``ignored`` was never meant to be answered.
 An outbox row is ``pending``, then ``sending`` before anything is said to a server, ``uncertain`` from just
 before the point of no return, and ``sent``. A crash in ``sending`` is safe to repeat; only ``uncertain``
 needs the channel's rule (same key, probe, or a person: ``unknown``).
+
+Two states wait for a person and for nothing else: a ``quarantined`` message is kept until somebody lets it
+in, a ``held`` draft until somebody approves it.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ class InboxState(StrEnum):
     SETTLED = "settled"
     DEAD = "dead"
     IGNORED = "ignored"
+    QUARANTINED = "quarantined"
 
 
 class OutboxState(StrEnum):
@@ -45,6 +49,7 @@ class OutboxState(StrEnum):
     SENT = "sent"
     DEAD = "dead"
     UNKNOWN = "unknown"
+    HELD = "held"
 
 
 class IllegalMove(ValueError):
@@ -55,11 +60,12 @@ _I, _O = InboxState, OutboxState
 
 INBOX_MOVES: dict[InboxState, frozenset[InboxState]] = {
     _I.READY: frozenset({_I.RUNNING, _I.IGNORED}),
-    _I.RUNNING: frozenset({_I.READY, _I.ANSWERED, _I.SETTLED, _I.DEAD}),
+    _I.RUNNING: frozenset({_I.READY, _I.ANSWERED, _I.SETTLED, _I.DEAD, _I.IGNORED}),
     _I.ANSWERED: frozenset({_I.SETTLED}),
     _I.SETTLED: frozenset(),
     _I.DEAD: frozenset({_I.READY, _I.IGNORED}),
     _I.IGNORED: frozenset(),
+    _I.QUARANTINED: frozenset({_I.READY, _I.IGNORED}),
 }
 
 OUTBOX_MOVES: dict[OutboxState, frozenset[OutboxState]] = {
@@ -69,6 +75,7 @@ OUTBOX_MOVES: dict[OutboxState, frozenset[OutboxState]] = {
     _O.SENT: frozenset(),
     _O.DEAD: frozenset({_O.PENDING}),
     _O.UNKNOWN: frozenset({_O.PENDING, _O.SENT, _O.DEAD}),
+    _O.HELD: frozenset({_O.PENDING, _O.DEAD}),
 }
 
 

@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_core.messages import SessionKey
-from gateway.work import care, sends, turns
+from agent_core.messages import Amendment, SessionKey
+from gateway.work import amending, care, plans, sends, turns
 from gateway.work.codec import (
     dump,
     error_text,
@@ -21,12 +21,14 @@ from gateway.work.codec import (
     journal_line,
     key_text,
     new_outbox,
+    session_or_none,
     step_of,
     stripped,
     to_json,
 )
 from gateway.work.part import Part, pending
 from gateway.work.port import (
+    Accepted,
     Completion,
     InboxRow,
     JournalLine,
@@ -34,6 +36,7 @@ from gateway.work.port import (
     OutboxRow,
     Pending,
     Step,
+    Stopped,
     Turn,
 )
 from gateway.work.states import InboxState
@@ -46,9 +49,14 @@ class Taking(Part):
     """Accepting, turns, steps and the history journal of `gateway.work.port.WorkStore`."""
 
     async def accept(
-        self, channel: str, account: str, batch: Sequence[Pending], positions: Mapping[str, str]
-    ) -> list[InboxRow]:
-        """Commit a batch and the channel's new positions in one transaction, durably."""
+        self,
+        channel: str,
+        account: str,
+        batch: Sequence[Pending],
+        positions: Mapping[str, str],
+        amendments: Sequence[Amendment] = (),
+    ) -> Accepted:
+        """Commit a batch, the channel's new positions and amendments in one transaction, durably."""
         now = self._now()
         rows: list[turns.NewRow] = []
         for entry in batch:
@@ -57,34 +65,47 @@ class Taking(Part):
                 raise ValueError(
                     f"a message of {message.channel}/{message.account} in a batch of {channel}/{account}"
                 )
-            ignored = entry.ignore is not None
             rows.append(
                 turns.NewRow(
                     native_id=key_text(message.native_id),
                     session=str(message.session),
-                    kind=message.kind,
-                    payload=dump(stripped(message) if ignored else message),
-                    state=(InboxState.IGNORED if ignored else InboxState.READY).value,
-                    error=entry.ignore,
+                    kind="alone" if entry.alone and message.kind == "message" else message.kind,
+                    payload=dump(message if entry.ignore is None else stripped(message)),
+                    state=_first_state(entry).value,
+                    error=entry.ignore or entry.quarantine,
                 )
             )
-        ids = await self._writer.call(
-            "accept", lambda db: turns.accept(db, channel, account, rows, positions=positions, now=now)
-        )
-        return [
+
+        def write(db: sqlite3.Connection) -> tuple[list[int | None], amending.Effects, list[Any]]:
+            ids = turns.accept(db, channel, account, rows, positions=positions, now=now)
+            if not amendments:
+                return ids, amending.Effects(), []
+            new = {row.native_id: row_id for row, row_id in zip(rows, ids, strict=True) if row_id is not None}
+            effects = amending.amend(db, channel, account, amendments, new=new, now=now)
+            return ids, effects, turns.rows_by_id(db, new.values())
+
+        ids, effects, amended = await self._writer.call("accept", write)
+        accepted = [
             InboxRow(
                 id=row_id,
                 message=entry.message if entry.ignore is None else stripped(entry.message),
-                state=InboxState.READY if entry.ignore is None else InboxState.IGNORED,
+                state=_first_state(entry),
                 attempts=0,
                 deferrals=0,
                 accepted_at=instant(now),
                 turn=None,
-                error=entry.ignore,
+                error=entry.ignore or entry.quarantine,
             )
             for row_id, entry in zip(ids, batch, strict=True)
             if row_id is not None
         ]
+        stopped = [
+            Stopped(key, turn, why)
+            for session, turn, why in effects.stopped
+            if (key := session_or_none(session)) is not None
+        ]
+        touched = [session_or_none(session) for session in dict.fromkeys(effects.touched)]
+        return Accepted(map(inbox_row, amended) if amendments else accepted, stopped, filter(None, touched))
 
     async def position(self, channel: str, account: str, name: str) -> str | None:
         """The committed position, or None."""
@@ -146,18 +167,25 @@ class Taking(Part):
         """The rows become ANSWERED, together with everything that follows from the answer."""
         now, owned = self._now(), _owned(turn)
         messages = new_outbox(completion.outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
+        held = [new.hold for new in completion.outbound]
         lines = [dump(message) for message in completion.history]
-        day, purpose, usage = instant(now).strftime("%Y-%m-%d"), completion.purpose.value, completion.usage
+        others = [(str(session), [dump(line) for line in told]) for session, told in completion.others]
+        day, purpose, usage = self._day(now), completion.purpose.value, completion.usage
         state = InboxState.ANSWERED if messages else InboxState.SETTLED
 
         def write(db: sqlite3.Connection) -> list[int]:
             turns.end(db, owned, state, now)
             turns.journal(db, owned.session, lines)
             turns.spend(db, day, owned.session, purpose, usage)
-            return sends.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now)
+            for session, told in others:
+                turns.journal(db, session, told)
+            plans.collect(db, completion.collected)
+            if completion.entry is not None:
+                plans.note(db, completion.entry, now)
+            return sends.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now, held=held)
 
         ids = await self._writer.call("complete", write)
-        return pending(ids, messages, owned.tail)
+        return pending(ids, messages, owned.tail, held)
 
     async def retry(self, turn: Turn, error: str, *, delay_s: float, deferral: bool) -> None:
         """``running → ready``, not before ``delay_s``."""
@@ -170,16 +198,27 @@ class Taking(Part):
             ),
         )
 
+    async def postpone(self, turn: Turn, why: str, *, delay_s: float) -> None:
+        """``running → ready``, not before ``delay_s``, and nothing has failed."""
+        now, owned, text = self._now(), _owned(turn), error_text(why)
+        await self._writer.call(
+            "postpone",
+            lambda db: turns.put_back(
+                db, owned, next_at=due_at(now, delay_s), error=text, now=now, attempts=-1, deferrals=0
+            ),
+        )
+
     async def bury(self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()) -> list[OutboxRow]:
         """The turn failed for good: its rows are DEAD and the apology is in the outbox, together."""
         now, owned, text = self._now(), _owned(turn), error_text(error)
         messages = new_outbox(outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
+        held = [new.hold for new in outbound]
 
         def write(db: sqlite3.Connection) -> list[int]:
             turns.end(db, owned, InboxState.DEAD, now, error=text)
-            return sends.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now)
+            return sends.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now, held=held)
 
-        return pending(await self._writer.call("bury", write), messages, owned.tail)
+        return pending(await self._writer.call("bury", write), messages, owned.tail, held)
 
     async def release(self, turn: Turn) -> None:
         """Park a turn at shutdown: ``running → ready``, and this start does not count."""
@@ -210,6 +249,12 @@ class Taking(Part):
             lambda db: db.executemany("DELETE FROM history_journal WHERE id = ?", gone) and None,
             durable=False,
         )
+
+
+def _first_state(entry: Pending) -> InboxState:
+    if entry.ignore is not None:
+        return InboxState.IGNORED
+    return InboxState.READY if entry.quarantine is None else InboxState.QUARANTINED
 
 
 def _owned(turn: Turn) -> turns.Owned:

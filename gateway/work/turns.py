@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent_core.models import Usage
-from gateway.work.codec import INBOX, Raw
+from gateway.work.amending import clear_marked
+from gateway.work.codec import INBOX, Raw, key_digest
 from gateway.work.port import LostTurn
 from gateway.work.states import InboxState
 from gateway.work.waiting import wait_s
@@ -28,8 +29,10 @@ __all__ = [
     "claim",
     "end",
     "journal",
+    "overtaking",
     "put_back",
     "record_step",
+    "rows_by_id",
     "spend",
     "undo_claim",
 ]
@@ -80,6 +83,10 @@ def accept(
     """Insert what is new and move the positions. Returns the new id for each row, None where it was known."""
     ids: list[int | None] = []
     for row in rows:
+        digest = key_digest(channel, account, row.native_id)
+        if db.execute("SELECT 1 FROM seen WHERE digest = ?", (digest,)).fetchone() is not None:
+            ids.append(None)
+            continue
         cursor = db.execute(
             "INSERT INTO inbox (channel, account, native_id, session, kind, payload, state, error,"
             " accepted_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -94,7 +101,7 @@ def accept(
                 row.state,
                 row.error,
                 now,
-                now if row.state == InboxState.IGNORED else None,
+                now if row.state in (InboxState.IGNORED, InboxState.QUARANTINED) else None,
             ),
         )
         ids.append(cursor.lastrowid if cursor.rowcount == 1 else None)
@@ -107,17 +114,34 @@ def accept(
     return ids
 
 
-_CLAIMABLE = f"SELECT {INBOX}, fence, first_deferred_at FROM inbox WHERE state = 'ready' AND session = ?"
+def rows_by_id(db: sqlite3.Connection, ids: Iterable[int]) -> list[Raw]:
+    """These rows, in order."""
+    query = f"SELECT {INBOX} FROM inbox WHERE id = ?"
+    return [db.execute(query, (row_id,)).fetchone() for row_id in sorted(ids)]
+
+
+_CLAIMABLE = (
+    f"SELECT {INBOX}, fence, first_deferred_at, withdrawn FROM inbox WHERE state = 'ready' AND session = ?"
+)
 
 
 def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim | None:
     """Take the head of a session; None if there is nothing to take."""
     waiting = db.execute(f"{_CLAIMABLE} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
-    if not waiting or not _due(waiting[0], now) or _is_running(db, session):
+    if not waiting or _is_running(db, session):
         return None
+    if not _due(waiting[0], now):
+        waiting = overtaking(db, session, now)
+        if not waiting:
+            return None
     turn = waiting[0][11]
     if turn is not None:
-        rows = db.execute(f"{_CLAIMABLE} AND turn = ? ORDER BY id", (session, turn)).fetchall()
+        of_turn = f"{_CLAIMABLE} AND turn = ? ORDER BY id"
+        rows = db.execute(of_turn, (session, turn)).fetchall()
+        if any(row[16] is not None for row in rows) and clear_marked(db, session, turn, now):
+            rows = db.execute(of_turn, (session, turn)).fetchall()
+            if not rows:
+                return claim(db, session, merge, now)
     else:
         rows = _mergeable(waiting, now)
         turn = f"{rows[0][0]}-{secrets.token_hex(4)}"
@@ -129,6 +153,12 @@ def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim
     )
     deferred = [row[15] for row in rows if row[15] is not None]
     return Claim(turn, fence, rows, min(deferred) if deferred else None)
+
+
+def overtaking(db: sqlite3.Connection, session: str, now: float) -> list[Raw]:
+    """The oldest row of a session, if there is one, that is due and does not wait for the head."""
+    rows = db.execute(f"{_CLAIMABLE} AND kind IN ('alone', 'reaction') ORDER BY id", (session,))
+    return next(([row] for row in rows if _due(row, now)), [])
 
 
 def _is_running(db: sqlite3.Connection, session: str) -> bool:

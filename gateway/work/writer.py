@@ -55,6 +55,11 @@ class Writer(Worker):
         self._places: dict[Path, tuple[int, int]] = {}
         super().__init__("store-writer", path, connect)
 
+    @property
+    def failing(self) -> bool:
+        """Whether the newest commit was refused."""
+        return self._failing
+
     def _disconnect(self) -> None:
         self._level = None
         self._places.clear()

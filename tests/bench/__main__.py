@@ -20,7 +20,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("ready", "size", "overhead", "throughput", "request", "matrix", "mail", "memory", "recall")
+NAMES = (
+    "ready",
+    "size",
+    "overhead",
+    "throughput",
+    "request",
+    "matrix",
+    "mail",
+    "mailbox",
+    "memory",
+    "recall",
+    "heartbeat",
+)
 
 
 def main() -> int:

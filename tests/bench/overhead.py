@@ -162,9 +162,16 @@ class _StopWatch:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def accept(self, channel: str, account: str, messages: Sequence[Pending], positions: Any) -> Any:
+    async def accept(
+        self,
+        channel: str,
+        account: str,
+        messages: Sequence[Pending],
+        positions: Any,
+        amendments: Any = (),
+    ) -> Any:
         self.handed = time.perf_counter()
-        rows = await self._store.accept(channel, account, messages, positions)
+        rows = await self._store.accept(channel, account, messages, positions, amendments)
         self.accepted = time.perf_counter()
         return rows
 

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import yaml
 
-from devservers import MailServer, MatrixPeer, Synapse
+from devservers import Credentials, MailServer, MatrixPeer, Synapse
 from devservers.environment import cache_folder
 from devservers.ports import lease_ports
 
@@ -110,21 +110,37 @@ class Rig:
         if process.stdout.readline() != b"ready\n":
             raise RuntimeError(f"{module} did not get ready: {Path(log.name).read_text(errors='replace')}")
 
-    def daemon(self, llm: Mapping[str, Any] | None = None) -> Daemon:
+    def made_folder(self, name: str) -> Path:
+        """A folder of this run."""
+        folder = self.folder / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def person(self) -> Credentials:
+        """Another login of Alice's."""
+        peer = MatrixPeer.login(self.synapse.url, self.alice.user_id, _PASSWORD)
+        return Credentials(peer.user_id, peer.access_token, peer.device_id, _PASSWORD)
+
+    def daemon(self, llm: Mapping[str, Any] | None = None, *, mail: bool = True, **matrix: Any) -> Daemon:
         """
         A daemon with a home of its own, and accounts of its own on both servers; not started yet.
 
         Args:
             llm: The ``llm:`` part of its configuration; the echo model by default.
+            mail: Whether it has a mail account as well.
+            matrix: Further settings of its Matrix account.
         """
         name = f"bot-{secrets.token_hex(4)}"
         alice = f"@alice:{self.synapse.server_name}"
         self.synapse.register(name, _PASSWORD)
-        self.mail.add_user(name, _PASSWORD)
+        aliases = [alice]
+        if mail:
+            self.mail.add_user(name, _PASSWORD)
+            aliases.append(self.mail.address("alice"))
         [lease] = lease_ports(1, cache_folder() / "ports")
         self._stack.callback(lease.release)
         settings = {
-            "owner": {"aliases": [alice, self.mail.address("alice")]},
+            "owner": {"aliases": aliases},
             "llm": llm or {"models": {"echo": {"model": "demo/echo"}}, "pools": {"main": ["echo"]}},
             "channels": {
                 "matrix": {
@@ -132,27 +148,9 @@ class Rig:
                     "user_id": f"@{name}:{self.synapse.server_name}",
                     "password": _PASSWORD,
                     "allow_from": [alice],
+                    **matrix,
                 },
-                "email": {
-                    "address": self.mail.address(name),
-                    "username": name,
-                    "password": _PASSWORD,
-                    "imap": {"host": self.mail.imap_host, "port": self.mail.imap_port, "security": "tls"},
-                    "smtp": {
-                        "host": self.mail.smtp_host,
-                        "port": self.mail.smtp_port,
-                        "security": "starttls",
-                    },
-                    "tls_ca_file": str(self.mail.ca_file),
-                    "allow_from": [self.mail.address("alice")],
-                    "trusted_authserv_ids": [self.mail.domain],
-                    "limits": {
-                        "sender_per_hour": 0,
-                        "sender_per_day": 0,
-                        "thread_per_hour": 0,
-                        "total_per_hour": 0,
-                    },
-                },
+                **({"email": self._mail_settings(name)} if mail else {}),
             },
             "gateway": {"http": {"listen": f"127.0.0.1:{lease.port}"}},
         }
@@ -164,6 +162,33 @@ class Rig:
         daemon = Daemon(home, f"127.0.0.1:{lease.port}", name)
         self._stack.callback(daemon.kill)
         return daemon
+
+    def _mail_settings(self, name: str) -> dict[str, Any]:
+        return {
+            "address": self.mail.address(name),
+            "username": name,
+            "password": _PASSWORD,
+            "imap": {"host": self.mail.imap_host, "port": self.mail.imap_port, "security": "tls"},
+            "smtp": {
+                "host": self.mail.smtp_host,
+                "port": self.mail.smtp_port,
+                "security": "starttls",
+            },
+            "tls_ca_file": str(self.mail.ca_file),
+            "allow_from": [self.mail.address("alice")],
+            "trusted_authserv_ids": [self.mail.domain],
+            "limits": {
+                "sender_per_hour": 0,
+                "sender_per_day": 0,
+                "thread_per_hour": 0,
+                "total_per_hour": 0,
+            },
+            "brake": {
+                "answers_per_hour": 0,
+                "thread_answers_per_hour": 0,
+                "identical_answers": 0,
+            },
+        }
 
 
 class Daemon:
@@ -222,9 +247,9 @@ class Daemon:
 
     @property
     def cpu_s(self) -> float:
-        """The processor time that its threads have used since their start."""
-        tasks = Path(f"/proc/{self._pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+        """The processor time that it has used since its start, in steps of 10 ms; threads that ended count."""
+        fields = self._proc("stat").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def wake_ups(self) -> int:

@@ -10,7 +10,15 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from channels.base import Channel, ChannelAuthFailed, ChannelError, ChannelUnavailable, LinkState
+from channels.base import (
+    Channel,
+    ChannelAuthFailed,
+    ChannelError,
+    ChannelUnavailable,
+    LinkState,
+    Stage,
+    Staging,
+)
 from tests.contract.channel_delivery import (
     DeliveryContract,
     LostAnswerContract,
@@ -247,7 +255,10 @@ class CloseContract(Part):
                 await channel.aclose()
 
     async def test_hints_never_raise(self):
-        """``typing`` and ``preview`` are quiet before, during and after the run, and show no message."""
+        """
+        ``typing``, ``preview`` and, where the channel can, ``stage`` are quiet before, during and after the
+        run, whatever the message is, and show no message.
+        """
         async with self.far_side() as far:
             channel = far.channel()
             await self._hint(channel, far.session)
@@ -266,5 +277,9 @@ class CloseContract(Part):
                 await channel.typing(session, on=True)
                 await channel.preview(session, "unfinished")
                 await channel.typing(session, on=False)
+                if channel.capabilities.stages:
+                    assert isinstance(channel, Staging), "it says that it can, and cannot"
+                    for stage in Stage:
+                        await channel.stage(session, {}, stage)
         except ChannelError as error:
             raise AssertionError("a hint has raised") from error

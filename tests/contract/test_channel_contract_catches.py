@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import secrets
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -197,6 +198,25 @@ class RaisesHints(LoopbackChannel):
         self._connected()
 
 
+class MarksLoudly(LoopbackChannel):
+    """Marks messages only while it is connected, and says so loudly."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.capabilities = replace(self.capabilities, stages=True)
+
+    async def stage(self, session, context, stage):
+        self._connected()
+
+
+class CannotMark(LoopbackChannel):
+    """Says that it can mark messages, and has no way to do it."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.capabilities = replace(self.capabilities, stages=True)
+
+
 class ClosesOnce(LoopbackChannel):
     """Cannot be closed again."""
 
@@ -234,6 +254,8 @@ CASES = [
     (SendsToEverybody, SAME, contract.PrivacyContract.test_an_answer_goes_to_its_session_alone),
     (OneSession, SAME, contract.PrivacyContract.test_messages_keep_their_sessions_apart),
     (RaisesHints, SAME, contract.CloseContract.test_hints_never_raise),
+    (MarksLoudly, SAME, contract.CloseContract.test_hints_never_raise),
+    (CannotMark, SAME, contract.CloseContract.test_hints_never_raise),
     (ClosesOnce, SAME, contract.CloseContract.test_closing_twice_is_closing_once),
 ]
 SEEN_BY_THE_TEST = (AssertionError, TimeoutError, AttributeError, pytest.fail.Exception)

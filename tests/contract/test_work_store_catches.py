@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Amendment, SessionKey
 from gateway.work.port import Completion, OutboxRow, Turn
 from gateway.work.sqlite import SqliteWorkStore
+from gateway.work.states import InboxState
 from tests.clock import ManualClock
 from tests.contract.work_store import WorkStoreContract
 
@@ -19,7 +21,7 @@ class ForgetsKeys(SqliteWorkStore):
 
     seen = 0
 
-    async def accept(self, channel, account, batch, positions):
+    async def accept(self, channel, account, batch, positions, amendments=()):
         fresh = []
         for entry in batch:
             type(self).seen += 1
@@ -32,7 +34,7 @@ class ForgetsKeys(SqliteWorkStore):
 class KeepsBodies(SqliteWorkStore):
     """Stores what it should only remember."""
 
-    async def accept(self, channel, account, batch, positions):
+    async def accept(self, channel, account, batch, positions, amendments=()):
         rows = await super().accept(
             channel, account, [replace(entry, ignore=None) for entry in batch], positions
         )
@@ -169,7 +171,138 @@ class ReusesLineIds(SqliteWorkStore):
         await self._writer.call("spoil", lambda db: db.execute("DELETE FROM sqlite_sequence") and None)
 
 
+def amending(change):
+    """A store that changes amendments on their way in."""
+
+    class Amended(SqliteWorkStore):
+        async def accept(self, channel, account, batch, positions, amendments=()):
+            changed = [new for each in amendments for new in change(each)]
+            return await super().accept(channel, account, batch, positions, changed)
+
+    return Amended
+
+
+def whoever(amendment: Amendment) -> list[Amendment]:
+    """As if everybody had written everything."""
+    return [amendment.model_copy(update={"sender": "@alice:hs.test"})]
+
+
+class TrustsAnybody(amending(whoever)):
+    """Lets anybody edit and take back."""
+
+
+class StopsAgain(SqliteWorkStore):
+    """Takes the repetition of a stop for a new one."""
+
+    async def accept(self, channel, account, batch, positions, amendments=()):
+        rows = await super().accept(channel, account, batch, positions, amendments)
+        new = {row.message.native_id for row in rows}
+        again = [
+            each.model_copy(update={"native_id": ""}) for each in amendments if each.native_id not in new
+        ]
+        await super().accept(channel, account, [], {}, again)
+        return rows
+
+
+class StopsNothing(amending(lambda each: [] if each.kind in ("stop", "leave") else [each])):
+    """Forgets to stop."""
+
+
+class EditsAnything(SqliteWorkStore):
+    """Edits what was shown to a model."""
+
+    async def accept(self, channel, account, batch, positions, amendments=()):
+        rows = await super().accept(channel, account, batch, positions, amendments)
+        spoil = "UPDATE inbox SET payload = json_set(payload, '$.text', ?) WHERE native_id = ?"
+        values = [(each.text, each.native_id) for each in amendments]
+        await self._writer.call("spoil", lambda db: db.executemany(spoil, values) and None)
+        return rows
+
+
+class WithdrawsLate(SqliteWorkStore):
+    """Only remembers what is taken back while it runs, and lets the turn be answered."""
+
+    async def accept(self, channel, account, batch, positions, amendments=()):
+        rows = await super().accept(channel, account, batch, positions)
+        running = {row.message.native_id for row in await self.inbox(states=[InboxState.RUNNING])}
+        now = [each for each in amendments if each.native_id not in running]
+        await super().accept(channel, account, [], {}, now)
+        return rows
+
+
+class TakesOutOfTurns(SqliteWorkStore):
+    """Takes a message out of a turn although the turn has done something."""
+
+    async def recover(self):
+        await super().recover()
+        spoil = "UPDATE inbox SET state = 'ignored' WHERE state = 'ready' AND withdrawn IS NOT NULL"
+        await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
+
+
+class SendsDrafts(SqliteWorkStore):
+    """Takes a draft for a message."""
+
+    async def post(self, outbound):
+        return await super().post([replace(new, hold=False) for new in outbound])
+
+    async def complete(self, turn, completion):
+        given = [replace(new, hold=False) for new in completion.outbound]
+        return await super().complete(turn, replace(completion, outbound=given))
+
+
+class ApprovesTwice(SqliteWorkStore):
+    """Lets a draft be approved again and again."""
+
+    async def approve(self, outbox_id, text=None):
+        spoil = "UPDATE outbox SET state = 'held' WHERE id = ?"
+        await self._writer.call("spoil", lambda db: db.execute(spoil, (outbox_id,)) and None)
+        return await super().approve(outbox_id, text)
+
+
+class AdmitsAll(SqliteWorkStore):
+    """Has no quarantine."""
+
+    async def accept(self, channel, account, batch, positions, amendments=()):
+        given = [replace(entry, quarantine=None) for entry in batch]
+        return await super().accept(channel, account, given, positions, amendments)
+
+
+class AdmitsUnproven(SqliteWorkStore):
+    """Lets a message in, and keeps its sender a stranger."""
+
+    async def admit(self, inbox_id):
+        session = await super().admit(inbox_id)
+        spoil = (
+            "UPDATE inbox SET payload = json_set(payload, '$.sender.verified', json('false')) WHERE id = ?"
+        )
+        await self._writer.call("spoil", lambda db: db.execute(spoil, (inbox_id,)) and None)
+        return session
+
+
+class ForgetsIgnored(SqliteWorkStore):
+    """Throws ignored rows away, keys and all."""
+
+    async def prune(self, *, older_than_s):
+        done = await super().prune(older_than_s=older_than_s)
+        await self._writer.call("spoil", lambda db: db.execute("DELETE FROM seen") and None)
+        return done
+
+
 BROKEN = [
+    (TrustsAnybody, "test_an_edited_message_says_the_new_text"),
+    (TrustsAnybody, "test_what_was_taken_back_is_not_answered"),
+    (EditsAnything, "test_what_a_model_has_seen_is_not_edited"),
+    (WithdrawsLate, "test_a_running_turn_is_lost_with_its_last_message"),
+    (TakesOutOfTurns, "test_a_start_after_a_crash_knows_what_was_taken_back"),
+    (StopsAgain, "test_a_stop_that_comes_again_stops_nothing"),
+    (StopsNothing, "test_a_stop_ends_what_came_before_it"),
+    (StopsNothing, "test_who_has_left_says_nothing_more"),
+    (SendsDrafts, "test_a_draft_is_not_sent"),
+    (ApprovesTwice, "test_an_approved_draft_goes_its_way_once"),
+    (ApprovesTwice, "test_a_rejected_draft_is_never_sent"),
+    (AdmitsAll, "test_what_is_in_quarantine_is_kept_and_not_answered"),
+    (AdmitsUnproven, "test_what_is_let_in_is_answered_once"),
+    (ForgetsIgnored, "test_an_ignored_message_is_recognised_for_ever"),
     (ForgetsKeys, "test_what_is_known_is_a_success_without_work"),
     (ForgetsKeys, "test_a_finished_message_does_not_come_again"),
     (KeepsBodies, "test_of_an_ignored_message_only_its_having_been_there_is_kept"),
@@ -190,6 +323,9 @@ BROKEN = [
 ]
 
 
+MORE = {"test_a_start_after_a_crash_knows_what_was_taken_back": {"acted": True}}
+
+
 @pytest.mark.parametrize(("broken", "test"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
 async def test_the_contract_sees_a_broken_store(broken, test, tmp_path):
     """The named test of the contract fails on a store with this defect, and passes on a sound one."""
@@ -197,7 +333,7 @@ async def test_the_contract_sees_a_broken_store(broken, test, tmp_path):
     for kind, folder in ((SqliteWorkStore, "sound"), (broken, "broken")):
         (tmp_path / folder).mkdir()
         async with await kind.open(tmp_path / folder / "gateway.db", clock=clock) as store:
-            run = getattr(WorkStoreContract(), test)
+            run = partial(getattr(WorkStoreContract(), test), **MORE.get(test, {}))
             if kind is SqliteWorkStore:
                 await run(store, clock)
             else:

@@ -17,14 +17,18 @@ from gateway.work.port import WorkStore
 from tests.clock import ManualClock
 from tests.contract import work_store_data as data
 from tests.contract.work_store_accept import AcceptContract
+from tests.contract.work_store_amend import AmendContract
 from tests.contract.work_store_care import CareContract
+from tests.contract.work_store_person import PersonContract
 from tests.contract.work_store_sends import SendsContract
 from tests.contract.work_store_turns import TurnsContract
 
 __all__ = ["WorkStoreContract"]
 
 
-class WorkStoreContract(AcceptContract, TurnsContract, SendsContract, CareContract):
+class WorkStoreContract(
+    AcceptContract, AmendContract, TurnsContract, SendsContract, PersonContract, CareContract
+):
     """All promises. A subclass implements `opened`."""
 
     async def opened(self, folder: Path, clock: ManualClock) -> WorkStore:

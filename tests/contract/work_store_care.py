@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.work.port import WorkStore
+from gateway.work.port import IGNORED_S, WorkStore
 from gateway.work.states import IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import (
@@ -229,6 +229,34 @@ class CareContract:
         clock.advance(10)
         assert await store.prune(older_than_s=5) == 1
         assert await store.requeue(turn.head.id) is None
+
+    async def test_an_ignored_message_is_recognised_for_ever(self, store: WorkStore, clock: ManualClock):
+        """After a week its row is gone and a repetition is known all the same; ids are not given out again."""
+        ignored = await store.accept("matrix", BOT, [pending(f"i{n}", ignore="no") for n in range(3)], {})
+        (dropped,) = await accept(store, "d")
+        turn = await claim(store)
+        await store.bury(turn, "no", [out("sorry")])
+        await store.drop(dropped.id)
+        (last,) = await store.accept("matrix", BOT, [pending("last", ignore="no")], {})
+        clock.advance(IGNORED_S - 60)
+        await store.prune(older_than_s=90 * DAY_S)
+        assert len(await store.inbox(states=[InboxState.IGNORED])) == 5
+        clock.advance(120)
+        assert await store.prune(older_than_s=90 * DAY_S) == 3
+        assert [row.id for row in await store.inbox(states=[InboxState.IGNORED])] == [last.id, dropped.id]
+        again = [pending(name) for name in ("i0", "i1", "i2", "d", "last")]
+        assert await store.accept("matrix", BOT, again, {}) == []
+        (new,) = await store.accept("matrix", BOT, [pending("n"), pending("i1")], {})
+        assert new.id > last.id
+        assert await store.inbox_row(ignored[0].id) is None
+        assert (
+            len(
+                await store.accept(
+                    "matrix", "@second:hs.test", [pending("i0", account="@second:hs.test")], {}
+                )
+            )
+            == 1
+        )
 
     async def test_a_lease_has_one_holder(self, store: WorkStore, clock: ManualClock):
         """It is taken until it ends or is given back; its fence grows with each new holder only."""

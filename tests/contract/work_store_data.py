@@ -35,9 +35,16 @@ def message(native_id: str, *, session: SessionKey = ROOM, **more: Any) -> Inbou
     )
 
 
-def pending(native_id: str, *, ignore: str | None = None, **more: Any) -> Pending:
+def pending(
+    native_id: str,
+    *,
+    ignore: str | None = None,
+    quarantine: str | None = None,
+    alone: bool = False,
+    **more: Any,
+) -> Pending:
     """A message on its way into the store."""
-    return Pending(message(native_id, **more), ignore)
+    return Pending(message(native_id, **more), ignore, quarantine, alone)
 
 
 async def accept(

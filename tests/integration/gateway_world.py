@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 
+from agent_core.messages import Amendment, InboundMessage
 from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
 from gateway.app import Built, Overrides, build
 from gateway.home import open_home
@@ -33,6 +34,11 @@ class World:
         self.server.say(person, text)
         return (await self.server.answers(before + 1, conversation=place, within_s=within_s))[-1]
 
+    async def hand_over(self, *messages: InboundMessage, amendments: Sequence[Amendment] = ()) -> None:
+        """Let the channel accept what the loopback server has no words for."""
+        (watched,) = (w for w in self.built.supervisor._watched.values() if w.channel.name != "heartbeat")
+        await watched.inbox.accept(messages, None, amendments)
+
     async def inbox(self) -> dict[str, int]:
         """How many messages are in which state."""
         return {state: count for state, count in (await self.built.store.stats()).inbox.items() if count}
@@ -44,18 +50,25 @@ async def world(
     *,
     server: LoopbackServer | None = None,
     queue: str = "each",
+    name: str = "loopback",
     settings: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> AsyncIterator[World]:
-    """Run a gateway on ``root`` with the demo model, for the length of the block; then drain it."""
+    """
+    Run a gateway on ``root`` with the demo model, for the length of the block; then drain it.
+
+    ``name`` is that of its channel: only a real one, such as ``matrix``, can have an owner.
+    """
     server = server or LoopbackServer()
     built = await build(
         Settings.model_validate(settings or {}),
         open_home(root),
         Overrides(
-            channels={"loopback": (LoopbackChannel(server), queue)},
-            allow_from={"loopback": ("*",)},
-            **overrides,
+            **{
+                "channels": {name: (LoopbackChannel(server, name=name), queue)},
+                "allow_from": {name: ("*",)},
+                **overrides,
+            },
         ),
     )
     one = World(server, built, anyio.Event())

@@ -15,6 +15,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
+from channels.attachments import AttachmentStore
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from channels.email.imap_link import Timing
@@ -30,7 +31,16 @@ QUICK = Timing(connect_s=5, command_s=5, idle_refresh_s=2, idle_deadline_s=1, po
 
 def wanted(inbox: MemoryInbox) -> list[InboundMessage]:
     """What shall be answered."""
-    return [message for message in inbox.accepted if message.addressed]
+    return [message for message in inbox.accepted if message.addressed and not _kept(message)]
+
+
+def kept_back(inbox: MemoryInbox) -> list[str]:
+    """Why some are for a person to judge."""
+    return [_kept(message) for message in inbox.accepted if _kept(message)]
+
+
+def _kept(message: InboundMessage) -> str:
+    return str(message.context.get("quarantine") or "")
 
 
 def refused(inbox: MemoryInbox) -> list[str]:
@@ -55,8 +65,13 @@ class Bot:
             state_dir=self.state_dir,
             clock=LoopClock(datetime.now(UTC)),
             timing=timing.get("timing", QUICK),
-            submit_timing=SubmitTiming(connect_s=5, command_s=5, data_s=5),
+            submit_timing=timing.get("submit_timing", SubmitTiming(connect_s=5, command_s=5, data_s=5)),
+            attachments=self.files,
         )
+
+    @property
+    def files(self) -> AttachmentStore:
+        return AttachmentStore(self.state_dir.parent / "home")
 
     @property
     def address(self) -> str:

@@ -12,8 +12,9 @@ import anyio.to_thread
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import LinkState
-from channels.matrix.channel import MatrixChannel, _connect_by_nio
+from channels.matrix.channel import MatrixChannel
 from channels.matrix.config import MatrixConfig
+from channels.matrix.opening import connect_by_nio
 from gateway.clock import SystemClock
 from tests.inbox_double import MemoryInbox, running
 
@@ -36,6 +37,7 @@ class Bot:
         self.settings = settings
         self.inbox = MemoryInbox()
         self.marks = 0
+        self.attachments = None
 
     def config(self, **changes):
         settings = {
@@ -54,7 +56,8 @@ class Bot:
             self.config(**changes),
             state_dir=self.folder,
             clock=SystemClock(),
-            connect=None if encryption else _connect_by_nio,
+            connect=None if encryption else connect_by_nio,
+            attachments=self.attachments,
         )
 
     @asynccontextmanager

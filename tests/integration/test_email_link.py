@@ -189,10 +189,14 @@ async def test_implicit_tls_for_submission(bot: Bot) -> None:
 
 
 async def test_check_logs_in_on_both_sides(bot: Bot) -> None:
-    """`check` sends nothing and says what it has found."""
+    """`check` sends itself a mail, finds it, removes it, and says what it has seen on it."""
     facts = await bot.channel().check()
 
     assert facts["sent folder"] == "Sent"
+    assert facts["a mail to ourselves"] == "sent and found"
+    assert "Authentication-Results of mail.test" in facts["senders are proven by"]
+    assert "IDLE" in facts["the server knows"]
+    assert await run_sync(bot.peer().raw_list) == []
 
 
 async def test_moving_without_move_uses_uidplus_and_never_a_plain_expunge(bot: Bot) -> None:

@@ -13,6 +13,7 @@ from devservers import MailServer
 from tests.integration.mail_bot import (
     EVIDENCE,
     Bot,
+    kept_back,
     make_bot,
     open_server,
     raw_mail,
@@ -75,7 +76,7 @@ ROBOTS = {
 
 
 async def test_forged_senders_are_remembered_and_not_heard(bot: Bot) -> None:
-    """Without sound evidence a mail is seen and refused, and does not stand in the way of the real one."""
+    """Without sound evidence a mail is kept back, and does not stand in the way of the real one."""
     async with bot.running():
         for number, case in enumerate(SPOOFED.values()):
             await bot.inject(raw_mail(bot, message_id=f"<real{number}@peer.test>", **case))
@@ -86,7 +87,9 @@ async def test_forged_senders_are_remembered_and_not_heard(bot: Bot) -> None:
     assert [message.text for message in wanted(bot.inbox)] == [
         f"real {number}" for number in range(len(SPOOFED))
     ]
-    assert set(refused(bot.inbox)) == {"sender_not_verified", "no_single_sender"}
+    assert set(kept_back(bot.inbox)) == {"sender_not_verified", "no_single_sender"}
+    assert refused(bot.inbox) == []
+    assert not any(message.sender.verified for message in bot.inbox.accepted if message.text == "hello")
 
 
 async def test_robots_and_our_own_mail_are_never_answered(bot: Bot) -> None:

@@ -146,6 +146,28 @@ def test_answers_on_both_channels_and_remembers_for_the_owner_alone(town: Town) 
         assert document.splitlines() == ["- my cat is called Tom", "- I live in Lisbon"]
 
 
+def test_commands_in_a_room_and_in_a_mail(town: Town) -> None:
+    """The same words work in a room, behind the bot's name among others, and as the first line of a mail."""
+    with town.daemon() as daemon:
+        daemon.up()
+        room = town.room_of(town.alice)
+        town.says(town.alice, room, "remember that my cat is called Tom")
+        assert "matrix is connected" in town.says(town.alice, room, "!status")
+        assert "my cat is called Tom" in town.says(town.alice, room, "!memory")
+        shared = town.alice.create_room(invite=[town.bot.user_id, town.bob.user_id])
+        town.bob.join(shared)
+        until(lambda: len(town.alice.members(shared)) == 3)
+        told = town.says(town.bob, shared, f"{town.bot.user_id}: !memory")
+        assert "nothing about this conversation" in told
+
+        answer = town.writes(town.alice_mail, "!memory\n\n-- \nAlice")
+        assert "my cat is called Tom" in text_of(answer)
+        assert "We begin anew" in town.says(town.alice, room, "!new")
+        assert "Nothing was waiting" in town.says(town.alice, room, "!stop")
+        asked = town.writes(town.alice_mail, "Hello,\nwhat does !memory do?")
+        assert "This is what I have written down" not in text_of(asked)
+
+
 def test_a_stranger_gets_nothing_and_leaves_nothing(
     town: Town, fresh_user: Callable[[str], MatrixPeer], fresh_mailbox: Callable[[str], MailPeer]
 ) -> None:

@@ -135,7 +135,8 @@ async def test_a_failing_summary_is_told_and_freezes_nothing(tmp_path: Path) -> 
         await anyio.sleep(1)
         assert model.condensing == 1
         state = there.built.upkeep.state()["consolidation"]
-        assert state["last_error"].startswith("ModelUnavailable")
+        assert state["last_error"] == "away"
+        assert b"squidbot_consolidation_failing 1.0" in metrics.exposition()
         assert "ann" not in str(state)
         about = await there.built.upkeep.about(SessionKey.parse(ANN))
         assert about["trouble"]["failures"] == 1

@@ -13,7 +13,8 @@ from typing import Any
 from agent_core.messages import OutboundMessage
 from channels.base import Receipt
 from channels.loopback import Delivered, LoopbackChannel
-from gateway.work.port import Completion
+from gateway.approvals import ASKING
+from gateway.work.port import Completion, Pending
 from tests.kill.points import Striker
 
 __all__ = ["channel", "memory", "store"]
@@ -93,9 +94,42 @@ class _ForgetsHistory(_Around):
 class _WritesTwice(_Around):
     """A history that does not recognise a line that it has already."""
 
-    async def append_message(self, session_id: str, *messages: Any) -> None:
+    async def append_message(self, session_id: str, *messages: Any, **named: Any) -> None:
         bare = [message.model_copy(update={"id": None}) for message in messages]
-        await self._real.append_message(session_id, *bare)
+        await self._real.append_message(session_id, *bare, **named)
+
+
+class _AsksAnew(_Around):
+    """Whatever waits for the owner is asked about whenever it is found."""
+
+    async def accept(self, channel: str, account: str, batch: Any, *more: Any) -> Any:
+        if channel == ASKING.channel:
+            fresh = secrets.token_hex(4)
+            batch = [
+                Pending(each.message.model_copy(update={"native_id": f"{each.message.native_id}-{fresh}"}))
+                for each in batch
+            ]
+        return await self._real.accept(channel, account, batch, *more)
+
+
+class _ForgetsStops(_Around):
+    """A stop reaches only what runs, and nothing is noted of it."""
+
+    async def accept(self, channel: str, account: str, batch: Any, positions: Any, *_: Any) -> Any:
+        return await self._real.accept(channel, account, batch, positions)
+
+
+class _CondensesInTwoWrites(_Around):
+    """First the summary, then the cursor."""
+
+    def __init__(self, inner: Any, point: Striker) -> None:
+        super().__init__(inner)
+        self._point = point
+
+    async def save_consolidation(self, session_id: str, *, summary: str, cursor: int, **_: Any) -> None:
+        await self._real.save_session_summary(session_id, summary)
+        self._point("control.between")
+        await self._real.save_consolidated_cursor(session_id, cursor)
 
 
 class _ForgetsFacts(_Around):
@@ -118,17 +152,23 @@ def store(control: str, plain: Any, channel: LoopbackChannel, point: Striker) ->
             return _SendsFirst(plain, channel, point)
         case "forgets_steps":
             return _ForgetsSteps(plain)
+        case "asks_anew":
+            return _AsksAnew(plain)
+        case "forgets_stops":
+            return _ForgetsStops(plain)
         case "forgets_history":
             return _ForgetsHistory(plain)
         case _:
             return plain
 
 
-def memory(control: str, plain: Any) -> Any:
+def memory(control: str, plain: Any, point: Striker) -> Any:
     """The memory with its defect, if it has one."""
     match control:
         case "writes_twice":
             return _WritesTwice(plain)
+        case "condenses_in_two_writes":
+            return _CondensesInTwoWrites(plain, point)
         case "forgets_facts":
             return _ForgetsFacts(plain)
         case _:

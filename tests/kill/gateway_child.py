@@ -18,6 +18,7 @@ import select
 import signal
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -26,6 +27,7 @@ import structlog
 from channels.base import Redelivery
 from channels.loopback import FileLoopbackServer, LoopbackChannel
 from gateway.app import Built, Overrides, build
+from gateway.approvals import ASKING
 from gateway.home import open_home
 from gateway.settings import Settings
 from gateway.turns import TurnPolicy
@@ -38,6 +40,7 @@ __all__ = ["GROUPS", "Run"]
 
 GROUPS = frozenset({"room"})
 _QUIET_LOOKS = 3
+_OWNER = {"channel": "matrix", "address": "@ann:hs.test"}
 _PR_SET_PDEATHSIG = 1
 
 
@@ -59,6 +62,7 @@ class Run:
         kill_after_s: It is killed from outside after so long.
         no_file_beyond: For ``disk_full_s`` the system refuses to write beyond so many bytes of any file; what
             was acknowledged until then goes into the file ``acknowledged-when-full``.
+        approval: Whose answers wait for the yes of the owner, who is ``@ann:hs.test`` then, on ``matrix``.
     """
 
     folder: str
@@ -73,6 +77,9 @@ class Run:
     kill_after_s: float = 60.0
     no_file_beyond: int = 0
     disk_full_s: float = 1.5
+    approval: str = ""
+    condense_above: int = 0
+    """So many messages of a conversation are not condensed; 0: nothing is."""
 
 
 async def _live(run: Run) -> int:
@@ -86,26 +93,34 @@ async def _live(run: Run) -> int:
 
     server = FileLoopbackServer(folder / "server", redelivery=Redelivery(run.policy))
     server.delay_s, server.answer_delay_s = pause(), pause()
-    channel = controls.channel(run.control, LoopbackChannel)(server, batch=3, point=striker)
+    name = "matrix" if run.approval else "loopback"
+    channel = controls.channel(run.control, LoopbackChannel)(server, name=name, batch=3, point=striker)
 
     def wrap_store(store: WorkStore) -> WorkStore:
         return StrikingPort(controls.store(run.control, store, channel, striker), striker, "store")  # type: ignore[return-value]
 
     built = await build(
-        Settings.model_validate({"gateway": {"max_concurrent_turns": 4}}),
+        Settings.model_validate(
+            {
+                "gateway": {"max_concurrent_turns": 4},
+                "owner": {"aliases": [_OWNER] if run.approval else []},
+                "agents": {"consolidation_threshold": run.condense_above or 100, "keep_recent_ratio": 0.5},
+            }
+        ),
         home,
         Overrides(
-            channels={"loopback": (channel, run.queue)},
+            channels={name: (channel, run.queue)},
             models={"demo": ScriptedModel(striker, pause)},
-            allow_from={"loopback": ("*",)},
+            allow_from={name: ("*",)},
+            approval={name: run.approval} if run.approval else {},
             wrap_store=wrap_store,
-            wrap_memory=lambda memory: StrikingMemory(controls.memory(run.control, memory), striker),  # type: ignore[arg-type, return-value]
+            wrap_memory=lambda memory: StrikingMemory(controls.memory(run.control, memory, striker), striker),  # type: ignore[arg-type, return-value]
             tools=[EffectTool(folder / "effects", striker, pause)],
             policy=TurnPolicy(max_attempts=run.max_attempts),
         ),
     )
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_stop_when_quiet, built, server)
+        tasks.start_soon(partial(_stop_when_quiet, built, server, condensing=run.condense_above > 0))
         if run.no_file_beyond:
             tasks.start_soon(_full_for_a_while, run, server)
         await built.gateway.run()
@@ -113,7 +128,7 @@ async def _live(run: Run) -> int:
     return 0
 
 
-async def _stop_when_quiet(built: Built, server: FileLoopbackServer) -> None:
+async def _stop_when_quiet(built: Built, server: FileLoopbackServer, *, condensing: bool) -> None:
     store = built.gateway.parts.store
     store = getattr(store, "_inner", store)  # looking must not pass the moments
     quiet = 0
@@ -127,7 +142,11 @@ async def _stop_when_quiet(built: Built, server: FileLoopbackServer) -> None:
             *(stats.outbox[s] for s in ("pending", "sending", "uncertain")),
         ]
         # What was accepted just before a death is not always acknowledged later, and needs not be.
-        taken = max(server.acknowledged, sum(stats.inbox.values()))
+        ours = len(await store.inbox(session=ASKING, limit=1000))
+        taken = max(server.acknowledged, sum(stats.inbox.values()) - ours)
+        if condensing:
+            state = built.upkeep.state()["consolidation"]
+            busy.append(state["running"] + state["waiting"])
         quiet = quiet + 1 if not any(busy) and taken == len(server.said) else 0
     built.gateway.stop()
 

@@ -92,7 +92,7 @@ class StrikingMemory(StrikingPort):
         super().__init__(inner, striker, "memory")
         self._striker = striker
 
-    async def append_message(self, session_id: str, *messages: Message) -> None:
+    async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
         if self._striker.name == "jsonl.torn" and messages and self._striker.strikes():
             path = self._inner.layout.history(SessionKey.parse(session_id))
             path.parent.mkdir(exist_ok=True)
@@ -100,4 +100,4 @@ class StrikingMemory(StrikingPort):
             with path.open("ab") as file:
                 file.write(whole[: len(whole) * 2 // 3])
             self._striker.kill()
-        await self.__getattr__("append_message")(session_id, *messages)
+        await self.__getattr__("append_message")(session_id, *messages, durable=durable)

@@ -6,6 +6,8 @@ A message is ``#<number>`` and words: ``effect`` wants the tool run once with th
 ``- fact <number>`` in the memory document, ``slow`` takes a while. The answer is ``re: #<number>``, with all
 numbers of a merged turn. The model behaves as a good one should: it believes results, merges after a
 conflict, and looks before it repeats a write whose outcome is unknown.
+
+It condenses a conversation to who said which number: ``u3 a3``.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from tests.kill.points import append_line
 __all__ = ["EffectTool", "ScriptedModel", "numbers_in"]
 
 _WANTED = re.compile(r"#(\d+)([a-z ]*)")
+_SAID = re.compile(r"^(USER|ASSISTANT): (.*)$", re.MULTILINE)
 _CURRENT = re.compile(r"call memory_write again\.\n\n(.*)", re.DOTALL)
 
 
@@ -70,6 +73,10 @@ class ScriptedModel:
         return self._answer(list(messages))
 
     async def _answer(self, messages: list[Message]) -> AsyncGenerator[ModelChunk, None]:
+        if messages[-1].content.startswith("<conversation>"):
+            async for piece in self._condensed(messages[-1].content):
+                yield piece
+            return
         self._point("model.asked")
         await anyio.sleep(self._pause())
         last = max(place for place, message in enumerate(messages) if message.role == "user")
@@ -90,6 +97,15 @@ class ScriptedModel:
                 await anyio.sleep(0)
         yield Usage(prompt_tokens=10, completion_tokens=5, calls=1, model="scripted")
         self._point("model.answered")
+
+    async def _condensed(self, asked: str) -> AsyncGenerator[ModelChunk, None]:
+        self._point("model.condensing")
+        await anyio.sleep(self._pause())
+        if "was written already" not in asked:  # otherwise it is asked for more: it has no more
+            said = _SAID.findall(asked.partition("</conversation>")[0])
+            yield " ".join(f"{who[0].lower()}{number}" for who, text in said for number in numbers_in(text))
+        yield Usage(prompt_tokens=10, completion_tokens=5, calls=1, model="scripted")
+        self._point("model.condensed")
 
 
 def _document(messages: Sequence[Message], tail: Sequence[Message], facts: Sequence[int]) -> str:

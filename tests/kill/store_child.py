@@ -66,6 +66,7 @@ class Life:
     kill_after_s: float = 30.0
     control: str = ""
     adapter: str = "sqlite"
+    story: str = "plain"
 
 
 def events(seed: int) -> list[tuple[str, SessionKey]]:
@@ -288,13 +289,21 @@ def _made(new: NewOutbound) -> Any:
     return message
 
 
+def _worker(story: str) -> type[Worker]:
+    if story == "plain":
+        return Worker
+    from tests.kill.person_child import PersonWorker
+
+    return PersonWorker
+
+
 async def live(life: Life) -> int:
     """One life; returns 0 when everything is done."""
     random.seed(life.seed + os.getpid())
     point = Striker(life.strike, Path(life.folder) / "trace")
     store = await ADAPTERS[life.adapter](Path(life.folder))
     try:
-        await Worker(life, StrikingPort(store, point, "store"), point).run()
+        await _worker(life.story)(life, StrikingPort(store, point, "store"), point).run()
     finally:
         await store.aclose()
     return 0

@@ -30,13 +30,13 @@ WRITES = [
     "store.claim",
     "store.step_started",
     "store.step_finished",
+    "store.add_usage",
     "store.complete",
     "store.sending",
     "store.uncertain",
     "store.sent",
     "store.journal_done",
     "memory.append_message",
-    "memory.sync_history",
     "memory.save_global_memory",
 ]
 READS = [
@@ -48,6 +48,8 @@ READS = [
     "store.next_sends",
     "store.next_send_in",
     "store.stats",
+    "store.inbox",
+    "store.outbox",
     "store.prune",
     "store.aclose",
     "memory.load_history",

@@ -150,6 +150,15 @@ class Conversation(RuleBasedStateMachine):
             path.write_bytes(content)
             self.restart()
 
+    @precondition(lambda self: getattr(self, "said", 0) > 0)
+    @rule(content=st.sampled_from([b"", b"{", b'{"last_consolidated": "x"}', b"\x00" * 50]))
+    def damage_record(self, content: bytes) -> None:
+        """The record itself is lost: its spare, of the same moment or of the one before, takes its place."""
+        path = self.memory.layout.record(SessionKey.parse(S))
+        if path.exists():
+            path.write_bytes(content)
+            self.restart()
+
     # ── what holds ──
 
     @invariant()

@@ -2,357 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-import tempfile
-from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import run_state_machine_as_test
 
-from agent_core.messages import SessionKey
-from agent_core.models import Message
-from gateway.work.port import Completion, LostTurn, Turn
 from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import IllegalMove, InboxState, OutboxState
-from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import BOT, out, pending, step
-from tests.property.work_store_model import Model, Row, Send
+from gateway.work.states import InboxState
+from tests.property.work_store_rules import StoreMachine
 
-SESSIONS = [SessionKey("matrix", f"!{name}") for name in "abc"]
-BY_TEXT = {str(session): session for session in SESSIONS}
-session_keys = st.sampled_from(SESSIONS)
-indexes = st.integers(0, 1000)
 _NO_SHRINK = [Phase.generate]
-delays = st.sampled_from([0.0, 5.0, 50.0])
-ACTS = ["complete", "complete", "bury", "retry", "deferral", "release", "start", "finish", "steps"]
-MOVES = ["sending", "uncertain", "sent", "again", "perhaps", "dead", "park"]
-
-
-class StoreMachine(RuleBasedStateMachine):
-    """Does the same to the store and to the model, and compares after each step."""
-
-    kind = SqliteWorkStore
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="squidbot-machine-"))
-        self.runner = asyncio.Runner()
-        self.clock = ManualClock()
-        self.model = Model()
-        self.turns: list[Turn] = []
-        self.steps: dict[str, dict[int, bool]] = {}
-
-    def run(self, call):
-        return self.runner.run(call)
-
-    def open(self) -> None:
-        self.store = self.run(
-            self.kind.open(self.folder / "gateway.db", clock=self.clock, synchronous="normal")
-        )
-
-    @initialize()
-    def begin_with_something_to_do(self) -> None:
-        self.open()
-        for session in SESSIONS:
-            self.take(session, [(number, "message") for number in range(3)])
-
-    def teardown(self) -> None:
-        self.run(self.store.aclose())
-        self.runner.close()
-        shutil.rmtree(self.folder)
-
-    # ── taking in ──
-    @rule(
-        session=session_keys,
-        batch=st.lists(
-            st.tuples(st.integers(0, 30), st.sampled_from(["message", "tick", "ignored"])), max_size=4
-        ),
-    )
-    def accept(self, session, batch):
-        self.take(session, batch)
-
-    def take(self, session, batch):
-        entries, expected = [], []
-        for number, what in batch:
-            native = f"{session.conversation}{number}"
-            kind = "tick" if what == "tick" else "message"
-            entries.append(
-                pending(native, session=session, kind=kind, ignore="no" if what == "ignored" else None)
-            )
-            if not self.model.known(native) and native not in expected:
-                expected.append(native)
-        rows = self.run(self.store.accept("matrix", BOT, entries, {}))
-        assert [row.message.native_id for row in rows] == expected
-        last = max((row.id for row in self.model.rows), default=0)
-        for row in rows:
-            assert row.id > last
-            last = row.id
-            tick = row.message.kind == "tick"
-            self.model.rows.append(Row(row.id, row.message.native_id, str(session), tick, row.state))
-
-    # ── turns ──
-    # One rule for several acts in a row rather than a rule for each: whole stories then happen often enough.
-    @rule(
-        acts=st.lists(
-            st.tuples(
-                st.sampled_from(["turn", "turn", "send", "move"]),
-                session_keys,
-                indexes,
-                st.lists(session_keys, max_size=3),
-                delays,
-            ),
-            min_size=1,
-            max_size=6,
-        )
-    )
-    def live(self, acts):
-        for kind, session, index, replies, delay_s in acts:
-            if kind == "turn":
-                self.work(session, index, replies, delay_s)
-            elif kind == "send":
-                self.send_what_is_due(session, certainly=index % 2 == 0)
-            elif self.model.sends:
-                newest = sorted(self.model.sends, key=lambda send: -send.id)
-                self.move(newest[index % min(6, len(newest))], MOVES[index % len(MOVES)], delay_s)
-
-    def work(self, session, index, replies, delay_s):
-        """Take the session's turn, or claim one, and do something with it, or nothing."""
-        running = [turn for turn in self.turns if turn.session == session and self.rows_of(turn)]
-        turn = running[0] if running else self.claim(session, 1 + index % 3)
-        act = [*ACTS, "leave"][index % (len(ACTS) + 1)]
-        if turn is not None and act != "leave":
-            self.perform(turn, act, replies, delay_s)
-
-    @rule(session=session_keys, merge=st.integers(1, 3))
-    def claim_what_may_run(self, session, merge):
-        """A claim beside whatever is going on."""
-        self.claim(session, merge)
-
-    @precondition(lambda self: any(not self.rows_of(turn) for turn in self.turns))
-    @rule(
-        index=indexes, act=st.sampled_from(ACTS), replies=st.lists(session_keys, max_size=2), delay_s=delays
-    )
-    def come_too_late(self, index, act, replies, delay_s):
-        """Whoever has lost the turn, or has ended it, can do nothing."""
-        lost = [turn for turn in self.turns if not self.rows_of(turn)]
-        self.perform(lost[-1 - index % min(4, len(lost))], act, replies, delay_s)
-
-    def rows_of(self, turn: Turn) -> list[Row]:
-        return self.model.owned(turn.id, turn.fence)
-
-    def claim(self, session, merge) -> Turn | None:
-        expected = self.model.claimable(str(session), merge)
-        turn = self.run(self.store.claim(session, merge=merge))
-        assert [row.id for row in (turn.rows if turn else ())] == [row.id for row in expected]
-        if turn is None:
-            return None
-        old = expected[0].turn
-        assert turn.id == old if old else all(turn.id != other.id for other in self.turns)
-        assert turn.fence > max(row.fence for row in expected)
-        self.model.start(expected, turn.id, turn.fence)
-        assert (turn.attempts, turn.deferrals) == (expected[0].attempts, expected[0].deferrals)
-        self.turns.append(turn)
-        return turn
-
-    def perform(self, turn: Turn, act: str, replies, delay_s: float) -> None:
-        rows = self.rows_of(turn)
-        outbound = [out(f"{turn.id}:{n}", session=session) for n, session in enumerate(replies)]
-        number = len(replies)
-        lines = [Message(role="user", content="x", id=turn.id, turn=turn.id, timestamp=EPOCH)]
-        calls = {
-            "complete": lambda: self.store.complete(turn, Completion(outbound=outbound, history=lines)),
-            "bury": lambda: self.store.bury(turn, "no", outbound),
-            "retry": lambda: self.store.retry(turn, "later", delay_s=delay_s, deferral=False),
-            "deferral": lambda: self.store.retry(turn, "later", delay_s=delay_s, deferral=True),
-            "release": lambda: self.store.release(turn),
-            "start": lambda: self.store.step_started(turn, step(number)),
-            "finish": lambda: self.store.step_finished(turn, step(number, result={"n": number})),
-            "steps": lambda: self.store.steps(turn),
-        }
-        if not rows:
-            with pytest.raises(LostTurn):
-                self.run(calls[act]())
-            return
-        done = self.run(calls[act]())
-        match act:
-            case "complete" | "bury":
-                self.ended(turn, rows, done, buried=act == "bury")
-            case "retry" | "deferral" | "release":
-                for row in rows:
-                    row.go(InboxState.READY)
-                    row.attempts -= act != "retry"
-                    row.deferrals += act == "deferral"
-                    row.next_at = None if act == "release" else self.model.now + delay_s
-            case "start" | "finish":
-                self.steps.setdefault(turn.id, {})[number] = act == "finish"
-            case "steps":
-                found = {each.number: each.result is not None for each in done}
-                assert found == self.steps.get(turn.id, {})
-
-    def ended(self, turn: Turn, rows: list[Row], made, *, buried: bool) -> None:
-        if not buried:
-            self.model.journal[str(turn.session)] = self.model.journal.get(str(turn.session), 0) + 1
-        for row in rows:
-            answered = InboxState.ANSWERED if made else InboxState.SETTLED
-            row.go(InboxState.DEAD if buried else answered)
-        self.steps.pop(turn.id, None)
-        for row in made:
-            assert row.inbox_id == rows[-1].id
-            session = str(row.message.session)
-            self.model.sends.append(Send(row.id, rows[-1].id, turn.id, session, row.message.text))
-
-    # ── sending ──
-    @rule(session=session_keys)
-    def post(self, session):
-        (row,) = self.run(self.store.post([out("posted", session=session)]))
-        self.model.sends.append(Send(row.id, None, None, str(session), "posted"))
-
-    def move(self, send, act, delay_s):
-        rows = self.run(self.store.outbox(limit=10_000))
-        row = next(row for row in rows if row.id == send.id)
-        row = replace(row, state=OutboxState.PENDING)  # what the caller holds may be old
-        calls = {
-            "sending": lambda: self.store.sending(row),
-            "uncertain": lambda: self.store.uncertain(row),
-            "sent": lambda: self.store.sent(row, f"${row.id}"),
-            "again": lambda: self.store.send_failed(row, "no", delay_s=delay_s),
-            "perhaps": lambda: self.store.send_failed(row, "no", delay_s=delay_s, certain=False),
-            "dead": lambda: self.store.send_failed(row, "no", delay_s=None),
-            "park": lambda: self.store.park(row, "?"),
-        }
-        moves = {
-            "sending": {"pending": "sending", "sending": "sending", "uncertain": "sending"},
-            "uncertain": {"sending": "uncertain", "uncertain": "uncertain"},
-            "sent": dict.fromkeys(("sending", "uncertain", "unknown", "dead", "sent"), "sent"),
-            "again": {**dict.fromkeys(("pending", "sending", "uncertain"), "pending"), "dead": "dead"},
-            "perhaps": {"sending": "uncertain", "uncertain": "uncertain", "dead": "dead"},
-            "dead": dict.fromkeys(("pending", "sending", "uncertain", "unknown", "dead"), "dead"),
-            "park": {"uncertain": "unknown"},
-        }
-        new = moves[act].get(send.state.value)
-        if new is None:
-            with pytest.raises(IllegalMove):
-                self.run(calls[act]())
-            return
-        self.run(calls[act]())
-        old, send.state = send.state, OutboxState(new)
-        send.attempts += act == "sending"
-        send.doubt = (send.doubt or new == "uncertain") and not (act == "again" and new == "pending")
-        if act in ("again", "perhaps") and new != "dead":
-            send.next_at = self.model.now + delay_s
-        elif act in ("sent", "dead", "park") or old is OutboxState.DEAD:
-            send.next_at = None
-        if act == "sent":
-            self.model.settle(send)
-
-    def send_what_is_due(self, session, *, certainly):
-        """The whole way of the oldest row."""
-        for send in self.model.due_sends([]):
-            if send.session == str(session):
-                for act in ("sending", "uncertain", "sent") if certainly else ("sending", "sent"):
-                    self.move(send, act, 0.0)
-                break
-
-    # ── care ──
-    @rule(seconds=st.sampled_from([1.0, 6.0, 60.0]))
-    def time_passes(self, seconds):
-        self.clock.advance(seconds)
-        self.model.now += seconds
-
-    @rule(reopen=st.booleans())
-    def restart(self, reopen):
-        if reopen:
-            self.run(self.store.aclose())
-            self.open()
-        self.run(self.store.recover())
-        self.model.recover()
-
-    @precondition(lambda self: self.model.rows)
-    @rule(index=indexes, what=st.sampled_from(["requeue", "drop"]))
-    def operate(self, index, what):
-        row = self.model.rows[index % len(self.model.rows)]
-        turn = row.turn
-        if what == "requeue":
-            expected = self.model.requeue(row)
-            assert self.run(self.store.requeue(row.id)) == (BY_TEXT[row.session] if expected else None)
-        else:
-            assert self.run(self.store.drop(row.id)) == self.model.drop(row)
-            if not any(
-                other.turn == turn and other.state in ("ready", "running") for other in self.model.rows
-            ):
-                self.steps.pop(turn or "", None)
-
-    @rule(session=session_keys)
-    def reset(self, session):
-        for row in self.model.of(str(session), InboxState.READY):
-            self.steps.pop(row.turn or "", None)
-        self.run(self.store.reset_session(session))
-        self.model.reset(str(session))
-
-    @rule()
-    def clear_journal(self):
-        lines = self.run(self.store.journal())
-        self.run(self.store.journal_done([line.id for line in lines]))
-        self.model.journal.clear()
-
-    @rule(age_s=st.sampled_from([0.0, 30.0]))
-    def prune(self, age_s):
-        """Forgetting changes no state; only a dead message cannot be tried again then, so it is left out."""
-        if not any(row.state is InboxState.DEAD for row in self.model.rows) and not any(
-            send.state is OutboxState.DEAD for send in self.model.sends
-        ):
-            self.run(self.store.prune(older_than_s=age_s))
-
-    # ── what must be the same ──
-    @invariant()
-    def rows_are_the_same(self):
-        if not hasattr(self, "store"):
-            return
-        rows = self.run(self.store.inbox(states=list(InboxState), limit=10_000))
-        assert {row.id: (row.state, row.attempts, row.deferrals) for row in rows} == {
-            row.id: (row.state, row.attempts, row.deferrals) for row in self.model.rows
-        }
-        sends = self.run(self.store.outbox(limit=10_000))
-        assert {row.id: (row.state, row.attempts) for row in sends} == {
-            send.id: (send.state, send.attempts) for send in self.model.sends
-        }
-        assert len({row.message.id for row in sends}) == len(sends)
-
-    @invariant()
-    def views_are_the_same(self):
-        if not hasattr(self, "store"):
-            return
-        for session in SESSIONS:
-            assert self.run(self.store.due_in(session)) == pytest.approx(self.model.due_in(str(session)))
-        waiting = {session: self.model.due_in(str(session)) for session in SESSIONS}
-        assert dict(self.run(self.store.open_sessions())) == {
-            session: pytest.approx(due) for session, due in waiting.items() if due is not None
-        }
-        for busy in ([], SESSIONS[:1]):
-            names = [str(session) for session in busy]
-            offered = self.run(self.store.next_sends("matrix", BOT, busy=busy))
-            assert [row.id for row in offered] == [send.id for send in self.model.due_sends(names)]
-            idle = [send for send in self.model.heads(names) if send.state is not OutboxState.SENDING]
-            due = [max(0.0, (send.next_at or 0.0) - self.model.now) for send in idle]
-            expected = min(due) if due else None
-            assert self.run(self.store.next_send_in("matrix", BOT, busy=busy)) == pytest.approx(expected)
-        stats = self.run(self.store.stats())
-        counts = Counter(row.state.value for row in self.model.rows)
-        assert stats.inbox == {state.value: counts[state.value] for state in InboxState}
-        assert stats.journal_lines == sum(self.model.journal.values())
-
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
@@ -380,8 +40,25 @@ class SettlesEarly(SqliteWorkStore):
         await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind", [ForgetsRetryTimes, SettlesEarly])
+class WithdrawsOnlyWhatWaits(SqliteWorkStore):
+    """The control: a store in which a running turn is answered whatever is taken back."""
+
+    async def accept(self, channel, account, batch, positions, amendments=()):
+        running = {row.message.native_id for row in await self.inbox(states=[InboxState.RUNNING])}
+        kept = [each for each in amendments if each.native_id not in running]
+        return await super().accept(channel, account, batch, positions, kept)
+
+
+class SendsDrafts(SqliteWorkStore):
+    """The control: a store in which a turn's drafts are sent."""
+
+    async def complete(self, turn, completion):
+        given = [replace(new, hold=False) for new in completion.outbound]
+        return await super().complete(turn, replace(completion, outbound=given))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", [ForgetsRetryTimes, SettlesEarly, WithdrawsOnlyWhatWaits, SendsDrafts])
 def test_the_machine_sees_a_broken_store(kind):
     """A store with one defect does not get through."""
 

@@ -28,6 +28,9 @@ class Row:
     next_at: float | None = None
     turn: str | None = None
     fence: int = 0
+    alone: bool = False
+    marked: str | None = None
+    ended_at: float = 0.0
 
     def go(self, state: InboxState) -> None:
         self.state = move_inbox(self.state, state)
@@ -44,6 +47,7 @@ class Send:
     attempts: int = 0
     next_at: float | None = None
     doubt: bool = False
+    unwanted: bool = False
 
     def go(self, state: OutboxState) -> None:
         self.state = move_outbox(self.state, state)
@@ -55,6 +59,8 @@ class Model:
     rows: list[Row] = field(default_factory=list)
     sends: list[Send] = field(default_factory=list)
     journal: dict[str, int] = field(default_factory=dict)
+    steps: dict[str, dict[int, bool]] = field(default_factory=dict)
+    forgotten: set[str] = field(default_factory=set)
 
     def of(self, session: str, state: InboxState) -> list[Row]:
         return [
@@ -64,7 +70,7 @@ class Model:
         ]
 
     def known(self, native: str) -> bool:
-        return any(row.native == native for row in self.rows)
+        return native in self.forgotten or any(row.native == native for row in self.rows)
 
     def due_in(self, session: str) -> float | None:
         ready = self.of(session, IN.READY)
@@ -76,11 +82,20 @@ class Model:
         if self.due_in(session) != 0.0:
             return []
         head, *others = self.of(session, IN.READY)
+        if head.turn is not None and self.clear(head.turn):
+            return self.claimable(session, merge)
         if head.turn is not None:
             return [head, *(row for row in others if row.turn == head.turn)]
         taken = [head]
         for row in others:
-            stops = head.tick or row.tick or row.turn is not None or (row.next_at or 0.0) > self.now
+            stops = (
+                head.tick
+                or row.tick
+                or head.alone
+                or row.alone
+                or row.turn is not None
+                or (row.next_at or 0.0) > self.now
+            )
             if stops or len(taken) == merge:
                 break
             taken.append(row)
@@ -125,12 +140,14 @@ class Model:
         if row.state is IN.DEAD:
             row.go(IN.READY)
             row.attempts = row.deferrals = 0
-            row.next_at = row.turn = None
+            row.next_at = row.turn = row.marked = None
             return True
         if row.state is not IN.ANSWERED:
             return False
         lost = [
-            send for send in self.sends if send.turn == row.turn and send.state in (OUT.DEAD, OUT.UNKNOWN)
+            send
+            for send in self.sends
+            if send.turn == row.turn and send.state in (OUT.DEAD, OUT.UNKNOWN) and not send.unwanted
         ]
         for send in lost:
             send.go(OUT.PENDING)
@@ -147,18 +164,52 @@ class Model:
             unsent += [send for send in self.sends if send.tail == tail and send not in unsent]
         else:
             unsent = [send for send in self.sends if send.tail == row.id]
-        gone = [send for send in unsent if send.state in (*OPEN, OUT.UNKNOWN)]
+        gone = [send for send in unsent if send.state in (*OPEN, OUT.UNKNOWN, OUT.HELD)]
         for send in gone:
             send.go(OUT.DEAD)
             send.next_at = None
-        if row.state in (IN.READY, IN.DEAD):
-            row.go(IN.IGNORED)
-            row.next_at = None
+        if row.state in (IN.READY, IN.DEAD, IN.QUARANTINED):
+            self.ignore([row])
             return True
         return bool(gone)
 
     def reset(self, session: str) -> None:
-        for row in self.of(session, IN.READY):
-            row.go(IN.IGNORED)
-            row.next_at = None
+        self.ignore(self.of(session, IN.READY))
         self.journal.pop(session, None)
+
+    def ignore(self, rows: list[Row]) -> None:
+        for row in rows:
+            row.go(IN.IGNORED)
+            row.next_at, row.ended_at = None, self.now
+            if not any(
+                other.turn == row.turn and other.state in (IN.READY, IN.RUNNING) for other in self.rows
+            ):
+                self.steps.pop(row.turn or "", None)
+
+    # ── amendments ──
+    def take_away(self, rows: list[Row], why: str) -> list[str]:
+        """Returns the turns that ran and have lost all."""
+        rows = [row for row in rows if row.state in (IN.READY, IN.RUNNING, IN.QUARANTINED)]
+        for row in rows:
+            row.marked = row.marked or why
+        running = {row.turn for row in rows if row.state is IN.RUNNING}
+        self.ignore([row for row in rows if row.turn is None])
+        cleared = {row.turn for row in rows if row.turn is not None and self.clear(row.turn)}
+        return sorted(turn for turn in running & cleared if turn)
+
+    def clear(self, turn: str) -> bool:
+        mine = [row for row in self.rows if row.turn == turn and row.state in (IN.READY, IN.RUNNING)]
+        marked = [row for row in mine if row.marked]
+        idle = all(row.state is IN.READY for row in mine) and not self.steps.get(turn)
+        if not marked or (len(marked) < len(mine) and not idle):
+            return False
+        self.ignore(marked)
+        return True
+
+    def prune(self, age_s: float) -> None:
+        last = max((row.id for row in self.rows), default=0)
+        for row in [row for row in self.rows if row.state is IN.IGNORED]:
+            hangs = any(send.tail == row.id for send in self.sends)
+            if row.ended_at < self.now - age_s and row.id != last and not hangs:
+                self.rows.remove(row)
+                self.forgotten.add(row.native)

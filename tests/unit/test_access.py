@@ -169,3 +169,28 @@ class TestPatterns:
 def test_the_kind_of_an_address_is_seen_from_its_form(address, kind):
     """Bare aliases belong to the channel of their form."""
     assert kind_of(address) == kind
+
+
+def test_a_rule_of_the_room_counts_instead_of_the_list():
+    """What a channel says about the very room opens or closes it, for all but the owner and the unproven."""
+    access = Access([Alias("matrix", "@owner:hs.test")], {"matrix": ("@ann:hs.test",)})
+
+    def decided(address, here, *, verified=True):
+        one = InboundMessage(
+            channel="matrix",
+            account="@bot:hs.test",
+            native_id="$1",
+            session=SessionKey("matrix", "!r"),
+            sender=Sender(address=address, verified=verified),
+            text="hi",
+            received_at=EPOCH,
+            context={} if here is None else {"allowed_here": here},
+        )
+        return access.decide(one)
+
+    assert decided("@ann:hs.test", None).allowed
+    assert decided("@ann:hs.test", False).reason == "not_allowed_here"
+    assert decided("@bob:hs.test", True).role is Role.ALLOWED
+    assert not decided("@bob:hs.test", True, verified=False).allowed
+    assert not decided("@bob:hs.test", "yes").allowed
+    assert decided("@owner:hs.test", False).role is Role.OWNER

@@ -18,6 +18,12 @@ import pytest
 from tests.unit.test_cli import CONFIG, daemon, squidbot
 
 
+def _as_in_a_terminal():
+    """Ctrl-C reaches it, also where the tests themselves run in the background and are deaf to it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """A process with a terminal of its own, and what it has shown."""
 
@@ -30,7 +36,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it
+            preexec_fn=_as_in_a_terminal,
         )
         os.close(theirs)
         self.shown = ""

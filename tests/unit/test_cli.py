@@ -32,6 +32,9 @@ ROOM = SessionKey("terminal", "main")
 CONFIG = "owner: {aliases: ['@a:hs.test']}\nagents: {heartbeat: {enabled: false}}\n"
 
 
+STEERING = "a\x1b[31m b\x9b31m c\u202ed e\x7f f\u2028g \U000e0041 \U0001f600 ü"
+
+
 def squidbot(home, *arguments, stdin="", environ=None):
     return subprocess.run(
         [sys.executable, "-m", "gateway", *arguments],
@@ -125,6 +128,46 @@ def home(tmp_path):
 def filled(home):
     anyio.run(fill, home)
     return home
+
+
+async def fill_with_what_waits(root):
+    """A message in quarantine whose text would steer a terminal, and two drafts."""
+    store = await SqliteWorkStore.open(open_home(root).database, clock=SystemClock())
+    message = InboundMessage(
+        channel="terminal", account="local", native_id="q", session=ROOM,
+        sender=Sender(address="eve"), text=STEERING, received_at=EPOCH,
+    )  # fmt: skip
+    await store.accept("terminal", "local", [Pending(message, quarantine="sender_not_verified")], {})
+    await store.post([NewOutbound("terminal", "local", ROOM, f"draft {n}", hold=True) for n in (1, 2)])
+    await store.aclose()
+
+
+class TestWhatWaitsForAPerson:
+    def test_drafts_and_quarantine_are_decided_on_the_command_line(self, home):
+        """Listed, let in, approved and thrown away, each once, also without a daemon."""
+        anyio.run(fill_with_what_waits, home)
+        [message] = answer(home, "inbox", "list", "--quarantine")["rows"]
+        assert (message["state"], message["error"]) == ("quarantined", "sender_not_verified")
+        second, first = answer(home, "inbox", "list", "--held")["rows"]
+        assert "draft 1" in squidbot(home, "inbox", "list", "--held").stdout
+        number = str(message["id"])
+        assert "will be answered" in squidbot(home, "inbox", "release", number).stdout
+        again = squidbot(home, "inbox", "release", number)
+        assert (again.returncode, "is not in quarantine" in again.stdout) == (1, True)
+        approved = answer(home, "inbox", "approve", str(first["id"]), "--text", "better")
+        assert (approved["draft"]["state"], approved["draft"]["text"]) == ("pending", "better")
+        assert "is thrown away" in squidbot(home, "inbox", "reject", str(second["id"])).stdout
+        assert "it is dead" in squidbot(home, "inbox", "approve", str(second["id"])).stdout
+        assert answer(home, "inbox", "list", "--held")["rows"] == []
+
+    def test_nothing_that_people_write_steers_the_terminal(self, home):
+        """In words and in JSON: no control characters of either set, nothing that turns the line around."""
+        anyio.run(fill_with_what_waits, home)
+        for arguments in (["list"], ["list", "--json"], ["show", "1"], ["show", "1", "--json"]):
+            done = squidbot(home, "inbox", *arguments, environ={"PYTHONIOENCODING": "utf-8"})
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.replace("\n", "").isprintable(), arguments
+        assert answer(home, "inbox", "show", "1")["row"]["text"] == STEERING
 
 
 class TestWords:

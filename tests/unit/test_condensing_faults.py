@@ -52,6 +52,39 @@ async def test_a_failing_model_changes_nothing(storage: InMemoryMemory, answer: 
     assert await storage.load_consolidated_cursor(S) == 0
 
 
+async def test_a_model_that_is_away_is_told_in_plain_words(storage: InMemoryMemory) -> None:
+    """What a person reads in the status has no names of classes, as far as the fault was foreseen."""
+    manager = manager_of(storage, ScriptedLLM(ModelUnavailable("the model is away"), RuntimeError("defect")))
+    await say(storage, *[f"msg {number}" for number in range(6)])
+    assert (await manager.consolidate_if_due(S)).failure == "the model is away"
+    assert (await manager.consolidate_if_due(S)).failure == "RuntimeError: defect"
+
+
+async def test_a_defect_after_the_call_does_not_hide_its_cost(storage: InMemoryMemory) -> None:
+    """Whatever goes wrong behind the model: what it has cost is told, why, and nothing was changed."""
+
+    def defect(name: str, when: str) -> None:
+        if (name, when) == ("save_consolidation", "before"):
+            raise IndexError("list index out of range")
+
+    llm = ScriptedLLM("a summary " * 3)
+    manager = manager_of(FaultyMemory(storage, defect), llm)
+    await say(storage, *[f"msg {number}" for number in range(6)])
+    done = await manager.consolidate_if_due(S)
+    assert (done.segments, done.failure) == (0, "IndexError: list index out of range")
+    assert done.usage.calls == len(llm.requests) > 0
+    assert (await manager.consolidate_if_due(S)).failure, "it may be tried again"
+    assert await storage.load_consolidated_cursor(S) == 0
+
+
+async def test_a_conversation_full_of_code_is_condensed(storage: InMemoryMemory) -> None:
+    """Long pieces of code with commas between them stop nothing."""
+    manager = manager_of(storage, ScriptedLLM("They talked about commands."))
+    await say(storage, *["`remind me in 2 minutes to turn off the oven`, `!cut`, `x`"] * 6)
+    done = await manager.consolidate_if_due(S)
+    assert (done.segments, done.failure) == (1, "")
+
+
 async def test_the_conversation_is_no_summary_of_itself(storage: InMemoryMemory) -> None:
     """A model that gives back what it was given is refused."""
     manager = manager_of(storage, ScriptedLLM(lambda messages: material_in(messages)[1]))
@@ -59,6 +92,17 @@ async def test_the_conversation_is_no_summary_of_itself(storage: InMemoryMemory)
         storage,
         *[f"we talked for a long time about the garden and part {number} of it" * 3 for number in range(12)],
     )
+
+    done = await manager.consolidate_if_due(S)
+    assert (done.segments, "instead of a summary" in done.failure) == (0, True)
+    assert await storage.load_session_summary(S) == ""
+
+
+@pytest.mark.parametrize(("length", "before"), [(10, ""), (60, ""), (60, "Here it is: ")])
+async def test_the_whole_request_is_no_summary(storage: InMemoryMemory, length: int, before: str) -> None:
+    """A model that says back all that it was given, our own words with it, is refused."""
+    manager = manager_of(storage, ScriptedLLM(lambda messages: before + messages[-1].content))
+    await say(storage, *[f"the garden, part {number}. ".ljust(length, "x") for number in range(12)])
 
     done = await manager.consolidate_if_due(S)
     assert (done.segments, "instead of a summary" in done.failure) == (0, True)
@@ -75,6 +119,25 @@ async def test_an_endless_answer_is_cut_after_a_sentence(storage: InMemoryMemory
     summary = await storage.load_session_summary(S)
     assert 1000 < len(summary) <= 3000
     assert summary.endswith("at all.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls"),
+    [
+        ("Extraordinarily internationalised overcomplication. " * 1500, 1),
+        (30.0, 1),
+        (ModelUnavailable("away"), 0),
+    ],
+    ids=["cut off", "given up", "never begun"],
+)
+async def test_what_was_cut_off_was_paid_for(storage: InMemoryMemory, answer: object, calls: int) -> None:
+    """A call that never comes to telling its cost is estimated; one that was refused costs nothing."""
+    manager = manager_of(storage, ScriptedLLM(answer), call_limit_s=0.05)  # type: ignore[arg-type]
+    await say(storage, *[f"message {number} of some length" for number in range(6)])
+
+    usage = (await manager.consolidate_if_due(S)).usage
+    assert usage.calls == calls
+    assert (usage.prompt_tokens > 50) == bool(calls)
 
 
 async def test_orders_inside_a_conversation_are_data(storage: InMemoryMemory) -> None:

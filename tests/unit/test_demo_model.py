@@ -204,3 +204,35 @@ def test_it_is_small_and_offline():
     for module in (demo_model, demo_mind):
         imported = re.findall(r"^(?:import|from) (\w+)", Path(module.__file__).read_text(), re.MULTILINE)
         assert set(imported) <= {"__future__", "re", "collections", "dataclasses", "anyio", "agent_core"}
+
+
+FILES = [
+    ToolDefinition(name=name, description="", parameters={"type": "object"})
+    for name in ("send_file", "read_attachment")
+]
+ATTACHED = '[Attachment 0123456789ab: "cat.png", image/png, 1.2 kB]'
+
+
+async def test_it_names_the_files_that_came():
+    """Every file of the message, whatever was said with it."""
+    text, calls = await say(f"look at these\n{ATTACHED}\n{ATTACHED.replace('cat', 'dog')}")
+    assert text.endswith('- "cat.png", image/png, 1.2 kB\n- "dog.png", image/png, 1.2 kB')
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "arguments"),
+    [
+        ("!sendfile notes/plan.txt", "send_file", {"path": "notes/plan.txt"}),
+        ("please !sendfile `my plan.txt` now", "send_file", {"path": "my plan.txt"}),
+        (f"!sendfile\n{ATTACHED}", "send_file", {"path": "0123456789ab"}),
+        (f"!readfile\n{ATTACHED}", "read_attachment", {"id": "0123456789ab"}),
+        ("!readfile abcdefabcdef", "read_attachment", {"id": "abcdefabcdef"}),
+    ],
+)
+async def test_it_sends_and_reads_files_by_magic_words(said, name, arguments):
+    """A path, one in backticks, or the file that came with the message; without the tools it says so."""
+    _, (wish,) = await say(said, tools=FILES)
+    assert (wish.name, wish.arguments) == (name, arguments)
+    text, calls = await say(said)
+    assert (text, calls) == ("I cannot do anything with files here.", [])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from channels.email.addresses import AddressInvalid, Mailbox, normalise, parse_mailboxes
 from channels.email.config import AnswerLimits
-from channels.email.evidence import AuthResults, MethodResult, parse_auth_results, proven_by
-from channels.email.guard import OwnIdentity, Refused, Verdict, inspect
+from channels.email.evidence import AuthResults, MethodResult, Word, parse_auth_results, verdict_of
+from channels.email.guard import OwnIdentity, Refused, Verdict, inspect, open_question
 from channels.email.limits import AnswerLimiter
 from channels.email.mime import Headers
 
@@ -61,6 +61,10 @@ class TestAddresses:
             "alice@mäil.test",
             "älice@mail.test",
             "alice@mail..test",
+            '"alice@"mail.test',
+            '"alice"@mail.test',
+            "ali(x)ce@mail.test",
+            "alice@(x)mail.test",
             "(" * 5000 + "alice@mail.test",
         ],
     )
@@ -113,20 +117,65 @@ class TestEvidence:
     )
     def test_only_a_pass_for_the_domain_counts(self, value: str, proven: bool) -> None:
         """Comments, quoted strings, other domains and broken fields prove nothing."""
-        found = proven_by([value], trusted=("mx.mail.test",), domain="mail.test")
-        assert found == ("mx.mail.test" if proven else None)
+        found = verdict_of([value], trusted=("mx.mail.test",), domain="mail.test")
+        assert (found.word is Word.PROVEN) == proven
+        assert found.server == "mx.mail.test" or not proven
 
     def test_the_topmost_field_of_the_trusted_server_decides(self) -> None:
         """A forged pass below a fail is nothing; foreign fields above do not matter, unreadable ones do."""
         good, bad = PROOF[1], "mx.mail.test; dmarc=fail header.from=mail.test"
 
         def proven(*fields: str) -> bool:
-            return proven_by(fields, trusted=("mx.mail.test",), domain="mail.test") is not None
+            told = verdict_of(fields, trusted=("mx.mail.test",), domain="mail.test")
+            return told.word is Word.PROVEN
 
         assert proven(good, bad)
         assert not proven(bad, good)
         assert proven("other.test; spf=pass", good)
         assert not proven("(((", good)
+
+    @pytest.mark.parametrize(
+        ("value", "word"),
+        [
+            ("mx.mail.test; dkim=pass header.d=mail.test", Word.PROVEN),
+            ("mx.mail.test; dkim=pass header.i=@mail.test header.s=x", Word.PROVEN),
+            ("mx.mail.test; dmarc=none header.from=mail.test; dkim=pass header.d=mail.test", Word.PROVEN),
+            ("mx.mail.test; dmarc=fail header.from=mail.test; dkim=pass header.d=mail.test", Word.DENIED),
+            ("mx.mail.test; dkim=pass header.d=test", Word.SILENT),
+            ("mx.mail.test; dkim=pass header.d=evil.mail.test", Word.SILENT),
+            ("mx.mail.test; dkim=pass header.d=il.test", Word.SILENT),
+            ("mx.mail.test; dkim=pass header.d=mail.test header.d=evil.test", Word.SILENT),
+            ("mx.mail.test; dkim=pass header.d=mail.test header.i=@evil.test", Word.SILENT),
+            ("mx.mail.test; dkim=fail header.d=mail.test; dkim=pass header.d=list.test", Word.SILENT),
+            ("mx.mail.test; dkim=none; spf=pass smtp.mailfrom=mail.test", Word.SILENT),
+            ("mx.mail.test; arc=pass (i=1 dmarc=pass fromdomain=mail.test)", Word.SILENT),
+            ('""; dmarc=pass header.from=mail.test', Word.SILENT),
+        ],
+    )
+    def test_without_dmarc_an_aligned_signature_counts(self, value: str, word: Word) -> None:
+        """Of the very domain; SPF, other people's signatures, seals and a server without a name do not."""
+        assert verdict_of([value], trusted=("mx.mail.test",), domain="mail.test").word is word
+
+    def test_a_signature_of_the_domain_above(self) -> None:
+        """Whoever owns the domain owns what is below it, and not the other way round."""
+        field = "mx.mail.test; dkim=pass header.d=mail.test"
+        assert verdict_of([field], trusted=("mx.mail.test",), domain="sub.mail.test").word is Word.PROVEN
+
+    def test_a_provider_that_leaves_its_name_out(self) -> None:
+        """Microsoft's form counts only where the settings say so, and only on top."""
+        field = (
+            "spf=pass (sender IP is 192.0.2.1) smtp.mailfrom=mail.test; dkim=pass (signature was verified) "
+            "header.d=mail.test;dmarc=pass action=none header.from=mail.test;compauth=pass reason=100"
+        )
+
+        def word(*fields: str, headerless: bool = True) -> Word:
+            return verdict_of(fields, trusted=(), domain="mail.test", headerless=headerless).word
+
+        assert word(field) is Word.PROVEN
+        assert word(field, headerless=False) is Word.SILENT
+        assert word(field.replace("dmarc=pass", "dmarc=fail"), field) is Word.DENIED
+        assert word("other.test; spf=pass", field) is Word.SILENT
+        assert word(field.replace("=mail.test", "=evil.test")) is Word.DENIED
 
     @given(st.text(alphabet='ab=;()"\\ .\t', max_size=60))
     def test_total(self, value: str) -> None:
@@ -144,7 +193,13 @@ class TestEvidence:
 class TestVerdict:
     def test_a_person(self) -> None:
         """Proven, for us, not automatic: to be answered, where the sender is."""
-        assert look() == Verdict("alice@mail.test", "Alice", verified=True, reply_to="alice@mail.test")
+        assert look() == Verdict(
+            "alice@mail.test",
+            "Alice",
+            verified=True,
+            reply_to="alice@mail.test",
+            evidence="told by mx.mail.test",
+        )
 
     @pytest.mark.parametrize(
         ("name", "value", "reason"),
@@ -240,6 +295,57 @@ class TestVerdict:
         """Other people in To or Cc make it a group; our tagged address does not."""
         assert not look(("cc", "bot+x@mail.test")).others
         assert look(("cc", "carol@mail.test")).others
+
+
+SECRET = "s3cret-0123456789"
+
+
+class TestOtherEvidence:
+    @staticmethod
+    def look(*more: tuple[str, str], without: str = "", proof: str = "") -> Verdict:
+        own = OwnIdentity("bot@mail.test", ("mx.mail.test",), secret_tags={"alice@mail.test": SECRET})
+        fields = (*(item for item in PLAIN[1:] if item[0] != without), *more)
+        return inspect(Headers(fields), own, proof=proof)
+
+    @pytest.mark.parametrize("name", ["to", "cc", "delivered-to"])
+    def test_a_secret_address_proves_the_one_who_was_given_it(self, name: str) -> None:
+        """In whatever field the address stands, in any case; nobody else can use it."""
+        there = (name, f"Bot <BOT+{SECRET.upper()}@mail.test>")
+        assert self.look(there, without=name).evidence == "secret address"
+
+        mallory = self.look(there, ("from", "mallory@mail.test"), without="from")
+        assert not mallory.verified
+
+    @pytest.mark.parametrize("tag", ["", "+", "+s3cret-012345678", "+s3cret-0123456789x", "+wrong"])
+    def test_a_wrong_tag_proves_nothing(self, tag: str) -> None:
+        """Not one character may be missing."""
+        verdict = self.look(("to", f"bot{tag}@mail.test"), without="to")
+        assert (verdict.verified, verdict.refused) == (False, Refused.NOT_VERIFIED)
+
+    def test_the_secret_is_not_shown(self) -> None:
+        """Not even by a value that somebody logs."""
+        assert SECRET not in repr(OwnIdentity("b@x.test", secret_tags={"a@x.test": SECRET}))
+
+    def test_a_proof_of_our_own(self) -> None:
+        """It counts where the provider says nothing, and not against its word."""
+        assert self.look(proof="signed by mail.test").verified
+        denied = ("authentication-results", "mx.mail.test; dmarc=fail header.from=mail.test")
+        assert not self.look(denied, proof="signed by mail.test").verified
+        assert not self.look(denied, ("cc", f"bot+{SECRET}@mail.test")).verified
+
+    def test_who_is_asked_about(self) -> None:
+        """Only mails that would be answered if they were proven cost a look at DNS."""
+        own = OwnIdentity("bot@mail.test", ("mx.mail.test",))
+
+        def question(*more: tuple[str, str], fields: object = PLAIN[1:]) -> str | None:
+            return open_question(Headers((*fields, *more)), own)
+
+        assert question() == "alice@mail.test"
+        assert question(fields=PLAIN) is None
+        assert question(("auto-submitted", "auto-replied")) is None
+        assert question(("from", "b@x.test")) is None
+        assert question(fields=(("from", "a@x.test"), ("to", "other@x.test"))) is None
+        assert question(("authentication-results", "mx.mail.test; dmarc=fail")) is None
 
 
 class TestLimits:

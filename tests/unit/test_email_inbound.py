@@ -86,7 +86,7 @@ class TestMime:
 
         assert parsed.text == "see below"
         assert parsed.headers.all("from") == ["alice@mail.test"]
-        assert parsed.attachments == (AttachmentNote("forwarded mail", "message/rfc822", 23),)
+        assert parsed.attachments == (AttachmentNote("forwarded mail.eml", "message/rfc822", 23),)
 
     @pytest.mark.parametrize(
         ("content_type", "body", "expected"),

@@ -357,6 +357,57 @@ class TestReceiving:
             "UID STORE 1 +FLAGS.SILENT (\\Seen \\Answered)"
         ], "and what belongs to another numbering is left alone"
 
+    @pytest.mark.parametrize(
+        ("flags", "marked"), [("\\Seen \\Answered \\*", True), ("\\Seen \\Answered", False), ("", False)]
+    )
+    async def test_a_keyword_only_where_the_server_keeps_it(
+        self, tmp_path: Path, flags: str, marked: bool
+    ) -> None:
+        """PERMANENTFLAGS decides; the other flags are set in any case."""
+        store = Store()
+        post = Post(store, tmp_path)
+
+        async def select(server: Dialogue, tag: str, text: str) -> bool:
+            await server.say(
+                "* 0 EXISTS",
+                f"* OK [PERMANENTFLAGS ({flags})] flags",
+                "* OK [UIDVALIDITY 7] ok",
+                "* OK [UIDNEXT 1] ok",
+                f"{tag} OK [READ-WRITE] done",
+            )
+            return True
+
+        store.bend["SELECT"] = select
+        async with post.running() as (channel, _):
+            channel._add_chore(Answered(1, 7))
+            await anyio.sleep(1)
+
+        (command,) = [command for command in store.commands if "STORE" in command]
+        assert ("$SquidbotAnswered" in command) == marked
+        assert "\\Seen \\Answered" in command
+
+    @pytest.mark.parametrize("answer", ["OK", "NO", "BAD"])
+    async def test_who_wants_to_know_who_we_are_is_told(self, tmp_path: Path, answer: str) -> None:
+        """ID after the login and before the first folder; a refusal changes nothing, and nobody else is told."""
+        store = Store(capabilities=f"{CAPABILITIES} ID")
+        post = Post(store, tmp_path)
+
+        async def told(server: Dialogue, tag: str, text: str) -> bool:
+            await server.say(f"{tag} {answer} whatever")
+            return True
+
+        store.bend["ID"] = told
+        async with post.running():
+            pass
+        commands = [command.split(" ")[0] for command in store.commands]
+        assert commands.index("LOGIN") < commands.index("ID") < commands.index("SELECT")
+        assert 'ID ("name" "squidbot")' in store.commands
+
+        silent = Store()
+        async with Post(silent, tmp_path / "other").running():
+            pass
+        assert not any(command.startswith("ID ") for command in silent.commands)
+
     async def test_a_full_disk_acknowledges_nothing(self, tmp_path: Path) -> None:
         """While the inbox takes nothing, the position stays, and the mail comes again."""
         store = Store()

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
 from channels.email.config import EmailConfig
+from channels.email.flowed import unflow
 from channels.email.intake import Intake, OwnCopy, read_arrival
 from channels.email.limits import AnswerLimiter
 from channels.email.outbound import compose
@@ -27,6 +28,7 @@ from channels.email.threads import (
     session_of,
     thread_tag,
 )
+from channels.markup import to_text
 
 BOT = "bot@mail.test"
 SESSION = session_of("email", "ab" * 12, "alice@mail.test")
@@ -132,9 +134,8 @@ class TestCompose:
         assert mail["Date"] == "Fri, 02 Jan 2026 03:04:05 +0000"
         assert mail["Auto-Submitted"] == "auto-replied"
         assert (mail["From"], mail["To"]) == (BOT, "al@mail.test")
-        assert (
-            plain.get_payload(decode=True).decode().replace("\r\n", "\n") == "**Hi** ü\n\n<script>x</script>"
-        )
+        assert plain.get_payload(decode=True).decode().replace("\r\n", "\n") == "Hi ü\n\n<script>x</script>"
+        assert plain.get_param("format") == "flowed"
         assert "<strong>Hi</strong> ü" in html.get_payload(decode=True).decode()
         assert "<script>" not in html.get_payload(decode=True).decode()
         assert outgoing.envelope.sender == BOT
@@ -200,11 +201,12 @@ class TestCompose:
 
     @given(st.text(max_size=200))
     def test_any_text_survives(self, text: str) -> None:
-        """The plain version holds what was written, up to line ends."""
+        """The plain version is what `to_text` makes of it, once its lines are joined again."""
         mail = sent(row(text=text))
         plain = mail.get_payload()[0].get_payload(decode=True).decode("utf-8", "surrogatepass")
 
-        assert plain.splitlines() == text.encode("utf-8", "replace").decode().splitlines()
+        wanted = "\n".join(line.rstrip(" ") for line in to_text(text).split("\n"))
+        assert unflow(plain.replace("\r\n", "\n")).split() == wanted.split()
 
 
 class TestIntake:
@@ -235,6 +237,7 @@ class TestIntake:
             "references": ["<r@x>"],
             "subject": "Lunch",
             "reply_to": "al@mail.test",
+            "evidence": "not asked for",
         }
 
     def test_the_context_is_enough_for_an_answer(self) -> None:
@@ -249,7 +252,7 @@ class TestIntake:
         assert isinstance(self.take(raw), OwnCopy)
 
     def test_texts_that_are_none(self) -> None:
-        """A subject speaks for an empty mail, and attachments are named."""
+        """A subject speaks for an empty mail; for one with a file nothing has to."""
         head = b"From: alice@mail.test\nTo: bot@mail.test\n"
         named = self.take(
             head
@@ -260,7 +263,7 @@ class TestIntake:
 
         assert self.take(head + b"Subject: Only this\n\n").text == "Only this"
         assert self.take(head + b"\n").text == "(an empty mail)"
-        assert named.text == "look\n\n[Attached, but not read: a.pdf (application/pdf, 12 kB)]"
+        assert named.text == "look"
 
     def test_no_message_id(self) -> None:
         """A mail without an id has an identity, a session, and an answer that threads to nothing."""
@@ -290,7 +293,27 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"imap": {"host": "h", "security": "starttls"}}, "use security: tls"),
+            ({"oauth": {"provider": "google", "client_id": "x"}}, "and not both"),
+            ({"password": None}, "either password or oauth"),
+            ({"password": None, "oauth": {"provider": "custom", "client_id": "x"}}, "needs token_endpoint"),
+            (
+                {
+                    "oauth": {
+                        "provider": "custom",
+                        "client_id": "x",
+                        "scope": "y",
+                        "token_endpoint": "http://login.test/",
+                    }
+                },
+                "must begin with https",
+            ),
+            ({"secret_tags": [{"sender": "a@mail.test", "secret": "short"}]}, "16 to 60"),
+            ({"secret_tags": [{"sender": "nobody", "secret": "a" * 20}]}, "not a mail address"),
+            ({"read_only_from": ["*"]}, "neither an address"),
+            ({"read_only_from": ["a@*.test"]}, "neither an address"),
+            ({"dns_servers": ["ns.mail.test"]}, "no address of a DNS server"),
+            ({"dns_servers": ["127.0.0.1:x"]}, "has no port"),
+            ({"answered_keyword": "two words"}, "match pattern"),
             ({"imap": {"host": "mail.test", "security": "none"}}, "in the clear"),
             ({"smtp": {"host": "10.0.0.1", "security": "none"}}, "in the clear"),
             ({"smtp": {"host": "h", "port": 0}}, "greater than or equal to 1"),

@@ -18,7 +18,7 @@ from channels.base import (
 )
 from channels.email.config import EmailConfig
 from channels.email.outbound import Envelope
-from channels.email.submit import Submitter
+from channels.email.submit import MailTooLarge, Submitter, SubmitTiming
 
 ENVELOPE = Envelope("bot@mail.test", "alice@mail.test", ("bot+sent@mail.test", "bot@mail.test"))
 SILENCE = "…"
@@ -80,7 +80,7 @@ class Post:
 
 
 @asynccontextmanager
-async def submitter(post: Post) -> AsyncIterator[Submitter]:
+async def submitter(post: Post, large_bytes: int = 256_000) -> AsyncIterator[Submitter]:
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -102,7 +102,8 @@ async def submitter(post: Post) -> AsyncIterator[Submitter]:
                     "smtp": {"host": "127.0.0.1", "port": port, "security": "none"},
                     "sender_verification": "off",
                 }
-            )
+            ),
+            SubmitTiming(large_bytes=large_bytes),
         )
     finally:
         server.close()
@@ -113,9 +114,12 @@ async def submitter(post: Post) -> AsyncIterator[Submitter]:
 
 
 async def submit(
-    post: Post, envelope: Envelope = ENVELOPE, raw: bytes = b"Subject: x\r\n\r\n.dot\r\n"
+    post: Post,
+    envelope: Envelope = ENVELOPE,
+    raw: bytes = b"Subject: x\r\n\r\n.dot\r\n",
+    large_bytes: int = 256_000,
 ) -> None:
-    async with submitter(post) as door:
+    async with submitter(post, large_bytes) as door:
         await door.submit(envelope, raw, context=None, uncertain=post.uncertain)
 
 
@@ -148,7 +152,7 @@ async def test_the_steps_of_a_submission() -> None:
         ({"AUTH": "454 later"}, ChannelUnavailable, 0),
         ({"AUTH": SILENCE}, ChannelUnavailable, 0),
         ({"MAIL": "530 log in first"}, ChannelAuthFailed, 0),
-        ({"MAIL": "552 too big"}, DeliveryFailed, 0),
+        ({"MAIL": "552 too big"}, MailTooLarge, 0),
         ({"MAIL": "550 not yours"}, ChannelMisconfigured, 0),
         ({"MAIL": HANG_UP}, ChannelUnavailable, 0),
         ({"RCPT": "550 unknown"}, DeliveryFailed, 0),
@@ -224,3 +228,58 @@ async def test_a_mark_that_cannot_be_made_stops_the_submission() -> None:
         with pytest.raises(ZeroDivisionError):
             await door.submit(ENVELOPE, b"x\r\n", context=None, uncertain=full)
     assert post.taken == []
+
+
+class TestInPieces:
+    """A large mail is handed over in pieces; to the server it is the same."""
+
+    RAW = b"Subject: x\r\n\r\n" + b".a line of text\r\n..two\r\n" * 1_200
+
+    async def test_the_same_bytes(self) -> None:
+        """Dots doubled, the end where it belongs."""
+        post = Post()
+        await submit(post, raw=self.RAW, large_bytes=1_000)
+
+        assert post.taken == [self.RAW.replace(b"\r\n.", b"\r\n..") + b".\r\n"]
+
+    @pytest.mark.parametrize("end", [b"\n.\n", b"\r.\r", b"\n.\r\n"])
+    async def test_nothing_in_it_ends_it(self, end: bytes) -> None:
+        """Half a line end is a whole one before it leaves, so it is no end of the mail to the next server."""
+        post = Post()
+        await submit(post, raw=self.RAW + b"x" + end + b"MAIL FROM:<eve@evil.test>\r\n", large_bytes=1_000)
+
+        assert len(post.taken) == 1
+        assert post.taken[0].count(b"\n") == post.taken[0].count(b"\r\n") == post.taken[0].count(b"\r")
+        assert b"\r\n..\r\nMAIL FROM" in post.taken[0]
+
+    @pytest.mark.parametrize(
+        ("answers", "error"),
+        [
+            ({"DATA": "451 later"}, ChannelUnavailable),
+            ({"DATA": "552 5.3.4 too big"}, MailTooLarge),
+            ({"DATA": HANG_UP}, DeliveryUncertain),
+            ({"end": "552 5.3.4 too big"}, MailTooLarge),
+            ({"end": "554 spam"}, DeliveryFailed),
+            ({"end": "451 later"}, ChannelUnavailable),
+            ({"end": HANG_UP}, DeliveryUncertain),
+        ],
+    )
+    async def test_what_each_failure_means(self, answers: dict[str, str], error: type[ChannelError]) -> None:
+        """As for a small one."""
+        post = Post(**answers)
+        with pytest.raises(ChannelError) as caught:
+            await submit(post, raw=self.RAW, large_bytes=1_000)
+
+        assert type(caught.value) is error, caught.value
+        assert len(post.uncertain_before) == 1
+
+
+async def test_who_gets_it_besides() -> None:
+    """One that the server does not take keeps it from nobody else; our own copy comes last."""
+    post = Post(**{"RCPT_TO:<carol": "550 unknown"})
+    cc = ("carol@mail.test", "dave@mail.test")
+    await submit(post, Envelope("bot@mail.test", "alice@mail.test", ("bot+sent@mail.test",), cc))
+
+    told = [command for command in post.commands if command.startswith("RCPT")]
+    assert told == [f"RCPT TO:<{who}@mail.test>" for who in ("alice", "carol", "dave", "bot+sent")]
+    assert len(post.taken) == 1

@@ -6,7 +6,15 @@ import time
 
 import pytest
 
-from agent_core.memory.essentials import essentials, excerpts, join_list, merge_list, missing, split_list
+from agent_core.memory.essentials import (
+    Essential,
+    essentials,
+    excerpts,
+    join_list,
+    merge_list,
+    missing,
+    split_list,
+)
 
 
 def kinds(*texts: str) -> set[tuple[str, str]]:
@@ -46,6 +54,23 @@ def test_what_is_not() -> None:
     assert ("number", "48213") in kinds(
         "the code is 48213", *[f"message {number}" for number in range(10, 100)]
     )
+
+
+LONG_CODE = "`remind me in 2 minutes to turn off the oven`, `remind me tomorrow`, `!!`, `ripdb`"
+
+
+def test_code_is_what_stands_between_its_own_marks() -> None:
+    """What is between two pieces of code is none, however long they are, and marks alone are no name."""
+    names = {text for kind, text in kinds(LONG_CODE) if kind == "name"}
+    assert names == {"remind me tomorrow", "ripdb"}
+
+
+@pytest.mark.parametrize("text", [",", "!?", "", "…"])
+def test_an_item_without_a_word_is_looked_for_all_the_same(text: str) -> None:
+    """Whatever was taken for essential, the check ends with an answer."""
+    item = Essential("name", text, text)
+    assert missing([item], f"so {text} it is") == []
+    assert missing([item], "nothing of it") == ([item] if text else [])
 
 
 def test_a_language_that_writes_nouns_with_capitals() -> None:

@@ -173,3 +173,15 @@ class TestGuards:
                 async with serve(Health(list, no_status).app(host="127.0.0.1"), host="127.0.0.1", port=port):
                     pass
         assert caught.value.exit_code == 74
+
+
+async def test_a_stuck_turn_runner_is_not_alive():
+    """503 with the reason while turns stand still, 200 before and after."""
+    stuck: list[str] = []
+    health = Health(list, no_status, stuck=lambda: stuck[0] if stuck else None)
+    async with served(health) as get:
+        assert await get("/livez") == (200, {"alive": True})
+        stuck.append("no turn begins")
+        assert await get("/livez") == (503, {"alive": False, "detail": "no turn begins"})
+        stuck.clear()
+        assert (await get("/livez"))[0] == 200

@@ -156,14 +156,23 @@ class TestChannel:
         assert beat.inbox.offered == []
         assert beat.inbox.positions == {"last_tick": beat.name(1.0)}
 
-    async def test_a_huge_binary_checklist_fits_into_a_message(self, tmp_path):
-        """Ten megabytes of anything become a tick of a few pages."""
+    @pytest.mark.parametrize("content", [os.urandom(1000) * 10_000, b"- call mum\0", b"\xff\xfe\xfd" * 99])
+    async def test_what_is_no_text_asks_for_nothing(self, tmp_path, content):
+        """Ten megabytes of anything that is no text are no reason to ask a model."""
         beat = Beat(tmp_path)
-        beat.file.write_bytes(os.urandom(1000) * 10_000)
+        beat.file.write_bytes(content)
+        await beat.live(0.6)
+        assert beat.inbox.offered == []
+        assert beat.inbox.positions == {"last_tick": beat.name(0.5)}
+
+    async def test_a_huge_checklist_fits_into_a_message(self, tmp_path):
+        """A megabyte of items, with a byte that is no UTF-8, becomes a tick of a few pages that says so."""
+        beat = Beat(tmp_path)
+        beat.file.write_bytes(b"- [ ] call m\xfcm\n" + b"- [ ] call mum\n" * 70_000)
         await beat.live(0.6)
         (tick,) = beat.inbox.accepted
         assert len(tick.text) < 17_000
-        assert "\0" not in tick.text
+        assert "The rest of the file was left out" in tick.text
 
     async def test_active_hours(self, tmp_path):
         """From 22:00 to 02:00 UTC, three days long: eight ticks a night, and no other."""

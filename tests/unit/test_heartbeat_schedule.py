@@ -118,7 +118,7 @@ def fire_through(schedule: Schedule, start: datetime, end: datetime, step: timed
 
 
 class TestSummerTime:
-    ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC")
+    ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC")
 
     @pytest.mark.parametrize("zone", ZONES)
     def test_a_year_around_the_clock_misses_and_doubles_nothing(self, zone):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -163,6 +165,40 @@ class TestLock:
             child.wait()
         with hold_home(home):
             pass
+
+    def test_a_run_folder_that_is_removed_lets_nobody_in(self, tmp_path):
+        """Tidying up ``run/`` under a daemon; the control: a lock on the file in it would be gone with it."""
+        home = open_home(tmp_path / "h")
+        code = (
+            "import sys, time; from pathlib import Path; from gateway.home import Home; from gateway.lock import hold_home\n"
+            "with hold_home(Home(Path(sys.argv[1]))): print('held', flush=True); time.sleep(60)"
+        )
+        with subprocess.Popen([sys.executable, "-c", code, str(home.root)], stdout=subprocess.PIPE) as child:
+            assert child.stdout.readline() == b"held\n"
+            shutil.rmtree(home.run)
+            open_home(home.root)
+            for _ in range(2):
+                assert holder_of(home) == child.pid
+                with pytest.raises(AlreadyRunning, match=f"process {child.pid}"), hold_home(home):
+                    pass
+            with home.lock_file.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            child.kill()
+            child.wait()
+        assert holder_of(home) is None
+        with hold_home(home):
+            pass
+
+    def test_an_earlier_version_is_seen_by_its_file(self, tmp_path):
+        """It locks the file only."""
+        home = open_home(tmp_path / "h")
+        with home.lock_file.open("w") as file:
+            file.write("4711 daemon\n")
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_EX)
+            assert holder_of(home) == 4711
+            with pytest.raises(AlreadyRunning, match="process 4711"), hold_home(home):
+                pass
 
     def test_a_daemon_waits_for_a_command_that_is_just_looking(self, tmp_path):
         """`squidbot status` at the wrong moment must not keep the service down."""

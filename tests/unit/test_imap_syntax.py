@@ -117,10 +117,13 @@ class TestParseFetch:
 def test_folders() -> None:
     """Names may be quoted, plain or literal; attributes are compared without case."""
     assert parse_list((b'* LIST (\\HasNoChildren \\Sent) "." "Sent \\"x\\" * y"',)) == Folder(
-        'Sent "x" * y', frozenset({"\\hasnochildren", "\\sent"})
+        'Sent "x" * y', frozenset({"\\hasnochildren", "\\sent"}), 'Sent "x" * y', "."
     )
-    assert parse_list((b"* LIST () NIL INBOX",)) == Folder("INBOX", frozenset())
-    assert parse_list((b'* LIST () "/" ', b"a (b", b"")) == Folder("a (b", frozenset())
+    assert parse_list((b"* LIST () NIL INBOX",)) == Folder("INBOX", frozenset(), "INBOX", "")
+    assert parse_list((b'* LIST () "/" ', b"a (b", b"")) == Folder("a (b", frozenset(), "a (b", "/")
+    assert parse_list((b'* LIST () "/" Entw&APw-rfe',)) == Folder(
+        "Entwürfe", frozenset(), "Entw&APw-rfe", "/"
+    )
     assert parse_list((b"* OK",)) is None
 
 

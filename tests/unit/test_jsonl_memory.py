@@ -81,6 +81,7 @@ async def test_files_lie_where_the_layout_says(memory: JsonlMemory, tmp_path: Pa
     assert files == {
         "sessions/matrix=.=21room=3ahs=2etest.jsonl",
         "sessions/matrix=.=21room=3ahs=2etest.meta.json",
+        "memory/matrix=.=21room=3ahs=2etest/meta.json",
         "memory/matrix=.=21room=3ahs=2etest/summary.md",
         "memory/owner/MEMORY.history.jsonl",
         "memory/people/=2e=2e=2f=2e=2e=2fbob/MEMORY.md",
@@ -217,91 +218,7 @@ async def test_a_repetition_in_the_file_is_shown_once(memory: JsonlMemory, histo
     ]
 
 
-# ── the record ──
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b"",
-        b"\x00" * 64,
-        b"{",
-        b"[]",
-        b'{"last_consolidated": "8"}',
-        b'{"last_consolidated": true}',
-        b'{"last_consolidated": -1}',
-        b'{"last_consolidated": 2, "summary": 7}',
-        b'{"last_consolidated": 2, "session": "matrix/other"}',
-    ],
-)
-async def test_a_bad_record_is_kept_aside(memory: JsonlMemory, bad: bytes) -> None:
-    """A record that cannot be read moves aside under a dated name, is reported, and the cursor is 0."""
-    await memory.append_message(SESSION, line(0), line(1))
-    await memory.save_consolidation(SESSION, summary="what was", cursor=2)
-    record = memory.layout.record(KEY)
-    record.write_bytes(bad)
-
-    again = opened(memory.layout.home)
-    with capture_logs() as logs:
-        tail = await again.load_history(SESSION)
-    assert len(tail.messages) == 2
-    assert await again.load_session_summary(SESSION) == "what was"
-    (aside,) = record.parent.glob("*.bad-*")
-    assert aside.read_bytes() == bad
-    assert [log["event"] for log in logs] == ["record.unreadable"]
-    await again.save_consolidated_cursor(SESSION, 1)
-    assert await opened(memory.layout.home).load_consolidated_cursor(SESSION) == 1
-
-
-async def test_a_minimal_record_is_enough(memory: JsonlMemory) -> None:
-    """A record with nothing but the cursor counts, and takes the summary of the readable copy."""
-    await memory.append_message(SESSION, line(0), line(1))
-    await memory.save_session_summary(SESSION, "what was")
-    memory.layout.record(KEY).write_text('{"last_consolidated": 1}')
-
-    again = opened(memory.layout.home)
-    assert await again.load_consolidated_cursor(SESSION) == 1
-    assert await again.load_session_summary(SESSION) == "what was"
-
-
-async def test_a_cursor_beyond_the_end_is_kept_aside_clamped_and_reported_once(memory: JsonlMemory) -> None:
-    """A cursor behind the last message stands at the end from then on, so that what is said next is shown."""
-    await memory.append_message(SESSION, line(0), line(1))
-    record = memory.layout.record(KEY)
-    record.write_text('{"last_consolidated": 180, "offset": 99999, "message_id": "x", "summary": "was"}')
-
-    again = opened(memory.layout.home)
-    with capture_logs() as logs:
-        assert await again.load_consolidated_cursor(SESSION) == 2
-        assert (await again.load_history(SESSION)).messages == ()
-    assert [log["event"] for log in logs] == ["cursor.clamped"]
-    assert json.loads(record.read_text())["last_consolidated"] == 2
-    assert json.loads((record.parent / logs[0]["kept_as"]).read_text())["last_consolidated"] == 180
-    await again.append_message(SESSION, line(2))
-    tail = await opened(memory.layout.home).load_history(SESSION)
-    assert ([message.content for message in tail.messages], tail.summary) == (["message 2"], "was")
-
-
-async def test_a_cursor_that_cannot_be_corrected_is_clamped_all_the_same(memory: JsonlMemory) -> None:
-    """Where the folder cannot be written, reading goes on with the clamped cursor."""
-    await memory.append_message(SESSION, line(0), line(1))
-    record = memory.layout.record(KEY)
-    record.write_text('{"last_consolidated": 180}')
-    (record.parent / f"{record.name}.tmp").mkdir()  # stands in the way of every replacement
-
-    with capture_logs() as logs:
-        assert await opened(memory.layout.home).load_consolidated_cursor(SESSION) == 2
-    assert [log["event"] for log in logs] == ["cursor.not_corrected"]
-
-
-async def test_the_readable_copy_is_repaired_from_the_record(memory: JsonlMemory) -> None:
-    """summary.md is a copy: what it says is never believed while there is a record."""
-    await memory.save_session_summary(SESSION, "the truth")
-    copy = memory.layout.summary(KEY)
-    copy.write_text("an old lie")
-
-    assert await opened(memory.layout.home).load_session_summary(SESSION) == "the truth"
-    assert copy.read_text() == "the truth"
+# ── names ──
 
 
 async def test_a_shortened_file_name_still_tells_its_session(memory: JsonlMemory) -> None:

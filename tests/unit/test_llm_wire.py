@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_core.llm.sse import SseDecoder
 from agent_core.llm.wire import (
     Assembler,
     Piece,
-    SseDecoder,
     TextJoiner,
     Tokens,
     ToolFragment,

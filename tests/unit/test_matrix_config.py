@@ -1,9 +1,10 @@
 """The settings of a Matrix account: each mistake is named with its remedy."""
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
-from channels.matrix.config import MatrixConfig
+from channels.matrix.config import MatrixConfig, names_person
 
 GOOD = {"homeserver": "http://127.0.0.1:8008", "user_id": "@bot:hs.test", "password": "pw"}
 
@@ -61,3 +62,42 @@ def test_secrets_are_not_shown():
 
     assert "s3cret" not in repr(config)
     assert "t0ken" not in repr(config)
+
+
+def test_a_bare_off_is_the_word():
+    """YAML reads it as false; it means the same as in quotes, wherever it can stand."""
+    written = """
+    {homeserver: "http://hs", user_id: "@bot:hs.test", password: pw,
+     threads: off, acknowledge: off, rooms: {"!r:hs.test": {policy: off, threads: off}}}
+    """
+    config = MatrixConfig(**yaml.safe_load(written))
+
+    assert (config.threads, config.acknowledge) == ("off", "off")
+    assert config.rooms["!r:hs.test"].policy == config.rooms["!r:hs.test"].threads == "off"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rooms": {"team": {}}}, "neither the id of a room"),
+        ({"rooms": {"#team": {}}}, "neither the id of a room"),
+        ({"rooms": {"!r:hs.test": {"policy": "allowlist"}}}, "allow_from that says whose"),
+        ({"rooms": {"!r:hs.test": {"allow_from": ["alice"]}}}, "not a Matrix id"),
+        ({"ignore_senders": ["irc_*"]}, "no pattern"),
+        ({"threads": "sometimes"}, "off"),
+        ({"streaming": {"max_edits": 1000}}, "60"),
+    ],
+)
+def test_mistakes_about_rooms_are_told(changes, said):
+    """Each names what is wrong and what would be right."""
+    with pytest.raises(ValidationError, match=said):
+        MatrixConfig(homeserver="http://hs", user_id="@bot:hs.test", password="pw", **changes)
+
+
+def test_who_is_named_by_a_list():
+    """An id, everybody at a server, everybody; nothing that only looks similar."""
+    assert names_person(("@ann:hs.test",), "@ann:hs.test")
+    assert names_person(("@*:hs.test",), "@ann:hs.test")
+    assert names_person(("*",), "@ann:hs.test")
+    assert not names_person(("@*:hs.test", "@ann:hs.test"), "@ann:hs.test.evil")
+    assert not names_person((), "@ann:hs.test")

@@ -56,9 +56,9 @@ def test_an_emote_and_files():
     """An emote keeps its character; a file becomes its caption and a remark, not silence."""
     assert read(text("$1", "waves", msgtype="m.emote")).text == "/me waves"
     picture = read(text("$1", "look at this", msgtype="m.image", filename="cat.png", url="mxc://a/b"))
-    assert picture.text.startswith("look at this\n\n[The message has a picture attached")
+    assert picture.text.startswith("look at this\n\n[A picture is attached")
     assert '"cat.png"' in picture.text
-    assert read(text("$1", "a.pdf", msgtype="m.file")).text.startswith("[The message has a file attached")
+    assert read(text("$1", "a.pdf", msgtype="m.file")).text.startswith("[A file is attached")
 
 
 @pytest.mark.parametrize(

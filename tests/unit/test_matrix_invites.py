@@ -220,3 +220,42 @@ async def test_hints_of_too_many_rooms_are_dropped():
 
     assert len(hints._typing) <= 1000
     assert len(hints._read) <= 1000
+
+
+async def test_a_room_and_its_threads_share_one_sign():
+    """It is shown once for all that is written there, and goes with the last of them."""
+    server = ScriptedHomeserver()
+    server.on("PUT", "/typing/", Answer(200, {}))
+    hints = Hints(server, BOT)
+    async with anyio.create_task_group() as group:
+        group.start_soon(hints.run)
+        for on, who in [
+            (True, "room"),
+            (True, "thread"),
+            (False, "room"),
+            (False, "room"),
+            (False, "thread"),
+        ]:
+            hints.typing("!r", on=on, who=who)
+            await anyio.sleep(1)
+        group.cancel_scope.cancel()
+
+    assert [call.body["typing"] for call in server.asked("PUT", "/typing/")] == [True, True, False]
+
+
+async def test_who_ends_without_a_word_keeps_no_sign():
+    """A thread whose turn was cut off does not keep the room's sign for ever."""
+    server = ScriptedHomeserver()
+    server.on("PUT", "/typing/", Answer(200, {}))
+    hints = Hints(server, BOT)
+    async with anyio.create_task_group() as group:
+        group.start_soon(hints.run)
+        hints.typing("!r", on=True, who="cut off")
+        await anyio.sleep(60)
+        hints.typing("!r", on=True, who="room")
+        await anyio.sleep(1)
+        hints.typing("!r", on=False, who="room")
+        await anyio.sleep(1)
+        group.cancel_scope.cancel()
+
+    assert server.asked("PUT", "/typing/")[-1].body["typing"] is False

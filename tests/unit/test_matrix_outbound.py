@@ -6,8 +6,9 @@ from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.matrix.outbound import (
     MARK,
     MAX_CONTENT_BYTES,
+    as_edit,
     build_content,
-    is_ours,
+    mark_of,
     size_of,
     transaction_id,
 )
@@ -42,12 +43,31 @@ def test_markup_is_formatted_safely():
     assert "formatted_body" not in build_content(outbound("**b**"), formatted=False)
 
 
-def test_a_formatted_body_that_is_too_large_is_left_out():
-    """What fits as text is sent, even if its HTML would not fit."""
-    content = build_content(outbound("<" * 16_000))
+def test_an_edit_is_complete_and_fits():
+    """The new content is whole with its formatting; the fall-back gives way, and nobody is mentioned anew."""
+    for length in (100, 2000, 4000, 5000):
+        content = build_content(outbound("**b** " * (length // 6), context=ASKED))
+        edit = as_edit(content, "$old", max_bytes=MAX_CONTENT_BYTES)
 
-    assert "formatted_body" not in content
-    assert size_of(content) <= MAX_CONTENT_BYTES
+        assert edit["m.new_content"]["body"] == content["body"]
+        assert edit["m.new_content"]["formatted_body"] == content["formatted_body"]
+        assert edit["m.new_content"]["m.mentions"] == {"user_ids": ["@alice:hs.test"]}
+        assert edit["m.mentions"] == {}
+        assert edit["m.relates_to"] == {"rel_type": "m.replace", "event_id": "$old"}
+        assert "m.relates_to" not in edit["m.new_content"]
+        assert edit["body"].startswith("* ")
+        assert size_of(edit) <= MAX_CONTENT_BYTES
+
+
+def test_only_the_first_part_points_back():
+    """Further parts of an answer stay in the thread, and neither quote nor mention anybody again."""
+    context = {**ASKED, "thread": "$root"}
+    first, more = (build_content(outbound(context={**context, "part": part})) for part in (0, 1))
+
+    assert first["m.mentions"] == {"user_ids": ["@alice:hs.test"]}
+    assert more["m.mentions"] == {}
+    assert [one["m.relates_to"]["event_id"] for one in (first, more)] == ["$root", "$root"]
+    assert [one["m.relates_to"]["is_falling_back"] for one in (first, more)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +119,6 @@ def test_keys():
     assert transaction_id(first) == transaction_id(outbound("edited"))
     assert transaction_id(first) != transaction_id(second)
     event = {"sender": "@bot:hs.test", "content": build_content(first)}
-    assert is_ours(event, first, "@bot:hs.test")
-    assert not is_ours(event, second, "@bot:hs.test")
-    assert not is_ours({**event, "sender": "@mallory:hs.test"}, first, "@bot:hs.test")
+    assert mark_of(event) == transaction_id(first) != transaction_id(second)
     assert MARK in event["content"]
+    assert mark_of({"content": {MARK: 1}}) == ""

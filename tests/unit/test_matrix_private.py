@@ -4,11 +4,12 @@ import json
 import logging
 from contextlib import asynccontextmanager
 
+import anyio
 import pytest
 from aiohttp import web
 from nio import AsyncClient, AsyncClientConfig, SyncResponse
 
-from channels.matrix.private import GuardedClient, NioHomeserver
+from channels.matrix.private import NioHomeserver
 from channels.matrix.wire import Credentials, LinkBroken, SyncRequest
 from tests.integration.proxy import free_socket
 
@@ -37,10 +38,13 @@ class Server:
         self.content_type = "application/json"
         self.headers = {}
         self.cut = False
+        self.silent = False
         self.requests = []
 
     async def handle(self, request):
         self.requests.append((request.method, request.raw_path, request.headers, await request.text()))
+        if self.silent:
+            await anyio.sleep(30)
         if self.cut:
             answer = web.StreamResponse(headers={"Content-Length": "1000"})
             await answer.prepare(request)
@@ -90,45 +94,25 @@ async def test_one_malformed_part_takes_nothing_along():
         answer = await homeserver.sync(ASK)
 
     assert answer.body == POISON
-    assert homeserver.client.guarded == 1
 
 
-async def test_what_nio_cannot_digest_is_left_out():
-    """An exception while nio digests an event reaches nobody; plain nio lets it out."""
+async def test_nothing_is_kept_of_what_was_synced():
+    """Plain nio keeps a model of every room and member for as long as it lives; here nothing is."""
+    members = [
+        {**INVITED, "state_key": f"@m{number}:b", "content": {"membership": "join"}} for number in range(50)
+    ]
+    for number, event in enumerate(members):
+        event |= {"event_id": f"${number}", "origin_server_ts": 1}
+    rooms = {
+        f"!{number}:b": {"state": {"events": members}, "timeline": {"events": []}} for number in range(20)
+    }
+    async with serving() as (server, homeserver), plain_nio(server.url) as naive:
+        server.body = json.dumps({"next_batch": "n", "rooms": {"join": rooms}})
+        await naive.sync()
+        await homeserver.sync(ASK)
 
-    class Poisoned:
-        """An event that cannot even be asked what it is."""
-
-        __class__ = property(lambda self: 1 / 0)
-
-    response = SyncResponse.from_dict(
-        {"next_batch": "n", "rooms": {"join": {"!a:b": {"timeline": {"events": []}}}}}
-    )
-    response.rooms.join["!a:b"].timeline.events.append(Poisoned())
-    client, naive = GuardedClient("http://x", BOT), AsyncClient("http://x", BOT)
-    with pytest.raises(ZeroDivisionError):
-        await naive.receive_response(response)
-    await client.receive_response(response)
-
-    assert client.guarded == 1
-
-
-async def test_malformed_to_device_events_are_survived():
-    """Whatever the decryption of a to-device event raises stays inside (B19)."""
-
-    class BrokenOlm:
-        """Fails as the decryption of malformed base64 does."""
-
-        def handle_to_device_event(self, event):
-            raise ValueError("bad base64")
-
-    client, naive = GuardedClient("http://x", BOT), AsyncClient("http://x", BOT)
-    client.olm = naive.olm = BrokenOlm()
-    with pytest.raises(ValueError, match="base64"):
-        naive._handle_decrypt_to_device(object())
-
-    assert client._handle_decrypt_to_device(object()) is None
-    assert client.guarded == 1
+        assert sum(len(room.users) for room in naive.rooms.values()) == 1000
+        assert homeserver.client.rooms == {}
 
 
 async def test_invitations_keep_their_content():
@@ -166,6 +150,25 @@ async def test_a_truncated_body_is_a_broken_link():
             with pytest.raises(LinkBroken) as caught:
                 await ask()
             assert caught.value.maybe_taken
+
+
+async def test_a_connection_on_which_nothing_comes_any_more():
+    """Half open: each request ends within its limit, and the next one goes over a connection that works."""
+    async with serving() as (server, _):
+        homeserver = NioHomeserver(server.url, BOT, sync_slack_s=0.2)
+        homeserver.credentials = Credentials(BOT, "DEV", "tok")
+        assert (await homeserver.request("GET", "/x")).good
+        server.silent = True
+        for ask in (
+            lambda: homeserver.sync(ASK),
+            lambda: homeserver.request("PUT", "/x", {"a": 1}, timeout_s=0.2),
+        ):
+            with pytest.raises(LinkBroken, match="in time") as caught:
+                await ask()
+            assert caught.value.maybe_taken
+        server.silent = False
+        assert (await homeserver.request("GET", "/x")).good
+        await homeserver.aclose()
 
 
 async def test_a_server_that_is_not_there():

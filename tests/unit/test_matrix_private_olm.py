@@ -128,9 +128,8 @@ def test_a_message_in_another_room_is_not_read(pair):
     """The room is inside what is encrypted: a server cannot move words to where they were not said."""
     pair.bot.receive([pair.key_event()])
     event = pair.say("yes, do that")
-    session = pair.bot._session(ROOM, event["content"]["session_id"])
-    session.room_id = "!other:hs.test"
-    pair.bot._olm.inbound_group_store.add(session)
+    pair.bot._database.execute_sql("UPDATE squidbot_room_keys SET room_id = '!other:hs.test'")
+    pair.bot.room_keys.forget()
     with pytest.raises(NotReadable, match="room_mismatched"):
         pair.bot.decrypt("!other:hs.test", event)
 

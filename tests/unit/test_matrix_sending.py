@@ -163,10 +163,36 @@ async def test_a_younger_device_looks_before_it_repeats(setup):
     assert receipt.provider_id == "$second"
 
 
-async def test_too_long_a_text_is_refused_without_a_request(setup):
-    """What no event can hold is refused in plain words."""
+async def test_too_long_a_text_is_cut_into_events(setup):
+    """What no event can hold becomes several, each with a key of its own that is the same in every try."""
     it = setup()
-    with pytest.raises(DeliveryFailed, match="too long"):
-        await it.deliver(text="x" * 70_000)
+    it.server.on("PUT", SEND, *[Answer(200, {"event_id": f"$e{number}"}) for number in range(8)])
+    for _ in range(2):
+        await it.deliver(text="word " * 14_000)
 
-    assert it.server.calls == []
+    calls = it.server.asked("PUT", SEND)
+    half = len(calls) // 2
+    assert half >= 2
+    assert [call.path for call in calls[:half]] == [call.path for call in calls[half:]]
+    assert len({call.path for call in calls[:half]}) == half
+    assert "".join(call.body["body"] for call in calls[:half]).replace(" ", "") == "word" * 14_000
+
+
+async def test_a_server_that_takes_less_gets_smaller_events(setup):
+    """Refused as too large, a message is halved until it is taken; what can be no smaller is refused for good."""
+    it = setup()
+
+    def picky(call):
+        if len(call.body["body"]) > 3000:
+            return failure(413, "M_TOO_LARGE")
+        return Answer(200, {"event_id": "$" + call.path.rpartition("/")[2]})
+
+    it.server.on("PUT", SEND, picky)
+    receipt = await it.deliver(text="word " * 2000)
+    taken = [call for call in it.server.asked("PUT", SEND) if len(call.body["body"]) <= 3000]
+
+    assert "".join(call.body["body"] for call in taken).replace(" ", "") == "word" * 2000
+    assert receipt.provider_id == "$" + taken[0].path.rpartition("/")[2]
+    it.server.on("PUT", SEND, failure(413, "M_TOO_LARGE"))
+    with pytest.raises(DeliveryFailed, match="too large"):
+        await it.deliver(id="row-2", text="word " * 2000)

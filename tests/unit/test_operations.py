@@ -117,7 +117,44 @@ class TestInbox:
         assert (await bench.ask.inbox_drop(row))["changed"]
         assert await bench.store.claim(ROOM) is None
 
-    @pytest.mark.parametrize("name", ["inbox_show", "inbox_retry", "inbox_drop"])
+    async def test_a_message_is_let_out_of_quarantine_once(self, bench):
+        """Its session is woken; what is not in quarantine cannot be let out."""
+        [row] = await bench.store.accept("matrix", "bot", [Pending(inbound(1), quarantine="why")], {})
+        [listed] = (await bench.ask.inbox_list(states=["quarantined"]))["rows"]
+        assert (listed["id"], listed["error"], listed["text"]) == (row.id, "why", "hello")
+        assert (await bench.ask.call("inbox_release", {"id": row.id}))["changed"]
+        assert bench.woken == [ROOM]
+        assert not (await bench.ask.call("inbox_release", {"id": row.id}))["changed"]
+        assert (await bench.store.claim(ROOM)).head.message.text == "hello"
+
+    async def test_a_draft_is_sent_or_not_as_a_person_says(self, bench):
+        """Both happen once; in other words if there are any; and nobody is told of what was thrown away."""
+        sent, thrown = await bench.store.post(
+            [NewOutbound("matrix", "bot", ROOM, text, hold=True) for text in ("one", "two")]
+        )
+        listed = (await bench.ask.call("drafts_list", {}))["rows"]
+        assert [(row["id"], row["text"]) for row in listed] == [(thrown.id, "two"), (sent.id, "one")]
+        assert (await bench.ask.call("drafts_approve", {"id": sent.id, "text": "better"}))["changed"]
+        assert (await bench.ask.call("drafts_reject", {"id": thrown.id, "why": "rude"}))["changed"]
+        for name in ("drafts_approve", "drafts_reject"):
+            for one, state in ((sent, "pending"), (thrown, "dead")):
+                answer = await bench.ask.call(name, {"id": one.id})
+                assert (answer["changed"], answer["draft"]["state"]) == (False, state)
+        assert [row.message.text for row in await bench.store.next_sends("matrix", "bot")] == ["better"]
+        report = await bench.ask.status(reasons=True)
+        assert report["stuck"] == []
+        with pytest.raises(NotFound, match="--held"):
+            await bench.ask.call("drafts_approve", {"id": 99})
+
+    async def test_the_report_says_what_waits_for_a_person(self, bench):
+        """Drafts and quarantined messages are counted, with the words that show them."""
+        await bench.store.post([NewOutbound("matrix", "bot", ROOM, "draft", hold=True)])
+        await bench.store.accept("matrix", "bot", [Pending(inbound(1), quarantine="why")], {})
+        text = show.status(await bench.ask.status())
+        assert "drafts that wait for you: 1 (squidbot inbox list --held)" in text
+        assert "messages in quarantine: 1 (squidbot inbox list --quarantine)" in text
+
+    @pytest.mark.parametrize("name", ["inbox_show", "inbox_retry", "inbox_drop", "inbox_release"])
     async def test_a_number_that_does_not_exist_is_told(self, bench, name):
         """With where to look."""
         with pytest.raises(NotFound, match="inbox list"):
@@ -210,7 +247,7 @@ class TestMemory:
         with pytest.raises(NotFound):
             await bench.ask.memory_undo()
         await bench.memory.save_global_memory(OWNER, "one")
-        with pytest.raises(NotFound, match="known: 1"):
+        with pytest.raises(NotFound, match="known: 0, 1"):
             await bench.ask.memory_undo(to=7)
 
     async def test_everybody_has_a_memory_of_their_own(self, bench):

@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.memory import OWNER, MemoryManager
 from agent_core.messages import SessionKey
-from agent_core.models import Message, Purpose, Usage
+from agent_core.models import Message
 from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
 from gateway.cli import show
@@ -66,9 +66,82 @@ async def test_a_session_shows_its_cursor_scope_summary_and_next_prompt(desk: De
     parts = sum(prompt["tokens"].values())
     assert parts <= prompt["total_tokens"] <= parts + 60
     text = show.session(answer)
-    assert "condensed  4, not yet 6" in text
+    assert "cursor     4: so many are condensed, 6 are not" in text
     assert "scope      owner" in text
-    assert "tokens (base" in text
+    for part, tokens in prompt["tokens"].items():
+        assert f"    {part:<8} {tokens:>6}" in text
+    assert "They met." in text
+    assert text.endswith("text 9")
+
+
+async def test_a_conversation_that_began_anew_still_has_its_memory(desk: Desk) -> None:
+    """Its next prompt holds the memory of its scope: both are shown, and that nothing was condensed."""
+    await desk.talk(4)
+    await desk.memory.save_global_memory(OWNER, "- likes tea")
+    await desk.ask.call("sessions_reset", {"session": str(ROOM)})
+    answer = await desk.ask.call("sessions_show", {"session": str(ROOM)})
+    assert (answer["scope"], answer["cursor"], answer["unconsolidated"]) == ("owner", 4, 0)
+    assert answer["prompt"]["scope"] == "owner"
+    assert answer["prompt"]["tokens"]["memory"] > 0
+    assert "cursor     4: so many are set aside, 0 are not" in show.session(answer)
+
+
+async def test_a_session_says_when_it_is_condensed_and_what_cannot_be_read(desk: Desk) -> None:
+    """The limits of the configuration, that they are exceeded, and damaged lines."""
+    await desk.talk(100)
+    answer = await desk.ask.call("sessions_show", {"session": str(ROOM)})
+    text = show.session(answer)
+    assert "condensed  above 100 messages or 12000 tokens\n" in text
+    assert "damaged" not in text
+    with desk.memory.layout.history(ROOM).open("ab") as history:
+        history.write(b'{"role": "us\n')
+    await desk.talk(1)
+    answer = await desk.ask.call("sessions_show", {"session": str(ROOM)})
+    text = show.session(answer)
+    assert "or 12000 tokens; it is time, with the next message\n" in text
+    assert answer["damaged_lines"] == 1
+    assert "damaged    1 of the newest lines cannot be read" in text
+
+
+@pytest.mark.parametrize("name", ["memory_show", "memory_history", "memory_diff", "memory_undo"])
+async def test_a_memory_that_never_was_is_told_with_those_that_are(desk: Desk, name: str) -> None:
+    """The same words whatever was asked of it, so that a typing error is seen at once."""
+    await desk.memory.save_global_memory(OWNER, "- tea")
+    with pytest.raises(
+        NotFound, match=r"nothing was ever written to the memory person:bob@x.*there are: owner"
+    ):
+        await desk.ask.call(name, {"scope": "person:bob@x"})
+
+
+async def test_every_version_says_when_and_where_it_was_written(desk: Desk) -> None:
+    """Time, session and turn; an edit by hand has neither of the two."""
+    await desk.memory.save_global_memory(OWNER, "- tea", session_id=str(ROOM), turn="7-abc")
+    (desk.memory.layout.document(OWNER)).write_text("- coffee")
+    answer = await desk.ask.call("memory_history", {})
+    assert [(one["session"], one["turn"], one["text"]) for one in answer["versions"]] == [
+        (str(ROOM), "7-abc", "- tea"),
+        ("", "", "- coffee"),
+    ]
+    text = show.memory_versions(answer)
+    assert f"in {ROOM}, turn 7-abc" in text
+    assert text.count(", by hand or by undo") == 1
+    assert "- - tea" in text and "+ - coffee" in text
+
+
+def test_condensing_that_fails_is_in_the_status() -> None:
+    """How many conversations, why, and when it is tried again; nothing where all is well."""
+    bad = {
+        "failing_sessions": 2,
+        "failures_in_a_row": 3,
+        "last_error": "the model is away",
+        "next_try_in_s": 90.0,
+    }
+    report = {"version": "1", "work": {"inbox": {}, "outbox": {}}, "consolidation": bad}
+    told = "condensing fails in 2 conversations (3 times in a row, again in 1 min 30 s): the model is away"
+    assert told in show.status(report)
+    once = show.status(report | {"consolidation": bad | {"failing_sessions": 1, "failures_in_a_row": 1}})
+    assert "condensing fails in 1 conversation (once, again in 1 min 30 s): the model is away" in once
+    assert "condensing" not in show.status(report | {"consolidation": bad | {"failing_sessions": 0}})
 
 
 async def test_looking_at_a_prompt_shows_nothing_to_a_model(desk: Desk) -> None:
@@ -101,16 +174,3 @@ async def test_versions_can_be_compared(desk: Desk) -> None:
     assert whole["diff"][-2:] == ["+- tea", "+- boat"]
     with pytest.raises(NotFound, match="known: 0, 1, 2, 3"):
         await desk.ask.call("memory_diff", {"newer": 9})
-
-
-async def test_usage_is_told_by_purpose(desk: Desk) -> None:
-    """What condensing costs stands beside what talking costs."""
-    assert "nothing was spent" in show.usage(await desk.ask.call("usage", {}))
-    for purpose, tokens in ((Purpose.CHAT, 100), (Purpose.CONSOLIDATION, 30), (Purpose.CONSOLIDATION, 12)):
-        await desk.store.add_usage(ROOM, Usage(prompt_tokens=tokens, calls=1, model="m"), purpose)
-    answer = await desk.ask.call("usage", {})
-    assert {purpose: one["prompt_tokens"] for purpose, one in answer["by_purpose"].items()} == {
-        "chat": 100,
-        "consolidation": 42,
-    }
-    assert "consolidation  2      42" in show.usage(answer)

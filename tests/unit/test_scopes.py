@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_core.memory import OWNER, scope_for
+from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.messages import Audience, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 
@@ -44,3 +45,23 @@ def test_an_address_without_proof_opens_nobodys_memory(address: str) -> None:
     """What may be forged, or is not there, gives a document of this conversation alone."""
     assert scope_for(ROOM, Audience.DIRECT, False, address, sender_verified=False) == ROOM_SCOPE
     assert scope_for(ROOM, Audience.DIRECT, False, "") == ROOM_SCOPE
+
+
+@pytest.mark.parametrize(
+    ("said_in", "asked_in", "hidden"),
+    [
+        ("owner", "owner", False),
+        ("owner", "room:matrix/!room%3ahs", True),
+        ("owner", "person:@bob:hs", True),
+        ("person:@bob:hs", "owner", True),
+        ("person:@bob:hs", "person:@bob:hs", False),
+        ("person:@bob:hs", "person:@eve:hs", True),
+        ("room:matrix/!room%3ahs", "owner", False),
+        ("room:matrix/!room%3ahs", "person:@bob:hs", False),
+        (None, "person:@bob:hs", False),
+        ("owner", None, False),
+    ],
+)
+def test_who_may_hear_what_was_said_here(said_in: str | None, asked_in: str | None, hidden: bool) -> None:
+    """What one person said alone is for that person alone; what all have heard is for all of them."""
+    assert hidden_from(asked_in, private_in([said_in])) is hidden

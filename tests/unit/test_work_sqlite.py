@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from gateway.work import care, worker
-from gateway.work.port import LostTurn, Pending, StoreUnavailable
+from gateway.work.port import Accepted, LostTurn, Pending, StoreUnavailable
 from gateway.work.sqlite import SqliteWorkStore
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, claim, message, pending, reply
@@ -107,7 +107,7 @@ async def test_one_bad_call_takes_nobody_along(store):
         store.complete(new, reply("twice")),
         store.complete(other, reply("x", session=OTHER)),
     )
-    assert [type(outcome) for outcome in outcomes] == [LostTurn, list, list, LostTurn, list]
+    assert [type(outcome) for outcome in outcomes] == [LostTurn, list, Accepted, LostTurn, list]
     assert {row.message.text for row in await store.outbox()} == {"new", "x"}
 
 

@@ -20,6 +20,7 @@ from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, accept, claim, pending, reply
 
 ROOT = Path(__file__).resolve().parents[2]
+_DAMAGED_FROM = 40 * 4096  # beyond the pages of the schema
 
 
 @pytest.fixture
@@ -72,8 +73,8 @@ async def test_damage_inside_is_told_and_does_not_kill(tmp_path):
         await accept(store, *(f"m{n}" for n in range(300)))
     with path.open("r+b") as file:
         size = path.stat().st_size
-        file.seek(16384)
-        file.write(b"\xa5" * (size - 16384))
+        file.seek(_DAMAGED_FROM)
+        file.write(b"\xa5" * (size - _DAMAGED_FROM))
     async with await SqliteWorkStore.open(path, clock=ManualClock()) as store:
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="damaged"):

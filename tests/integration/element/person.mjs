@@ -2,6 +2,7 @@
 //
 // Each line on stdin is {"id": n, "do": name, ...arguments}; the answer on stdout is {"id": n, "ok": value} or
 // {"id": n, "error": text}. What happens by itself is {"seen": kind, ...}.
+import { EventEmitter } from "node:events";
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
@@ -15,8 +16,13 @@ const { logger } = await load("logger.js");
 logger.setLevel?.("silent", false);
 const api = await load("crypto-api/index.js");
 
+const { subtle } = globalThis.crypto;
+const unpadded = (bytes) => Buffer.from(bytes).toString("base64").replace(/=+$/, "");
+
 let client;
 let emoji = {};
+const asked = new Map();
+const requests = new EventEmitter();
 
 async function describe(event) {
     await client.decryptEventIfNeeded(event).catch(() => {});
@@ -65,6 +71,10 @@ const actions = {
         client.on("Event.decrypted", async (event) => {
             if (event.getSender() !== user) say(await describe(event));
         });
+        client.on("crypto.verificationRequestReceived", (request) => {
+            asked.set(request.otherUserId, request);
+            requests.emit("asked");
+        });
         await client.startClient({ initialSyncLimit: 20 });
         await until(() => client.isInitialSyncComplete(), client, "sync");
         return true;
@@ -101,6 +111,42 @@ const actions = {
     async send({ room, text }) {
         return (await client.sendMessage(room, { msgtype: "m.text", body: text })).event_id;
     },
+    async event({ room, type, content }) {
+        return (await client.sendEvent(room, type, content)).event_id;
+    },
+    async look({ room, event }) {
+        return await describe(client.getRoom(room).findEventById(event));
+    },
+    async join({ room }) {
+        await client.joinRoom(room);
+        return true;
+    },
+    async redact({ room, event }) {
+        return (await client.redactEvent(room, event)).event_id;
+    },
+    async sendFile({ room, content, base64 }) {
+        // Encrypted as Element does it: WebCrypto, 64 bits of counter, the hash of what is stored.
+        const key = await subtle.generateKey({ name: "AES-CTR", length: 256 }, true, ["encrypt", "decrypt"]);
+        const iv = new Uint8Array(16);
+        globalThis.crypto.getRandomValues(iv.subarray(0, 8));
+        const plain = Buffer.from(base64, "base64");
+        const stored = await subtle.encrypt({ name: "AES-CTR", counter: iv, length: 64 }, key, plain);
+        const { content_uri: url } = await client.uploadContent(new Blob([stored]), { type: "application/octet-stream" });
+        const sha256 = unpadded(await subtle.digest("SHA-256", stored));
+        const file = { v: "v2", url, key: await subtle.exportKey("jwk", key), iv: unpadded(iv), hashes: { sha256 } };
+        return (await client.sendMessage(room, { ...content, file })).event_id;
+    },
+    async openFile({ file }) {
+        const answer = await fetch(client.mxcUrlToHttp(file.url, undefined, undefined, undefined, true, true, true), {
+            headers: { Authorization: `Bearer ${client.getAccessToken()}` },
+        });
+        const stored = await answer.arrayBuffer();
+        const key = await subtle.importKey("jwk", file.key, { name: "AES-CTR" }, false, ["decrypt"]);
+        const counter = Buffer.from(file.iv, "base64");
+        const plain = await subtle.decrypt({ name: "AES-CTR", counter, length: 64 }, key, stored);
+        const right = unpadded(await subtle.digest("SHA-256", stored)) === file.hashes.sha256;
+        return { status: answer.status, right, base64: Buffer.from(plain).toString("base64") };
+    },
     exclude({ on }) {
         const mode = on ? new api.OnlySignedDevicesIsolationMode() : new api.AllDevicesIsolationMode(false);
         client.getCrypto().setDeviceIsolationMode(mode);
@@ -120,6 +166,16 @@ const actions = {
         const seen = await finish(request);
         await until(() => request.phase >= api.VerificationPhase.Done, request, "change");
         return { phase: request.phase, done: request.phase === api.VerificationPhase.Done, emoji: seen };
+    },
+    async asked({ user }) {
+        // Somebody else asks to be verified: accept, and choose emoji.
+        await until(() => asked.has(user), requests, "asked");
+        const request = asked.get(user);
+        await request.accept();
+        await until(() => request.phase >= api.VerificationPhase.Ready, request, "change");
+        const seen = await finish(request);
+        await until(() => request.phase >= api.VerificationPhase.Done, request, "change");
+        return { done: request.phase === api.VerificationPhase.Done, emoji: seen };
     },
     async trust({ user }) {
         return (await client.getCrypto().getUserVerificationStatus(user)).isCrossSigningVerified();

@@ -1,0 +1,29 @@
+"""What one run of the agent may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["TurnLimits"]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """
+    What one message may cost.
+
+    Args:
+        steps: Model calls. The last of them gets no tools and must answer.
+        seconds: From the beginning to the answer.
+        tokens: Read and written in all calls together; one more call is made after that, without tools.
+        tool_seconds: One run of a tool.
+        tool_result_chars: What the model gets to see of one result.
+        answer_chars: The text of one model answer.
+    """
+
+    steps: int = 20
+    seconds: float = 600.0
+    tokens: int = 400_000
+    tool_seconds: float = 60.0
+    tool_result_chars: int = 16_000
+    answer_chars: int = 200_000

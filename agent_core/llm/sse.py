@@ -1,0 +1,47 @@
+"""Server-sent events, as models stream their answers (WHATWG HTML, 9.2.6). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["SseDecoder"]
+
+_MAX_EVENT_BYTES = 4 * 1024 * 1024
+
+
+class SseDecoder:
+    """Server-sent events: bytes in any cut, the data of complete events out. Comments are dropped."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        """The line in hand, in pieces: joined once, however small the bites in which it comes."""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        """
+        Take bytes, give the data of each event that they complete.
+
+        Raises:
+            ValueError: An event is larger than 4 MiB, or no UTF-8.
+        """
+        first, *others = data.split(b"\n")
+        self._begun.append(first)
+        self._size += len(first)
+        if others:
+            lines = [b"".join(self._begun), *others]
+            self._begun = [lines.pop()]
+            for raw in lines:
+                line = raw.removesuffix(b"\r")
+                if line.startswith(b"data:"):
+                    self._data.append(line[5:].removeprefix(b" "))
+                elif not line and self._data:
+                    event, self._data = b"\n".join(self._data), []
+                    yield event.decode()
+            self._size = len(self._begun[0]) + sum(map(len, self._data))
+        if self._size > _MAX_EVENT_BYTES:
+            raise ValueError("an event that does not end")
+
+    def rest(self) -> Iterator[str]:
+        """The event that was not closed by an empty line before the stream ended, if any."""
+        yield from self.feed(b"\n\n")

@@ -1,0 +1,32 @@
+"""Which files of messages any history names: a search through the bytes, without reading a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["named_files"]
+
+_PATH = re.compile(rb"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
+_LONGEST = 100
+_BLOCK_BYTES = 1024 * 1024
+
+
+def named_files(folder: Path) -> Iterator[str]:
+    """
+    The `Attachment.path` of every file that a history below ``folder`` names, some more than once. It blocks.
+
+    Raises:
+        OSError: A history cannot be read, so that nothing is known about what it names.
+    """
+    for history in sorted(folder.rglob("*.jsonl*")):
+        if not history.is_file():
+            continue
+        rest = b""
+        with history.open("rb") as lines:
+            while block := lines.read(_BLOCK_BYTES):
+                block = rest + block
+                for found in _PATH.finditer(block):
+                    yield found[0].decode()
+                rest = block[-_LONGEST:]

@@ -1,0 +1,106 @@
+"""
+The files of one session, its history and its record, and what holds between them: a cursor is never beyond
+the end of its history.
+
+Everything here blocks and is called in a worker thread, by one caller at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from agent_core.errors import CursorMoved
+from agent_core.messages import SessionKey
+from agent_core.models import Message
+from agent_core.ports import Clock
+from agent_core.storage.disk import exclusive
+from agent_core.storage.history import HistoryFile
+from agent_core.storage.layout import Layout
+from agent_core.storage.lines import stamped, storable
+from agent_core.storage.record import Record, RecordFile
+from agent_core.storage.tail import ReadAt
+from agent_core.storage.window import Place
+
+__all__ = ["SessionFiles"]
+
+log = structlog.get_logger(__name__)
+
+
+class SessionFiles:
+    """The files of one session."""
+
+    def __init__(
+        self, key: SessionKey, layout: Layout, clock: Clock, *, read_at: ReadAt, sync: Callable[[int], None]
+    ) -> None:
+        self.history = HistoryFile(layout.history(key), read_at=read_at, sync=sync)
+        self.record_file = RecordFile(layout.record(key), layout.summary(key), layout.spare_record(key), key)
+        self._shortened = "=~" in key.file_name
+        self._path = layout.record(key)
+        self._clock = clock
+
+    def record(self) -> Record:
+        """Cursor and summary, the cursor never beyond the end of the history."""
+        record = self.record_file.load(self._clock.now())
+        if record.cursor == 0:
+            return record
+        end = self.history.end(record.place)
+        return record if record.cursor <= end else self._clamped_to(end, record)
+
+    def _clamped_to(self, end: int, record: Record) -> Record:
+        """
+        The record of a file that has become shorter.
+
+        It is corrected on the disk too: otherwise the cursor would go on pointing behind whatever is said
+        from now on, and no prompt would ever show it.
+        """
+        corrected = replace(record, place=self.history.place(end, Place()))
+        kept_as = self.record_file.keep_copy(self._clock.now())
+        try:
+            self.record_file.save(corrected)
+        except OSError as exc:
+            log.warning("cursor.not_corrected", file=self._path.name, reason=exc.strerror)
+            return corrected
+        log.warning("cursor.clamped", file=self._path.name, cursor=record.cursor, end=end, kept_as=kept_as)
+        return corrected
+
+    def consolidate(
+        self, *, summary: str, cursor: int, base_cursor: int | None, private: frozenset[str]
+    ) -> None:
+        """Replace both, if the cursor still is where it was; no other process can come in between."""
+        if base_cursor is None or not self.history.path.exists():
+            self.save(summary=summary, cursor=cursor, private=private)
+            return
+        with exclusive(self.history.path):
+            current = self.record().cursor
+            if current != base_cursor:
+                raise CursorMoved(f"the cursor is at {current} and not at {base_cursor} any more")
+            self.save(summary=summary, cursor=cursor, private=private)
+
+    def save(
+        self,
+        *,
+        summary: str | None = None,
+        cursor: int | None = None,
+        private: frozenset[str] | None = None,
+    ) -> None:
+        """Replace what is given, in one write."""
+        record = self.record()
+        if private is not None:
+            record = replace(record, private=private)
+        if summary is not None:
+            record = replace(record, summary=storable(summary))
+        if cursor is not None:
+            end = self.history.end(record.place)
+            record = replace(record, place=self.history.place(min(max(0, cursor), end), record.place))
+        self.record_file.save(record)
+
+    def append(self, messages: tuple[Message, ...], *, durable: bool) -> None:
+        """Append to the history. A session whose file name does not tell its key gets a record first."""
+        if self._shortened and not self.record_file.exists():
+            self.record_file.save(self.record_file.load(self._clock.now()))
+        now = self._clock.now()
+        lines = [stamped(message, now) for message in messages]
+        self.history.append(lines, lambda: self.record().place, durable=durable)

@@ -1,0 +1,92 @@
+"""
+How a model has things done later: reminders and questions to itself, for the person who asks.
+
+Whose jobs they are and in which conversation they answer was decided outside, as for ``memory_write``: no
+argument of a model chooses another person or another room. The jobs themselves are behind `JobsPort`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from agent_core.models import ToolResult
+
+__all__ = ["JobsPort", "ScheduleTool"]
+
+_LONGEST_TEXT = 4000
+
+
+class JobsPort(Protocol):
+    """
+    The jobs of one person, as seen from one conversation.
+
+    All methods return a text for the model and raise `ToolError` with one where something cannot be done.
+    """
+
+    async def add(self, text: str, *, ask: bool, when: Mapping[str, Any]) -> str:
+        """Keep a job; ``when`` is what the model said of the time: at, in_minutes, cron, and so on."""
+        ...
+
+    async def listed(self) -> str:
+        """The jobs, one per line."""
+        ...
+
+    async def change(self, job_id: str, action: str) -> str:
+        """``remove``, ``pause`` or ``resume`` a job."""
+        ...
+
+
+class ScheduleTool:
+    """
+    The tool ``schedule`` of one run.
+
+    Args:
+        jobs: The jobs of the person of this run.
+    """
+
+    name = "schedule"
+    description = (
+        "Do something later or again and again: action 'add' with one of at, in_minutes, every_minutes and "
+        "cron. kind 'remind' sends text to the person word for word then (what 'remind me' means); "
+        "kind 'ask' gives text to you as a task then, and your answer is sent. "
+        "'list' shows the person's jobs; 'remove', 'pause' and 'resume' need id."
+    )
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {
+            "action": {"type": "string", "enum": ["add", "list", "remove", "pause", "resume"]},
+            "kind": {"type": "string", "enum": ["remind", "ask"]},
+            "text": {"type": "string", "description": "What to send, or what to ask"},
+            "at": {"type": "string", "description": "Once: '2026-11-22 09:00', '09:00', 'tomorrow 09:00'"},
+            "in_minutes": {"type": "number", "description": "Once, so many minutes from now"},
+            "every_minutes": {"type": "number"},
+            "cron": {"type": "string", "description": "minute hour day month weekday, such as '0 9 * * 1-5'"},
+            "timezone": {"type": "string", "description": "IANA name, if the person means another zone"},
+            "id": {"type": "string"},
+        },
+        "required": ["action"],
+    }
+
+    def __init__(self, jobs: JobsPort) -> None:
+        self._jobs = jobs
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Do what ``action`` says."""
+        action = arguments.get("action")
+        if action == "list":
+            return ToolResult(content=await self._jobs.listed())
+        if action == "add":
+            text = str(arguments.get("text") or "").strip()
+            if not text:
+                return ToolResult(content="'text' is missing: what is to be sent or asked?", is_error=True)
+            if len(text) > _LONGEST_TEXT:
+                return ToolResult(content=f"'text' is longer than {_LONGEST_TEXT} characters.", is_error=True)
+            names = ("at", "in_minutes", "every_minutes", "cron", "timezone")
+            when = {name: arguments[name] for name in names if arguments.get(name) not in (None, "")}
+            ask = arguments.get("kind") == "ask"
+            return ToolResult(content=await self._jobs.add(text, ask=ask, when=when))
+        job_id = str(arguments.get("id") or "").strip()
+        if not job_id:
+            return ToolResult(content="'id' is missing; action 'list' shows the ids.", is_error=True)
+        return ToolResult(content=await self._jobs.change(job_id, str(action)))

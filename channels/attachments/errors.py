@@ -1,0 +1,56 @@
+"""What can be wrong with a file, and with the disk that shall hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from channels.base import ChannelUnavailable
+
+__all__ = [
+    "AttachmentGone",
+    "AttachmentRefused",
+    "AttachmentTooLarge",
+    "AttachmentsFull",
+    "AttachmentsUnavailable",
+    "disk_errors",
+]
+
+
+class AttachmentRefused(Exception):
+    """This file cannot be kept. ``public`` is a sentence that anybody may read."""
+
+    temporary = False
+
+    def __init__(self, public: str, /, **fields: object) -> None:
+        self.public = public
+        self.fields = fields
+        super().__init__(public)
+
+
+class AttachmentTooLarge(AttachmentRefused):
+    """The file is larger than the limit; nothing of it was kept."""
+
+
+class AttachmentsFull(AttachmentRefused):
+    """All attachments together have reached their limit; nothing of this one was kept."""
+
+
+class AttachmentsUnavailable(ChannelUnavailable):
+    """My disk does not take files at the moment; nothing is lost, I will try again."""
+
+
+class AttachmentGone(LookupError):
+    """The file is not kept any more."""
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Whatever the operating system refuses inside comes out as `AttachmentsUnavailable`."""
+    try:
+        yield
+    except OSError as error:
+        raise AttachmentsUnavailable(
+            f"the folder of attachments cannot be used: {error.strerror or type(error).__name__}",
+            errno=error.errno,
+        ) from error

@@ -1,0 +1,36 @@
+"""What a file is: decided by its content where that can be told, else by what is said of it. Pure."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+
+from channels.attachments.names import safe_extension, safe_name
+from channels.attachments.pictures import Picture
+
+__all__ = ["ending_of", "media_type_of"]
+
+_MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,62}/[a-z0-9][a-z0-9!#$&^_.+-]{0,62}")
+_UNKNOWN_TYPE = "application/octet-stream"
+_PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
+_PICTURE_ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
+_types = mimetypes.MimeTypes()
+
+
+def media_type_of(name: str, declared: str, picture: Picture | None) -> str:
+    """What the content is: by itself if it is a picture, else what is said of it and is possible."""
+    if picture is not None:
+        return picture.media_type
+    said = declared.partition(";")[0].strip().lower()
+    if not _MEDIA_TYPE.fullmatch(said) or said == _UNKNOWN_TYPE:
+        said = (_types.guess_type(safe_name(name), strict=False)[0] or "").lower()
+    # What calls itself a picture of a kind that is recognised, and was not, is something else.
+    return said if said and said not in _PICTURE_TYPES else _UNKNOWN_TYPE
+
+
+def ending_of(name: str, picture: Picture | None) -> str:
+    """The ending of the file on this machine: a picture's own, or a harmless one of what it is called."""
+    if picture is not None:
+        return picture.extension
+    ending = safe_extension(safe_name(name))
+    return ".bin" if ending in _PICTURE_ENDINGS else ending

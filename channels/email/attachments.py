@@ -1,0 +1,146 @@
+"""
+The files of a mail → the store, before the mail is accepted.
+
+They are kept for those who may write, and only if the mail is for somebody: of a mail that is ignored nothing
+is kept. Of one in quarantine there is a little, because whoever forges an address could fill the disk. What
+is not kept is named in the text with the reason; a mail never fails because of a file. Only a disk that takes
+nothing stops everything, before anything is acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import anyio.to_thread
+import structlog
+
+from agent_core.messages import Attachment, InboundMessage
+from channels.attachments import AttachmentRefused, AttachmentStore
+from channels.email.config import EmailConfig
+from channels.email.inbound import AttachmentNote, ParsedMail
+
+__all__ = ["Keeper", "read_files"]
+
+MAX_NAMED = 20
+QUARANTINED_BYTES = 200_000
+"""Of all files of a mail that is in quarantine."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Room:
+    """What one mail may still bring."""
+
+    files: int
+    bytes: int
+
+
+class Keeper:
+    """
+    Keeps the files of mails.
+
+    Args:
+        config: How many files of which size.
+        store: Where they go; None: they are only named.
+        knows: Whether somebody with this address may write, if it is proven.
+    """
+
+    def __init__(
+        self, config: EmailConfig, store: AttachmentStore | None, knows: Callable[[str], bool]
+    ) -> None:
+        self._store = store
+        self._knows = knows
+        self._max_files = config.max_files
+        self._max_bytes = int(config.max_files_mb * 1_000_000)
+
+    async def keep(self, message: InboundMessage, mail: ParsedMail | None) -> InboundMessage:
+        """
+        The message with its files, and with a note about those that are not kept.
+
+        Raises:
+            AttachmentsUnavailable: The disk takes nothing; the mail must not be accepted.
+        """
+        if mail is None or not mail.attachments or not message.addressed:
+            return message
+        if not self._knows(message.sender.address):
+            return message  # the gateway keeps nothing of it
+        if self._store is None:
+            return _noted(message, [(note, "") for note in mail.attachments])
+        quarantined = bool(message.context.get("quarantine"))
+        room = _Room(
+            self._max_files, min(self._max_bytes, QUARANTINED_BYTES) if quarantined else self._max_bytes
+        )
+        kept: list[Attachment] = []
+        missing: list[tuple[AttachmentNote, str]] = []
+        for note in mail.attachments:
+            found = await self._one(self._store, note, room)
+            if isinstance(found, Attachment):
+                kept.append(found)
+            else:
+                missing.append((note, found))
+        if missing:
+            _log.warning("mail.files_left", uid=message.context.get("uid"), kept=len(kept), left=len(missing))
+        return _noted(message.model_copy(update={"attachments": tuple(kept)}), missing)
+
+    async def _one(self, store: AttachmentStore, note: AttachmentNote, room: _Room) -> Attachment | str:
+        if room.files <= 0:
+            return f"a mail may bring {self._max_files} files"
+        try:
+            kept = await store.save(note.name, note.media_type, _decoded(note), limit_bytes=room.bytes)
+        except AttachmentRefused as error:
+            return str(error)
+        room.files -= 1
+        room.bytes -= kept.size_bytes
+        return kept
+
+
+async def _decoded(note: AttachmentNote) -> AsyncIterator[bytes]:
+    """The content, each piece decoded in a worker thread."""
+    pieces = iter(note.chunks())
+    while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
+        yield piece
+
+
+def _noted(message: InboundMessage, missing: list[tuple[AttachmentNote, str]]) -> InboundMessage:
+    if not missing:
+        return message
+    named = "; ".join(_described(note, why) for note, why in missing[:MAX_NAMED])
+    more = f"; and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
+    remark = f"[Attached, but not kept: {named}{more}]"
+    return message.model_copy(update={"text": f"{message.text}\n\n{remark}".strip()})
+
+
+def _described(note: AttachmentNote, why: str) -> str:
+    size = f"{note.size_bytes} bytes" if note.size_bytes < 1_000 else f"{note.size_bytes // 1_000} kB"
+    return f"{note.name} ({note.media_type}, {size}{f': {why}' if why else ''})"
+
+
+async def read_files(
+    attachments: tuple[Attachment, ...], store: AttachmentStore | None, *, max_bytes: int
+) -> tuple[list[tuple[Attachment, bytes]], list[str]]:
+    """
+    The files of an answer that fit into ``max_bytes`` together, and a sentence about each that is missing.
+
+    Raises:
+        OSError: The disk does not give one now.
+    """
+    found: list[tuple[Attachment, bytes]] = []
+    missing: list[str] = []
+    left = max_bytes
+    for each in attachments:
+        if store is None or each.size_bytes > left:
+            missing.append(f"{each.name} is too large to be sent by mail ({_megabytes(each.size_bytes)})")
+            continue
+        try:
+            content = await store.read(each, max_bytes=each.size_bytes + 1)
+        except LookupError:
+            missing.append(f"{each.name} is not kept any more")
+            continue
+        left -= len(content)
+        found.append((each, content))
+    return found, missing
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1_000_000:.3g} MB"

@@ -1,0 +1,85 @@
+"""
+What one logs in with at a mail server: a password, or a token (``tokens``) in one of two wrappings.
+
+XOAUTH2 is Google's, which Microsoft took over; OAUTHBEARER is the standard (RFC 7628). Both say the user's
+name and the token in one line.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from channels.base import ChannelMisconfigured
+from channels.email.config import EmailConfig
+
+__all__ = ["Credentials", "Login", "PasswordCredentials"]
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A name and its secret; ``mechanism`` says what the secret is."""
+
+    username: str
+    secret: str = field(repr=False)
+    mechanism: Literal["password", "xoauth2", "oauthbearer"] = "password"
+
+    def first_words(self, host: str, port: int) -> str:
+        """The one line that carries a token, in base64."""
+        bearer = f"auth=Bearer {self.secret}\x01\x01"
+        if self.mechanism == "xoauth2":
+            text = f"user={self.username}\x01{bearer}"
+        else:
+            name = self.username.replace("=", "=3D").replace(",", "=2C")
+            text = f"n,a={name},\x01host={host}\x01port={port}\x01{bearer}"
+        return base64.b64encode(text.encode()).decode("ascii")
+
+    @property
+    def after_error(self) -> str:
+        """What a server wants to hear before it says no to a token (RFC 7628, section 3.2.3)."""
+        return "AQ==" if self.mechanism == "oauthbearer" else ""
+
+
+class Credentials(Protocol):
+    """Where logins come from."""
+
+    async def get(self) -> Login:
+        """
+        What to log in with now.
+
+        Raises:
+            ChannelAuthFailed: A person must log in again.
+            ChannelUnavailable: There is none at the moment.
+        """
+        ...
+
+    def refused(self) -> None:
+        """The server did not take the last one."""
+        ...
+
+
+class PasswordCredentials:
+    """Always the same."""
+
+    def __init__(self, username: str, password: str) -> None:
+        self._login = Login(username, password)
+
+    @classmethod
+    def of(cls, config: EmailConfig) -> PasswordCredentials:
+        """
+        Those of the settings.
+
+        Raises:
+            ChannelMisconfigured: There is no password in them.
+        """
+        if config.password is None:
+            raise ChannelMisconfigured("there is no password in the settings")
+        return cls(config.username, config.password.get_secret_value())
+
+    async def get(self) -> Login:
+        """See `Credentials.get`."""
+        return self._login
+
+    def refused(self) -> None:
+        """A password does not change by being refused."""

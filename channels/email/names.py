@@ -1,0 +1,146 @@
+"""
+Questions to DNS: texts under a name, with limits, several tries, and a memory. The door to dnspython.
+
+`TextRecords` is what the rest asks; `Lookup` is what it asks in turn, one try at a time, and what tests bring
+along. Some answers must not be confused: "there is none" (`NoSuchName`) is an answer and is remembered;
+"nobody answers" (`NamesUnavailable`) is none, and the next mail asks again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+
+if TYPE_CHECKING:
+    import dns.nameserver
+
+__all__ = ["DnsLookup", "Lookup", "NamesUnavailable", "NoSuchName", "TextRecords"]
+
+TRIES = 3
+TRY_LIMIT_S = 3.0
+PAUSE_S = 0.5
+REMEMBERED = 500
+REMEMBERED_S = 300.0
+MAX_TEXT = 8_000
+
+
+class NoSuchName(Exception):
+    """DNS says that there is nothing under this name."""
+
+
+class NamesUnavailable(Exception):
+    """DNS does not answer, or not soundly."""
+
+
+class Lookup(Protocol):
+    """One try."""
+
+    async def __call__(self, name: str, limit_s: float) -> Sequence[str]:
+        """
+        The texts under ``name``, each put together from its pieces.
+
+        Raises:
+            NoSuchName: There are none.
+            NamesUnavailable: Nobody said so within ``limit_s``.
+        """
+        ...
+
+
+class DnsLookup:
+    """
+    Asks the resolvers of this machine, or those that are named.
+
+    Args:
+        servers: ``address`` or ``address:port``; none for those of the system.
+    """
+
+    def __init__(self, servers: Sequence[str] = ()) -> None:
+        self._servers = tuple(servers)
+
+    async def __call__(self, name: str, limit_s: float) -> Sequence[str]:
+        """See `Lookup`."""
+        # Loaded by the first mail that needs it.
+        import dns.asyncresolver  # noqa: PLC0415 - as it says
+        import dns.exception  # noqa: PLC0415
+        import dns.resolver  # noqa: PLC0415
+
+        try:
+            resolver = dns.asyncresolver.Resolver(configure=not self._servers)
+            if self._servers:
+                resolver.nameservers = [_nameserver(text) for text in self._servers]
+            answer = await resolver.resolve(f"{name}.", "TXT", lifetime=limit_s, search=False)
+        except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer) as exc:
+            raise NoSuchName(name) from exc
+        except (dns.exception.DNSException, OSError, ValueError) as exc:
+            raise NamesUnavailable(f"{name}: {type(exc).__name__}") from exc
+        return [b"".join(record.strings).decode("ascii", "replace") for record in answer]
+
+
+def _nameserver(text: str) -> dns.nameserver.Nameserver:
+    import dns.nameserver  # noqa: PLC0415 - as above
+
+    host, colon, port = text.rpartition(":")
+    if colon and port.isdigit() and (":" not in host or host.startswith("[")):
+        return dns.nameserver.Do53Nameserver(host.strip("[]"), int(port))
+    return dns.nameserver.Do53Nameserver(text.strip("[]"))
+
+
+class TextRecords:
+    """
+    Texts by name.
+
+    Args:
+        lookup: One try.
+        monotonic: Seconds that never go back.
+    """
+
+    def __init__(self, lookup: Lookup, monotonic: Callable[[], float]) -> None:
+        self._lookup = lookup
+        self._monotonic = monotonic
+        self._asking: dict[str, anyio.Event] = {}
+        self._known: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
+
+    async def get(self, name: str) -> tuple[str, ...]:
+        """
+        The texts under ``name``; empty if there are none.
+
+        Raises:
+            NamesUnavailable: Nobody answered in several tries.
+        """
+        while True:
+            known = self._known.get(name)
+            if known is not None and self._monotonic() - known[0] < REMEMBERED_S:
+                return known[1]
+            asking = self._asking.get(name)
+            if asking is None:
+                break
+            await asking.wait()
+        answered = self._asking[name] = anyio.Event()
+        try:
+            texts = await self._ask(name)
+        finally:
+            del self._asking[name]
+            answered.set()
+        self._known[name] = (self._monotonic(), texts)
+        self._known.move_to_end(name)
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return texts
+
+    async def _ask(self, name: str) -> tuple[str, ...]:
+        for left in reversed(range(TRIES)):
+            try:
+                with anyio.fail_after(TRY_LIMIT_S):
+                    found = await self._lookup(name, TRY_LIMIT_S)
+            except NoSuchName:
+                return ()
+            except (NamesUnavailable, TimeoutError) as exc:
+                if not left:
+                    raise NamesUnavailable(f"{name}: no answer in {TRIES} tries ({exc})") from exc
+                await anyio.sleep(PAUSE_S)
+            else:
+                return tuple(text for text in found if len(text) <= MAX_TEXT)
+        raise AssertionError("unreachable: the last try returns or raises")

@@ -1,0 +1,199 @@
+"""
+What keeps the channel from doing harm, around everything it sends: the brake, the patience after a refused
+login, and the file that lets limits outlive a restart.
+
+`Safety` decides nothing by itself; it holds the pure parts (``brake``, ``limits``) to the clock, and tells
+the operator when one of them acts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.messages import OutboundKind, OutboundMessage
+from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
+from channels.email.brake import Brake, Pulled
+from channels.email.config import EmailConfig
+from channels.email.limits import AnswerLimiter
+from channels.email.threads import OWN_ID_PREFIX, is_own_id
+
+__all__ = ["Alert", "LoginPatience", "Safety"]
+
+Alert = Callable[[str, str], None]
+"""Tells the operator, by another way than mail if there is one: what it is about, and a sentence."""
+MAX_SENT_IDS = 2_000
+FIRST_PAUSE_S = 300.0
+LONGEST_PAUSE_S = 7200.0
+MAX_BOUNCE_BYTES = 200_000
+_OWN_ID = re.compile(re.escape(OWN_ID_PREFIX).encode() + rb"[0-9a-f.]{40,60}@[A-Za-z0-9.-]{1,253}>")
+_log = structlog.get_logger(__name__)
+
+
+class LoginPatience:
+    """
+    After a refused login nothing is tried for minutes, and for longer each time: servers lock accounts that
+    knock too often. For logins that nobody else paces.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._failures = 0
+        self._not_before = 0.0
+        self._why = ""
+
+    def check(self) -> None:
+        """
+        Ask before a login.
+
+        Raises:
+            ChannelUnavailable: It is too early.
+        """
+        left_s = self._not_before - self._monotonic()
+        if self._failures and left_s > 0:
+            raise ChannelUnavailable(
+                f"not tried, because a login was refused: {self._why}", retry_after_s=left_s
+            )
+
+    def refused(self, error: ChannelAuthFailed) -> None:
+        """It was refused."""
+        pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+        self._failures = min(self._failures + 1, 20)
+        self._not_before = self._monotonic() + pause_s
+        self._why = str(error)
+        error.retry_after_s = pause_s
+
+    def accepted(self) -> None:
+        """It was not."""
+        self._failures = 0
+
+
+class Safety:
+    """
+    See the module.
+
+    Args:
+        name: The channel's.
+        config: Its settings.
+        limiter: What is kept in a file.
+        file: That file.
+        clock: Where time comes from.
+        alert: Tells the operator.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: EmailConfig,
+        limiter: AnswerLimiter,
+        file: Path,
+        *,
+        clock: Clock,
+        alert: Alert = lambda _about, _text: None,
+    ) -> None:
+        self._name = name
+        self._account = config.address
+        self._limiter = limiter
+        self._file = file
+        self._clock = clock
+        self._alert = alert
+        self._brake = Brake(config.brake)
+        self._sent_ids: OrderedDict[bytes, None] = OrderedDict()
+        self._loaded = False
+        self.patience = LoginPatience(clock.monotonic)
+
+    def is_braked(self, thread: str) -> bool:
+        """Whether nothing is answered in a thread."""
+        return self._brake.pulled(thread, self._clock.monotonic()) is not None
+
+    def before_sending(self, message: OutboundMessage) -> None:
+        """
+        Ask before a mail is sent.
+
+        Raises:
+            ChannelUnavailable: The brake is pulled; it waits.
+        """
+        self.patience.check()
+        if not _is_answer(message):
+            return
+        now = self._clock.monotonic()
+        pulled = self._brake.may_send(str(message.session), message.text, now)
+        if pulled is None:
+            return
+        self._tell(pulled, now)
+        raise ChannelUnavailable(f"the brake is pulled: {pulled.why}", retry_after_s=pulled.until - now)
+
+    def sent(self, message: OutboundMessage, message_id: str) -> None:
+        """A mail went out."""
+        if _is_answer(message):
+            self._brake.sent(str(message.session), message.text, self._clock.monotonic())
+        self._sent_ids[message_id.encode()] = None
+        while len(self._sent_ids) > MAX_SENT_IDS:
+            self._sent_ids.popitem(last=False)
+
+    def bounced(self, raw: bytes) -> None:
+        """A report came that some mail did not arrive. Only one about a mail that we sent counts."""
+        ids = {match.group(0) for match in _OWN_ID.finditer(raw[:MAX_BOUNCE_BYTES])}
+        ours = [found for found in ids if is_own_id(found.decode("ascii"), account=self._account)]
+        if not any(found in self._sent_ids for found in ours):
+            return
+        now = self._clock.monotonic()
+        _log.warning("mail.bounced", channel=self._name)
+        pulled = self._brake.bounced(now)
+        if pulled is not None:
+            self._tell(pulled, now)
+
+    def _tell(self, pulled: Pulled, now: float) -> None:
+        if not self._brake.is_new(pulled, now):
+            return
+        minutes = round((pulled.until - now) / 60)
+        where = f"In the thread {pulled.thread} nothing" if pulled.thread else "No mail"
+        _log.error("mail.braked", channel=self._name, why=pulled.why, minutes=minutes)
+        self._alert(
+            "brake",
+            f"{where} is answered on {self._name} for {minutes} minutes: {pulled.why}. It looks like a loop. "
+            "What comes in meanwhile waits: squidbot inbox list --quarantine. A restart ends it sooner.",
+        )
+
+    async def load(self) -> None:
+        """Take over what an earlier run has counted; once."""
+        if self._loaded:
+            return
+        self._loaded = True
+        try:
+            text = await anyio.Path(self._file).read_text()
+        except FileNotFoundError:
+            return
+        except (OSError, UnicodeError) as exc:
+            _log.warning("limits.unreadable", file=str(self._file), error=str(exc))
+            return
+        if not self._limiter.load(text):
+            _log.warning("limits.unreadable", file=str(self._file), error="damaged")
+
+    async def save(self) -> None:
+        """Keep what was counted, if anything was."""
+        if not self._limiter.changed:
+            return
+        text = self._limiter.dump()
+        try:
+            await anyio.to_thread.run_sync(_replace, self._file, text)
+        except OSError as exc:
+            _log.warning("limits.not_saved", file=str(self._file), error=str(exc))
+
+
+def _is_answer(message: OutboundMessage) -> bool:
+    return message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    scratch = path.with_suffix(".new")
+    scratch.write_text(text)
+    scratch.chmod(0o600)
+    scratch.replace(path)

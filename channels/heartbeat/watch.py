@@ -1,0 +1,256 @@
+"""
+The things that can tell without a model whether a check-in is worth one (``watch:`` in the settings).
+
+Each watch is looked at and gives a `Look`: a print of what it saw, and whether there is something to see at
+all. `decide` (pure) compares it with what was seen last: a file calls when its print has changed; a command
+or a due item calls when there is something, unless the same thing has called within the last hours. So a
+command that fails for a week costs a few calls of a model and not one at every tick. The prints are positions
+of the channel and are committed together with the tick that they led to.
+
+Commands get a small environment without the secrets of the daemon, a time limit, and a limit of output; on a
+limit the whole process group is killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import anyio
+import structlog
+from anyio.abc import ByteReceiveStream, Process
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from channels.heartbeat.checklist import due_items
+
+__all__ = ["Called", "Look", "Watch", "decide", "look_at"]
+
+_FILES_AT_MOST = 2000
+_OUTPUT_BYTES = 4000
+_SHOWN_CHARS = 1500
+_KILL_LIMIT_S = 5.0
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME")
+_log = structlog.get_logger(__name__)
+
+
+class Watch(BaseModel):
+    """
+    One thing to look at before a model is asked; exactly one of ``file``, ``command`` and ``due``.
+
+    ``file``: calls when this file or folder (its entries, not what is deeper) was changed, made or removed;
+    relative to the workspace. ``command``: calls when it ends with another exit code than ``expect``, takes
+    longer than ``seconds``, or cannot be started; a text is split like a shell does it, but no shell runs it.
+    ``due: true``: calls when an open item of HEARTBEAT.md has a date (``@2026-11-30 09:00``) that is over.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    file: str | None = Field(default=None, min_length=1)
+    command: tuple[str, ...] | None = None
+    due: bool = False
+    seconds: float = Field(default=10.0, gt=0, le=120.0)
+    expect: int = Field(default=0, ge=0, le=255)
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                value = shlex.split(value)
+            except ValueError as error:
+                raise ValueError(f"cannot be split into words: {error}") from error
+        if isinstance(value, (list, tuple)):
+            if not value or not all(isinstance(part, str) for part in value) or not value[0]:
+                raise ValueError('must be a command, such as "df -h /" or ["df", "-h", "/"]')
+            return tuple(value)
+        return value
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.file is not None) + (self.command is not None) + self.due != 1:
+            raise ValueError("must have exactly one of file, command and due: true")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The name of its position."""
+        kind, what = ("file", self.file) if self.file else ("command", shlex.join(self.command or ()))
+        if self.due:
+            kind, what = "due", ""
+        return f"watch:{kind}:{hashlib.sha256(str(what).encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen: ``calls`` whether there is something, ``trace`` what it is, ``told`` for the model."""
+
+    calls: bool
+    trace: str
+    told: str
+    on_change: bool = False
+    """It calls whenever the trace is another one, and never else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What the looks at all watches have led to."""
+
+    told: tuple[str, ...] = ()
+    positions: Mapping[str, str] | None = None
+
+
+def decide(
+    looks: Sequence[tuple[str, Look]],
+    seen: Mapping[str, str | None],
+    now: datetime,
+    *,
+    again_after: timedelta,
+) -> Called:
+    """
+    Which watches call.
+
+    Args:
+        looks: What was seen now, by the name of the watch.
+        seen: The positions of the watches.
+        now: The time.
+        again_after: The same thing does not call again before that.
+    """
+    told: list[str] = []
+    positions: dict[str, str] = {}
+    for name, look in looks:
+        last = _seen(seen.get(name))
+        same = last is not None and last.get("trace") == look.trace
+        calls = _calls(look, last, now, again_after, same=same)
+        if calls:
+            told.append(look.told)
+        if calls or not same:
+            # A time in the future was written by a wrong clock; it is replaced as soon as something happens.
+            since = now.isoformat() if calls or last is None else str(last.get("at") or now.isoformat())
+            positions[name] = json.dumps({"trace": look.trace, "at": since})
+    return Called(tuple(told), positions)
+
+
+def _calls(
+    look: Look, last: Mapping[str, Any] | None, now: datetime, again_after: timedelta, *, same: bool
+) -> bool:
+    if look.on_change:
+        return last is not None and not same
+    if not look.calls:
+        return False
+    if last is None or not same:
+        return True
+    try:
+        at = datetime.fromisoformat(str(last["at"]))
+        return not timedelta(0) <= now - at < again_after
+    except (KeyError, ValueError, TypeError):
+        return True
+
+
+def _seen(text: str | None) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+async def look_at(watch: Watch, *, workspace: Path, checklist: str, now: datetime) -> Look:
+    """Look at one thing. Never fails: what cannot be looked at is something to see."""
+    if watch.file is not None:
+        return await anyio.to_thread.run_sync(_look_at_file, workspace / watch.file, watch.file)
+    if watch.command is not None:
+        return await _look_at_command(watch, workspace)
+    items = due_items(checklist, now)
+    told = "These items are due:\n" + "\n".join(items)
+    return Look(bool(items), _digest(*items), told)
+
+
+def _look_at_file(path: Path, shown: str) -> Look:
+    try:
+        seen = [_stat_line(path)]
+        if path.is_dir():
+            with os.scandir(path) as entries:
+                names = sorted(entry.name for _, entry in zip(range(_FILES_AT_MOST), entries, strict=False))
+            seen += [f"{name} {_stat_line(path / name)}" for name in names]
+    except FileNotFoundError:
+        return Look(True, "missing", f"{shown} is gone.", on_change=True)
+    except OSError as error:
+        name = type(error).__name__
+        return Look(True, f"unreadable {name}", f"{shown} cannot be looked at ({name}).", on_change=True)
+    return Look(True, _digest(*seen), f"{shown} has changed.", on_change=True)
+
+
+def _stat_line(path: Path) -> str:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        if not path.is_symlink():
+            raise
+        return "dangling"
+    return f"{stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
+
+
+async def _look_at_command(watch: Watch, workspace: Path) -> Look:
+    words = list(watch.command or ())
+    shown = shlex.join(words)
+    try:
+        process = await anyio.open_process(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=workspace,
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        _log.warning("watch.command_failed", command=words[0], error=type(error).__name__)
+        name = type(error).__name__
+        return Look(True, f"not started {name}", f"The command {shown} could not be started ({name}).")
+    output, ended = bytearray(), False
+    try:
+        with anyio.move_on_after(watch.seconds):
+            await _drain(process.stdout, output)
+            await process.wait()
+            ended = True
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _kill(process)
+    said = bytes(output[:_OUTPUT_BYTES]).decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    said = said.strip()[:_SHOWN_CHARS]
+    if not ended:
+        return Look(True, "timeout", f"The command {shown} did not end within {watch.seconds:g} s.")
+    code = process.returncode
+    told = f"The command {shown} ended with the code {code}" + (f" and said:\n{said}" if said else ".")
+    return Look(code != watch.expect, _digest(str(code), said), told)
+
+
+async def _drain(stream: ByteReceiveStream | None, output: bytearray) -> None:
+    """Read to the end and keep the beginning."""
+    if stream is None:
+        return
+    async for piece in stream:
+        output += piece[: max(0, _OUTPUT_BYTES - len(output))]
+
+
+async def _kill(process: Process) -> None:
+    """The command and everything that it has started; what has left the group is its own."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with anyio.move_on_after(_KILL_LIMIT_S):
+        await process.wait()
+        await process.aclose()
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]

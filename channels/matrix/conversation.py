@@ -1,0 +1,248 @@
+"""
+From one event of a room, in clear, to what it means for the conversation: a message, an amendment of an
+earlier one, a reaction to something of ours, or nothing.
+
+``inbound``, ``edits``, ``threads`` and ``talk`` know how; here it is put together with what must be asked of
+others: the inbox (is this an answer to us?) and the homeserver (what does it answer?). Both are only asked
+for people who may talk to the bot, so strangers cost a look at their event and no more.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from agent_core.messages import Amendment, Audience, Background, InboundMessage
+from channels.base import Clock, Inbox
+from channels.matrix.config import MatrixConfig
+from channels.matrix.edits import Early, Senders, bundled_edit, edited_text, edits, read_edit, redacts
+from channels.matrix.inbound import Me, Skip, read_event
+from channels.matrix.media import MEDIA
+from channels.matrix.quoting import Asker, Quotes, Uncover
+from channels.matrix.reactions import reacts_to, read_reaction
+from channels.matrix.rooms import JsonObject, Rooms, object_of, text_of
+from channels.matrix.rules import Rules
+from channels.matrix.talk import Talk
+from channels.matrix.threads import root_of
+from channels.matrix.wire import Homeserver
+
+__all__ = ["Conversation"]
+
+_MAX_PLACES = 1000
+
+
+class Conversation:
+    """
+    Reads for one account.
+
+    Args:
+        homeserver: Where quoted events are fetched.
+        inbox: Knows what was delivered.
+        me: Who the bot is.
+        rooms: What is known about rooms.
+        config: The settings.
+        clock: For the time of reception.
+        allows: Who may talk to the bot, by the channel's own list.
+        uncover: Reads an encrypted event without any other effect.
+    """
+
+    def __init__(
+        self,
+        homeserver: Homeserver,
+        inbox: Inbox,
+        *,
+        me: Me,
+        rooms: Rooms,
+        config: MatrixConfig,
+        clock: Clock,
+        allows: Callable[[str], bool],
+        uncover: Uncover,
+    ) -> None:
+        self._homeserver = homeserver
+        self._inbox = inbox
+        self._me = me
+        self._rooms = rooms
+        self._config = config
+        self._clock = clock
+        self._allows = allows
+        self._uncover = uncover
+        self.rules = Rules(config, rooms.conversation_of)
+        self._quotes = Quotes(homeserver, rooms, uncover, user_id=me.user_id)
+        talk = config.group_talk
+        self._talk = Talk(messages=talk.messages, chars=talk.chars)
+        self._early = Early()
+        self._senders = Senders()
+        self._begun: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Threads whose beginning was told already."""
+        self._ours: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Threads in which the bot has answered."""
+        self._gone: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    async def start(self) -> None:
+        """Learn what only the homeserver knows: which rooms the rules are about."""
+        await self.rules.resolve(self._homeserver)
+
+    async def read(self, room_id: str, event: JsonObject) -> InboundMessage | Amendment | Skip:
+        """Read one event of a room's timeline, in clear."""
+        sender = text_of(event, "sender")
+        if any(fnmatchcase(sender, pattern) for pattern in self._config.ignore_senders):
+            return Skip("ignored_sender")
+        match event.get("type"):
+            case "m.room.redaction":
+                return self._taken_back(room_id, event)
+            case "m.reaction":
+                return await self._reaction(room_id, event)
+            case _:
+                return await self._message(room_id, event)
+
+    def is_heard(self, room_id: str, sender: str) -> bool:
+        """Whether somebody may talk to the bot in a room, as far as the channel knows."""
+        here = self.rules.allows(room_id, sender)
+        return self._allows(sender) if here is None else here
+
+    def is_gone(self, room_id: str, event_id: Any) -> bool:
+        """Whether an event was taken back lately."""
+        return (room_id, event_id) in self._gone
+
+    def answered(self, room_id: str, context: Mapping[str, Any]) -> None:
+        """The bot has answered the message with this context."""
+        root = context.get("thread")
+        if isinstance(root, str):
+            _keep(self._ours, (room_id, root))
+
+    def left(self, room_id: str) -> None:
+        """The bot is no longer in this room."""
+        self._talk.forget(room_id)
+
+    async def _message(self, room_id: str, event: JsonObject) -> InboundMessage | Amendment | Skip:
+        sender = text_of(event, "sender")
+        me = self.rules.me_in(room_id, self._me, sender)
+        message = read_event(event, room_id, me=me, rooms=self._rooms, now=self._clock.now())
+        if isinstance(message, Skip):
+            if message.reason == "own":
+                self._quotes.forget(room_id, edits(event))
+            return self._edited(room_id, event) if message.reason == "edit" else message
+        self._senders.note(room_id, message.native_id, sender)
+        message = message.model_copy(update={"text": self._newest(room_id, event) or message.text})
+        here = self.rules.allows(room_id, sender)
+        if here is not None:
+            context = {**message.context, "allowed_here": here}
+            message = message.model_copy(update={"context": context})
+        allowed = self.is_heard(room_id, sender)
+        content = object_of(event, "content")
+        place = (room_id, root_of(content) or "")
+        if allowed and not message.addressed and await self._is_answer_to_us(message, me, place):
+            message = message.model_copy(update={"addressed": True})
+        if not message.addressed:
+            if allowed or self._config.group_talk.people == "everyone":
+                said = Background(kind="talk", sender=sender, name=message.sender.name, text=message.text)
+                self._talk.hear(place, message.native_id, said)
+            return message
+        if not allowed:
+            return message
+        background = await self._background(message, place)
+        return (await self._with_quoted_file(message, room_id)).model_copy(update={"background": background})
+
+    async def _with_quoted_file(self, message: InboundMessage, room_id: str) -> InboundMessage:
+        """A question about somebody's picture brings the picture along, unless it has one of its own."""
+        answered = message.context.get("in_reply_to")
+        if MEDIA in message.context or not isinstance(answered, str):
+            return message
+        noted = (await self._quotes.file(room_id, answered, _asker(message))).get(MEDIA)
+        if noted is None:
+            return message
+        # It stands in the quotation, not in the text of this message.
+        context = {**message.context, MEDIA: {**noted, "remark": ""}}
+        return message.model_copy(update={"context": context})
+
+    async def _is_answer_to_us(self, message: InboundMessage, me: Me, place: tuple[str, str]) -> bool:
+        """Whether it answers a message of ours, or goes on in a thread that we have opened."""
+        if me.group_policy != "mention":
+            return False
+        answered = message.context.get("in_reply_to")
+        points_to = answered if self._config.mention_by_reply and isinstance(answered, str) else None
+        if points_to is not None and await self._inbox.delivered_id(points_to) is not None:
+            return True
+        room_id, root = place
+        if me.threads != "always" or not root:
+            return False
+        # What the homeserver says can be late; it is for what was answered before the last start.
+        return place in self._ours or await self._quotes.takes_part(room_id, root)
+
+    async def _background(self, message: InboundMessage, place: tuple[str, str]) -> tuple[Background, ...]:
+        """What the model is to know besides: the thread's beginning, earlier talk, what is answered."""
+        room_id, root = place
+        found: tuple[Background, ...] = ()
+        if root and place not in self._begun:
+            found += await self._quotes.root(room_id, root, _asker(message))
+            _keep(self._begun, place)
+        if message.audience is Audience.GROUP:
+            # A question that opens a thread takes the talk of the room along and leaves it for the next.
+            opens = not root and message.context.get("thread") is not None
+            found += self._talk.told(place, keep=opens)
+        answered = message.context.get("in_reply_to")
+        if isinstance(answered, str):
+            found += await self._quotes.chain(room_id, answered, _asker(message))
+        return found
+
+    def _newest(self, room_id: str, event: JsonObject) -> str | None:
+        """What a message says by now, if it was edited before it came to us."""
+        edit = bundled_edit(event)
+        clear = self._uncover(room_id, edit) if edit is not None else None
+        text = edited_text(clear) if clear is not None else None
+        return text or self._early.take(room_id, text_of(event, "event_id"), text_of(event, "sender"))
+
+    def _edited(self, room_id: str, event: JsonObject) -> Amendment | Skip:
+        edit = read_edit(event)
+        if isinstance(edit, Amendment):
+            if not self.is_heard(room_id, edit.sender):
+                # Nothing of theirs waits; what they have said to others may be among what was heard.
+                self._talk.change(room_id, edit.native_id, edit.sender, edit.text)
+                return Skip("edit")
+            self._quotes.forget(room_id, edit.native_id)
+            self._talk.change(room_id, edit.native_id, edit.sender, edit.text)
+            if not self._senders.of(room_id, edit.native_id):
+                self._early.keep(room_id, edit)
+        return edit
+
+    def _taken_back(self, room_id: str, event: JsonObject) -> Amendment | Skip:
+        target = redacts(event)
+        if not target or text_of(event, "sender") == self._me.user_id:
+            return Skip("no_message")
+        _keep(self._gone, (room_id, target))
+        self._quotes.forget(room_id, target)
+        self._talk.change(room_id, target, "", None)
+        sender = self._senders.of(room_id, target) or text_of(event, "sender")
+        if not self.is_heard(room_id, sender):
+            return Skip("no_message")
+        return Amendment(kind="withdraw", native_id=target, sender=sender)
+
+    async def _reaction(self, room_id: str, event: JsonObject) -> InboundMessage | Skip:
+        sender = text_of(event, "sender")
+        if sender == self._me.user_id or not self.is_heard(room_id, sender):
+            return Skip("no_message")
+        target = reacts_to(event)
+        outbound = await self._inbox.delivered_id(target) if target else None
+        if outbound is None:
+            return Skip("no_message")
+        return read_reaction(
+            event,
+            room_id,
+            outbound=outbound,
+            me=self._me,
+            rooms=self._rooms,
+            now=self._clock.now(),
+            allowed_here=self.rules.allows(room_id, sender),
+        )
+
+
+def _asker(message: InboundMessage) -> Asker:
+    return Asker(message.sender.address, message.audience is Audience.DIRECT)
+
+
+def _keep(places: OrderedDict[tuple[str, str], None], place: tuple[str, str]) -> None:
+    places[place] = None
+    while len(places) > _MAX_PLACES:
+        places.popitem(last=False)

@@ -1,0 +1,102 @@
+"""What a run of the channel begins with: the connection, the keys, and who we are."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+import structlog
+
+from channels.base import ChannelMisconfigured, ChannelUnavailable, Clock
+from channels.matrix.config import MatrixConfig
+from channels.matrix.crypto import Crypto, pickle_key
+from channels.matrix.inbound import Me
+from channels.matrix.lean import load_nio
+from channels.matrix.rooms import text_of
+from channels.matrix.session import Login
+from channels.matrix.wire import CLIENT, Homeserver, LinkBroken, part
+
+if TYPE_CHECKING:
+    from channels.matrix.private_olm import Machine
+
+__all__ = ["Connect", "Machines", "connect_by_nio", "introduce", "nio_machines", "open_crypto"]
+
+Connect = Callable[[MatrixConfig], Awaitable[Homeserver]]
+Machines = Callable[[Path, str, str], Callable[[str], "Machine"]]
+
+_PROFILE_LIMIT_S = 5.0
+_log = structlog.get_logger(__name__)
+
+
+def open_crypto(
+    config: MatrixConfig,
+    homeserver: Homeserver,
+    login: Login,
+    *,
+    folder: Path,
+    machines: Machines,
+    clock: Clock,
+) -> Crypto:
+    """
+    Encryption for an account, with its state in a folder.
+
+    Raises:
+        ChannelUnavailable: The folder cannot be used.
+    """
+    try:
+        key = pickle_key(folder)
+    except OSError as error:
+        raise ChannelUnavailable(f"the key of the crypto store cannot be read or made: {error}") from error
+    opened = machines(folder, config.user_id, key)
+    return Crypto(homeserver, login, folder, opened, clock, signed_only=config.devices == "signed")
+
+
+async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) -> Me:
+    """Learn the name that people may call us by; without it their mentions still count."""
+    name = ""
+    path = f"{CLIENT}/profile/{part(config.user_id)}/displayname"
+    try:
+        answer = await homeserver.request("GET", path, timeout_s=_PROFILE_LIMIT_S)
+        name = text_of(answer.body, "displayname") if answer.good else ""
+    except LinkBroken as error:
+        _log.info("matrix.name_unknown", error=str(error))
+    return Me(
+        channel=channel,
+        user_id=config.user_id,
+        display_name=name,
+        group_policy=config.group_policy,
+        group_allow_from=config.group_allow_from,
+        mention_by_name=config.mention_by_name,
+        threads=config.threads,
+    )
+
+
+def nio_machines(folder: Path, user_id: str, key: str) -> Callable[[str], Machine]:
+    """Opens what holds the keys, by nio."""
+    from channels.matrix.private_olm import opener  # noqa: PLC0415 - after `load_nio`
+
+    return opener(folder, user_id, key)
+
+
+async def connect_by_nio(config: MatrixConfig) -> Homeserver:
+    """
+    A connection through nio, which is loaded for it.
+
+    Raises:
+        ChannelMisconfigured: The authority's certificates cannot be used.
+    """
+
+    def connect() -> Homeserver:
+        # nio takes half a second to import, which must not stop everything else.
+        load_nio()
+        from channels.matrix.private import NioHomeserver  # noqa: PLC0415 - after `load_nio`
+
+        return NioHomeserver(config.homeserver, config.user_id, tls_ca_file=config.tls_ca_file)
+
+    try:
+        return await anyio.to_thread.run_sync(connect)
+    except (OSError, ssl.SSLError) as error:
+        raise ChannelMisconfigured(f"tls_ca_file {config.tls_ca_file} cannot be used: {error}") from error

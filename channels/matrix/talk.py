@@ -1,0 +1,81 @@
+"""
+What is said in groups without being meant for the bot, kept for the next question there. Pure.
+
+Theory of operation. Somebody who asks "which of the two?" means what was said before. So the newest lines of
+a room (or of one of its threads) wait here, bounded in number and length, and go along with the next question
+as its background. They are kept in memory only: what nobody asks about is never written down.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from agent_core.messages import Background
+
+__all__ = ["Talk"]
+
+_MAX_PLACES = 500
+_MAX_LINE = 1000
+_CUT = " […]"
+
+
+@dataclass(slots=True)
+class _Line:
+    event_id: str
+    said: Background
+
+
+class Talk:
+    """
+    The lines of all rooms. A *place* is a room id and the root of a thread, or an empty text.
+
+    Args:
+        messages: At most so many lines in a place; 0: none at all.
+        chars: At most so many characters in a place.
+    """
+
+    def __init__(self, *, messages: int, chars: int) -> None:
+        self._messages = messages
+        self._chars = chars
+        self._places: OrderedDict[tuple[str, str], deque[_Line]] = OrderedDict()
+
+    def hear(self, place: tuple[str, str], event_id: str, said: Background) -> None:
+        """Somebody has said something."""
+        if self._messages == 0:
+            return
+        lines = self._places.setdefault(place, deque())
+        self._places.move_to_end(place)
+        if any(line.event_id == event_id for line in lines):
+            return
+        lines.append(_Line(event_id, _short(said)))
+        while len(lines) > self._messages or sum(len(line.said.text) for line in lines) > self._chars:
+            lines.popleft()
+        while len(self._places) > _MAX_PLACES:
+            self._places.popitem(last=False)
+
+    def change(self, room_id: str, event_id: str, sender: str, text: str | None) -> None:
+        """A line was edited by its sender, or taken back (None, by whomever)."""
+        places = [lines for (room, _), lines in self._places.items() if room == room_id]
+        for lines in places:
+            for line in [line for line in lines if line.event_id == event_id]:
+                if text is None:
+                    lines.remove(line)
+                elif line.said.sender == sender:
+                    line.said = _short(line.said.model_copy(update={"text": text}))
+
+    def told(self, place: tuple[str, str], *, keep: bool) -> tuple[Background, ...]:
+        """What was said in a place, oldest first; it is forgotten unless it is to be kept."""
+        lines = self._places.get(place, ()) if keep else self._places.pop(place, ())
+        return tuple(line.said for line in lines)
+
+    def forget(self, room_id: str) -> None:
+        """The bot is no longer in this room."""
+        for place in [place for place in self._places if place[0] == room_id]:
+            del self._places[place]
+
+
+def _short(said: Background) -> Background:
+    if len(said.text) <= _MAX_LINE:
+        return said
+    return said.model_copy(update={"text": said.text[: _MAX_LINE - len(_CUT)] + _CUT})

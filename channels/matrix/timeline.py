@@ -1,0 +1,235 @@
+"""
+From an answer of ``/sync`` to messages and amendments: every event of every room, in order, gaps filled.
+
+Theory of operation. What a room's timeline leaves out is fetched first (``gaps``), each event is uncovered if
+it is encrypted and read (``inbound``), and nothing that strangers write into one event keeps its neighbours
+from being read. A gap that cannot be filled holds everything up, because nothing may be lost, but not for
+ever: after `GAP_TRIES` the room's gap is reported and left. One broken room must not make the account deaf.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from agent_core.messages import Amendment, InboundMessage, SessionKey
+from channels.base import ChannelError, ChannelUnavailable, Inbox
+from channels.matrix.conversation import Conversation
+from channels.matrix.downloads import Downloads
+from channels.matrix.gaps import back_to, members_of, pages_since, since_invited, was_just_joined
+from channels.matrix.inbound import Me, Skip
+from channels.matrix.reading import Reading
+from channels.matrix.rooms import JsonObject, Rooms, events_of, object_of, text_of
+from channels.matrix.session import unreachable
+from channels.matrix.wire import Homeserver, LinkBroken
+
+__all__ = ["GAP_TRIES", "Found", "Timeline"]
+
+GAP_TRIES = 8
+_QUIET = frozenset({"no_message", "own", "redacted", "robot", "ignored_sender"})
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Found:
+    """What was read, in order."""
+
+    messages: list[InboundMessage] = field(default_factory=list)
+    amendments: list[Amendment] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.messages or self.amendments)
+
+    def add(self, other: Found) -> None:
+        """What came after it."""
+        self.messages += other.messages
+        self.amendments += other.amendments
+
+
+class Timeline:
+    """
+    Reads for one account.
+
+    Args:
+        homeserver: Where gaps are filled from.
+        me: Who the bot is.
+        rooms: What is known about rooms.
+        inbox: Takes over the pages of a gap.
+        conversation: Knows what events mean.
+        reading: Reads what is encrypted; None: nobody does.
+        downloads: Fetches the files of messages.
+    """
+
+    def __init__(
+        self,
+        homeserver: Homeserver,
+        *,
+        me: Me,
+        rooms: Rooms,
+        inbox: Inbox,
+        conversation: Conversation,
+        downloads: Downloads,
+        reading: Reading | None = None,
+    ) -> None:
+        self._homeserver = homeserver
+        self._me = me
+        self._rooms = rooms
+        self._inbox = inbox
+        self._conversation = conversation
+        self._reading = reading
+        self._downloads = downloads
+        self._skipped: Counter[str] = Counter()
+        self._secret_rooms: set[str] = set()
+        self._gap_failures: Counter[str] = Counter()
+        self._gaps_left = 0
+
+    def facts(self) -> dict[str, Any]:
+        """For the operator."""
+        return {
+            "encrypted_messages_unread": self._skipped["encrypted"],
+            "events_unreadable": self._skipped["malformed"],
+            "gaps_left": self._gaps_left,
+        }
+
+    async def read_answer(self, body: JsonObject, since: str, known: set[str] | None) -> Found:
+        """
+        What an answer says; ``known`` are the rooms before it, None if that cannot be said.
+
+        Raises:
+            ChannelUnavailable: A gap cannot be filled now; the same answer has to come again.
+        """
+        found = Found()
+        for room_id, room in object_of(object_of(body, "rooms"), "join").items():
+            timeline = events_of(room, "timeline")
+            section = object_of(room, "timeline")
+            is_new = known is not None and room_id not in known
+            if was_just_joined(timeline, self._me.user_id, is_new=is_new):
+                timeline = await self._first_words(room_id, timeline, text_of(section, "prev_batch"))
+            elif section.get("limited") is True:
+                await self._fill_gap(room_id, since)
+            found.add(await self.read(room_id, timeline))
+        return found
+
+    async def read_after(self, body: JsonObject, newest_ms: int) -> Found:
+        """What an answer without a position says that is newer than ``newest_ms`` on the server's clock."""
+        found = Found()
+        for room_id, room in object_of(object_of(body, "rooms"), "join").items():
+            section = object_of(room, "timeline")
+            timeline = events_of(room, "timeline")
+            try:
+                timeline = await back_to(
+                    self._homeserver, room_id, timeline, text_of(section, "prev_batch"), newest_ms=newest_ms
+                )
+            except (ChannelUnavailable, LinkBroken) as error:
+                self._gap_failed(room_id, error)
+            found.add(await self.read(room_id, timeline))
+        return found
+
+    async def read(self, room_id: str, events: Sequence[JsonObject]) -> Found:
+        """What these events of a room say."""
+        if self._rooms.lacks_members(room_id) and any(
+            event.get("type") in ("m.room.message", "m.room.encrypted")
+            and event.get("sender") != self._me.user_id
+            for event in events
+        ):
+            await self._learn_members(room_id)
+        if self._reading is not None:
+            await self._reading.meet(events)
+        found = Found()
+        for event in events:
+            try:
+                clear = event if self._reading is None else self._reading.uncover(room_id, event)
+                if clear is None:
+                    continue
+                read = await self._conversation.read(room_id, clear)
+            except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
+                _log.error("matrix.event_unreadable", room=room_id, error=type(error).__name__)
+                self._skipped["malformed"] += 1
+                continue
+            if isinstance(read, Skip):
+                self._skip(room_id, event, read.reason)
+            elif isinstance(read, Amendment):
+                found.amendments.append(read)
+                if read.kind == "withdraw" and self._reading is not None:
+                    self._reading.forget(read.native_id)
+            else:
+                found.messages.append(self._placed(room_id, read))
+        return found
+
+    async def with_files(self, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
+        """The messages with their files, or with the reason why those cannot be had."""
+        return await self._downloads.bring(messages)
+
+    def _placed(self, room_id: str, message: InboundMessage) -> InboundMessage:
+        """The message in its session."""
+        conversation = self._rooms.conversation_of(room_id)
+        if conversation == room_id:
+            return message
+        # The room has replaced another one, whose session goes on.
+        session = SessionKey(message.session.channel, conversation, message.session.thread)
+        context = {**message.context, "room": room_id}
+        return message.model_copy(update={"session": session, "context": context})
+
+    async def _first_words(
+        self, room_id: str, timeline: list[JsonObject], prev_batch: str
+    ) -> list[JsonObject]:
+        try:
+            found = await since_invited(
+                self._homeserver, room_id, timeline, prev_batch, user_id=self._me.user_id
+            )
+        except (ChannelUnavailable, LinkBroken) as error:
+            self._gap_failed(room_id, error)
+            return timeline
+        self._gap_failures.pop(room_id, None)
+        return found
+
+    async def _fill_gap(self, room_id: str, since: str) -> None:
+        """Hand over what came between the committed position and the timeline, page by page."""
+        count = 0
+        try:
+            async for page in pages_since(self._homeserver, room_id, since):
+                self._rooms.seen_in_gap(room_id, page.events, page.state)
+                found = await self.read(room_id, page.events)
+                count += len(found.messages)
+                if found:
+                    messages = await self.with_files(found.messages)
+                    await self._inbox.accept(messages, None, found.amendments)
+        except (ChannelUnavailable, LinkBroken) as error:
+            self._gap_failed(room_id, error)
+            return
+        self._gap_failures.pop(room_id, None)
+        _log.info("matrix.gap_filled", room=room_id, messages=count)
+
+    async def _learn_members(self, room_id: str) -> None:
+        """Find out whether a conversation is one of two; while that is unknown it counts as a group."""
+        try:
+            members = await members_of(self._homeserver, room_id)
+        except (ChannelUnavailable, LinkBroken) as error:
+            self._gap_failed(room_id, error)
+            return
+        room = self._rooms.get(room_id)
+        if room is not None and members is not None:
+            room.members(members)
+
+    def _gap_failed(self, room_id: str, error: ChannelError | LinkBroken) -> None:
+        """Try the whole answer again later; or, after many tries, go on without."""
+        self._gap_failures[room_id] += 1
+        if self._gap_failures[room_id] < GAP_TRIES:
+            raise (unreachable(error) if isinstance(error, LinkBroken) else error) from error
+        self._gap_failures.pop(room_id, None)
+        self._gaps_left += 1
+        _log.error("matrix.gap_left", room=room_id, tries=GAP_TRIES, error=str(error))
+
+    def _skip(self, room_id: str, event: JsonObject, reason: str) -> None:
+        if reason in _QUIET:
+            return
+        self._skipped[reason] += 1
+        if reason == "malformed":
+            _log.warning("matrix.event_skipped", room=room_id, reason=reason)
+        elif reason == "encrypted" and room_id not in self._secret_rooms:
+            self._secret_rooms.add(room_id)
+            _log.warning("matrix.encrypted_unread", room=room_id, sender=text_of(event, "sender"))

@@ -1,0 +1,91 @@
+"""
+The part of the composition root that carries: each channel's inbox, its deliveries, and who restarts it.
+
+`gateway.app` calls it, and only `gateway.app`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import inf
+
+from agent_core.ports import Clock
+from channels.base import Channel
+from channels.terminal import TerminalChannel
+from gateway.access import LOCAL_CHANNELS, Access
+from gateway.commands.desk import Desk
+from gateway.delivery import Delivery
+from gateway.lifecycle import CAN_SEND
+from gateway.router import ChannelInbox, Intake, StopTurn
+from gateway.supervisor import ChannelStatus, Supervisor
+from gateway.work.port import Dispatcher, WorkStore
+
+__all__ = ["Configured", "build_deliveries", "build_supervisor"]
+
+Configured = Mapping[str, tuple[Channel, str]]
+"""Channels by name, each with its queue mode."""
+
+
+def build_deliveries(channels: Configured, store: WorkStore, clock: Clock) -> dict[str, Delivery]:
+    """Who sends what is in the outbox, by channel."""
+    deliveries = {
+        # A local answer waits for its person as long as it takes.
+        name: Delivery(channel, store, clock, **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}))
+        for name, (channel, _) in channels.items()
+    }
+    for name, (channel, _) in channels.items():
+        if isinstance(channel, TerminalChannel):
+            channel.on_attach = deliveries[name].present
+    return deliveries
+
+
+def build_supervisor(
+    channels: Configured,
+    *,
+    store: WorkStore,
+    clock: Clock,
+    dispatcher: Dispatcher,
+    access: Access,
+    intake: Intake,
+    desk: Desk,
+    stop_turn: StopTurn,
+    deliveries: Mapping[str, Delivery],
+    told: Callable[[ChannelStatus], None],
+) -> Supervisor:
+    """
+    The supervisor, with every channel and its inbox in its care.
+
+    Args:
+        channels: What there is.
+        store: Where messages go.
+        clock: The time.
+        dispatcher: Told of sessions with work.
+        access: Who may speak.
+        intake: Whether anything is taken.
+        desk: Knows commands.
+        stop_turn: See `ChannelInbox`.
+        deliveries: Told whether they can send.
+        told: Hears of every change of a link.
+    """
+
+    def changed(status: ChannelStatus) -> None:
+        deliveries[status.name].link(up=status.state in CAN_SEND)
+        told(status)
+
+    supervisor = Supervisor(clock, on_change=changed)
+    for name, (channel, _) in channels.items():
+        inbox = ChannelInbox(
+            name,
+            channel.account,
+            store=store,
+            dispatcher=dispatcher,
+            access=access,
+            intake=intake,
+            report=partial(supervisor.report, name),
+            is_command=desk.is_command,
+            is_stop=desk.is_stop,
+            stop_turn=stop_turn,
+        )
+        supervisor.watch(channel, inbox)
+    return supervisor

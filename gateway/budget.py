@@ -1,0 +1,210 @@
+"""
+The daily budget: who may still make a model call today. Pure.
+
+**Order of sacrifice.** Each claimant may spend up to a share of the day's amount, whoever has spent it: the
+heartbeat stops first, then condensing, then other people, the owner last. So what runs without anybody asking
+can never take from people what they need, and the owner has the last part of every day.
+
+**What a call may do** (`decide`). Below the claimant's ceiling a call is made. One after which nothing would
+be left is made too, but it is the last of its turn: without tools, so that it must answer. From the ceiling
+on nothing is begun. What other calls in flight will probably cost counts as spent. So each turn in flight
+goes over a ceiling by one call at the most, however many there are.
+
+**A day** is one of the wall clock in the configured time zone. Nothing is kept here: after a clock jump, a
+restart or a new day the next decision is made with what that day has cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from enum import StrEnum
+from typing import Any
+
+from agent_core.models import Purpose, Usage
+
+__all__ = [
+    "Amount",
+    "Claimant",
+    "Decision",
+    "Limits",
+    "budget_state",
+    "claimant_of",
+    "day_of",
+    "decide",
+    "next_day_at",
+    "opens_at",
+    "reached",
+]
+
+
+_NEARLY = "the budget of the day is nearly spent"
+
+
+class Claimant(StrEnum):
+    """For whom tokens are spent, in the order of sacrifice."""
+
+    HEARTBEAT = "heartbeat"
+    CONSOLIDATION = "consolidation"
+    OTHERS = "others"
+    OWNER = "owner"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Tokens, read and written, and US dollars as far as prices are known."""
+
+    tokens: int = 0
+    usd: float = 0.0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.tokens + other.tokens, self.usd + other.usd)
+
+    @classmethod
+    def of(cls, usage: Usage) -> Amount:
+        """What a usage comes to."""
+        return cls(usage.prompt_tokens + usage.completion_tokens, usage.cost_usd or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """
+    What a day may cost.
+
+    Args:
+        tokens: Tokens of a day; None: no limit.
+        usd: US dollars of a day; None: no limit.
+        shares: The part of it, up to 1, up to which each claimant may spend; the owner's is 1.
+        zone: Where days begin; None is the zone of this machine.
+    """
+
+    tokens: int | None = None
+    usd: float | None = None
+    shares: dict[Claimant, float] = field(default_factory=dict)
+    zone: tzinfo | None = UTC
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a limit at all."""
+        return self.tokens is not None or self.usd is not None
+
+    def share(self, claimant: Claimant) -> float:
+        """Up to which part of the day's amount a claimant may spend."""
+        return self.shares.get(claimant, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    Whether a call may be made.
+
+    Args:
+        go: It may.
+        last: It may, and must be the last one: without tools, with what is there.
+        reason: Why it is refused, or the last one; for logs and ledgers.
+        until: When refused calls are possible again.
+    """
+
+    go: bool
+    last: bool = False
+    reason: str = ""
+    until: datetime | None = None
+
+
+def claimant_of(purpose: Purpose, *, owner: bool) -> Claimant:
+    """For whom a call is made; ``owner``: the owner is among those who asked for it."""
+    if purpose is Purpose.HEARTBEAT:
+        return Claimant.HEARTBEAT
+    if purpose is Purpose.CONSOLIDATION:
+        return Claimant.CONSOLIDATION
+    return Claimant.OWNER if owner else Claimant.OTHERS
+
+
+def decide(
+    spent: Amount,
+    limits: Limits,
+    claimant: Claimant,
+    now: datetime,
+    *,
+    needs: Amount = Amount(),  # noqa: B008 - a frozen value
+) -> Decision:
+    """
+    Whether a call may be made now.
+
+    Args:
+        spent: What this day has cost, and what calls in flight will probably cost.
+        limits: What a day may cost.
+        claimant: For whom the call is.
+        now: The time, aware.
+        needs: What the call will probably cost.
+    """
+    share = limits.share(claimant)
+    near = False
+    for name, used, limit, more in (
+        ("tokens", spent.tokens, limits.tokens, needs.tokens),
+        ("USD", spent.usd, limits.usd, needs.usd),
+    ):
+        if limit is None:
+            continue
+        if used >= limit * share:
+            reason = _reason(name, used, limit, share)
+            return Decision(go=False, reason=reason, until=next_day_at(now, limits.zone))
+        near = near or used + more >= limit * share
+    return Decision(go=True, last=near, reason=_NEARLY if near else "")
+
+
+def reached(spent: Amount, limits: Limits) -> float:
+    """Which part of the day's amount is spent: the greater of tokens and money; 0 without a limit."""
+    parts = [0.0]
+    if limits.tokens is not None:
+        parts.append(spent.tokens / limits.tokens)
+    if limits.usd is not None:
+        parts.append(spent.usd / limits.usd)
+    return max(parts)
+
+
+def budget_state(spent: Amount, limits: Limits, now: datetime) -> dict[str, Any]:
+    """What ``status`` and ``usage`` tell of a day, as JSON can hold it."""
+    return {
+        "day": day_of(now, limits.zone),
+        "tokens": {"spent": spent.tokens, "limit": limits.tokens},
+        "usd": {"spent": round(spent.usd, 6), "limit": limits.usd},
+        "shares": {claimant.value: limits.share(claimant) for claimant in Claimant},
+        "refused": [each.value for each in Claimant if not decide(spent, limits, each, now).go],
+        "ends_at": next_day_at(now, limits.zone).isoformat(),
+        "opens": opens_at(now, limits),
+    }
+
+
+def opens_at(now: datetime, limits: Limits) -> str:
+    """When the next day begins, by the clock of its zone: ``on Tuesday at 00:00 (Europe/Berlin)``."""
+    at = next_day_at(now, limits.zone).astimezone(limits.zone)
+    zone = getattr(limits.zone, "key", None) or at.tzname() or "local time"
+    return f"on {at:%A} at {at:%H:%M} ({zone})"
+
+
+def day_of(now: datetime, zone: tzinfo | None) -> str:
+    """The day in the zone, ``YYYY-MM-DD``."""
+    return now.astimezone(zone).date().isoformat()
+
+
+def next_day_at(now: datetime, zone: tzinfo | None) -> datetime:
+    """When the next day begins in the zone, in UTC; always later than ``now``."""
+    today = now.astimezone(zone).date()
+    for days in (1, 2):
+        begins = _midnight(today + timedelta(days=days), zone)
+        if begins > now:
+            return begins
+    return now + timedelta(days=1)  # no zone skips two days
+
+
+def _midnight(day: date, zone: tzinfo | None) -> datetime:
+    naive = datetime.combine(day, time.min)
+    local = naive.astimezone() if zone is None else naive.replace(tzinfo=zone)
+    return local.astimezone(UTC)
+
+
+def _reason(name: str, used: float, limit: float, share: float) -> str:
+    told = f"{used:,.0f} of {limit:,.0f} tokens" if name == "tokens" else f"{used:.2f} of {limit:.2f} USD"
+    part = "" if share >= 1 else f", {share:.0%} of it for this"
+    return f"the budget of the day is spent: {told}{part}"

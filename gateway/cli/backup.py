@@ -1,0 +1,263 @@
+"""The commands ``squidbot backup`` and ``squidbot restore``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+# ruff: noqa: D417 - what all commands share is told in one place
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from gateway.cli.shared import HERE, Json, Where, agreed, asker, tell
+
+if TYPE_CHECKING:
+    from gateway.backup import Made
+    from gateway.backup_reading import Looked
+    from gateway.backup_restore import Restored
+
+__all__ = ["add_backup_commands"]
+
+PASSPHRASE = "SQUIDBOT_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
+_PassphraseFile = Annotated[
+    Path | None, Parameter(help=f"Its first line is the passphrase (or ${PASSPHRASE}, or it is asked for).")
+]
+
+
+def add_backup_commands(app: App) -> None:
+    """Register the commands."""
+    app.command(backup)
+    app.command(restore)
+
+
+def backup(
+    file: Path,
+    /,
+    *,
+    with_secrets: bool = False,
+    encrypt: bool = False,
+    passphrase_file: _PassphraseFile = None,
+    keep: int | None = None,
+    where: Where = HERE,
+    as_json: Json = False,
+) -> int:
+    """
+    Write everything into one file, whether or not the daemon runs.
+
+    The keys of the Matrix device are left out on purpose: a restored squidbot logs in as a new one.
+
+    Examples: squidbot backup /srv/backups --encrypt --keep 14
+
+    Args:
+        file: A new file, or a folder, in which the file is named by its time.
+        with_secrets: Also passwords and keys of the configuration, and the folder secrets.
+        encrypt: With a passphrase.
+        keep: In a folder: remove all but so many of the newest backups in it.
+    """
+    from datetime import UTC
+
+    from gateway.backup import BackupFailed, BackupSource, backup_name, make_backup, prune_backups
+    from gateway.backup_config import kept_config
+    from gateway.backup_files import Choice
+    from gateway.backup_list import note_backup
+    from gateway.home import Home, find_home
+
+    home = Home(find_home(where.home))
+    in_folder = file.is_dir()
+    if keep is not None and (not in_folder or keep < 1):
+        raise BackupFailed("--keep goes with a folder that exists, and keeps at least one")
+    ask = asker(where)
+    config = kept_config(home.root, where.config or home.config_file, with_secrets=with_secrets)
+    passphrase = _passphrase(passphrase_file, new=True) if encrypt else None
+    now = datetime.now(UTC)
+    target = (file / backup_name(now, sealed=encrypt) if in_folder else file).absolute()
+    notes = list(config.notes)
+    if not with_secrets:
+        notes.append("files of secrets were left out (--with-secrets)")
+    source = BackupSource(
+        Choice(home.root, config.workspace, with_secrets=with_secrets),
+        lambda: ask.call("backup_snapshot"),
+        config.text,
+        {"notes": notes, "secrets": with_secrets},
+    )
+    made = make_backup(target, source, now=now, passphrase=passphrase)
+    note_backup(home.root, target, now=now)
+    removed = prune_backups(target.parent, keep) if keep is not None else []
+    answer = _made(made, notes, [str(path) for path in removed])
+    tell(as_json, answer, _told(made, notes, len(removed)))
+    return 0
+
+
+def _made(made: Made, notes: list[str], removed: list[str]) -> dict[str, Any]:
+    return {
+        "file": str(made.path),
+        "files": made.files,
+        "content_bytes": made.content_bytes,
+        "bytes": made.bytes,
+        "seconds": round(made.seconds, 3),
+        "running": made.running,
+        "left_out": list(made.left_out),
+        "notes": notes,
+        "removed": removed,
+    }
+
+
+def _told(made: Made, notes: list[str], removed: int) -> str:
+    from gateway.plain import plain_line
+
+    sizes = f"{_size(made.content_bytes)}, {_size(made.bytes)} on the disk"
+    lines = [f"{made.path}: {made.files} files, {sizes}, in {made.seconds:.1f} s"]
+    lines += [f"note: {note}" for note in notes]
+    lines += [f"left out: {plain_line(name)}" for name in made.left_out[:20]]
+    lines += [f"{removed} older backups were removed"] if removed else []
+    return "\n".join(lines)
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            break
+        number /= 1000
+    return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+
+
+def restore(
+    file: Path,
+    /,
+    *,
+    passphrase_file: _PassphraseFile = None,
+    moved: bool = False,
+    until: datetime | None = None,
+    replace: bool = False,
+    look: bool = False,
+    yes: bool = False,
+    where: Where = HERE,
+    as_json: Json = False,
+) -> int:
+    """
+    Bring a backup back, into an empty home folder; the daemon must not run there.
+
+    What was under way when the backup was made is not simply done again: answers that may have arrived are
+    looked for, and messages that may have been answered since wait in the quarantine for you.
+
+    Examples: squidbot restore squidbot-20260103T140500Z.tar.gz --home /srv/bot --moved
+
+    Args:
+        file: The backup.
+        moved: The daemon was stopped before the backup and has not run since: nothing needs to wait.
+        until: When the lost squidbot can have run at the latest (default: now), such as 2026-01-03T14:05.
+        replace: Put aside what is in the home folder.
+        look: Only examine the file and say what is in it.
+        yes: Do not ask.
+    """
+    from datetime import UTC
+
+    from gateway.backup_reading import look_into, needs_passphrase
+    from gateway.backup_restore import restore as bring_back
+    from gateway.home import find_home
+
+    root = find_home(where.home)
+    passphrase = _passphrase(passphrase_file, new=False) if needs_passphrase(file) else None
+    if look:
+        looked = look_into(file, passphrase=passphrase)
+        tell(as_json, _looked(looked), _summary(looked))
+        return 0
+
+    def agree(looked: Looked) -> bool:
+        if not as_json:
+            print(_summary(looked))
+        return yes or agreed(f"Restore it to {root}?")
+
+    if until is not None and until.tzinfo is None:
+        until = until.astimezone()
+    done = bring_back(
+        file,
+        root,
+        now=datetime.now(UTC),
+        passphrase=passphrase,
+        replace=replace,
+        moved=moved,
+        until=until,
+        agreed=agree,
+    )
+    if done is None:
+        print("nothing was changed", file=sys.stderr)
+        return 1
+    tell(as_json, _done(done), _story(done))
+    return 0
+
+
+def _looked(looked: Looked) -> dict[str, Any]:
+    return {
+        "made_at": looked.made_at.isoformat(),
+        "version": looked.head.get("version"),
+        "files": len(looked.files),
+        "content_bytes": looked.bytes,
+        "running": looked.database.get("running"),
+        "notes": looked.head.get("notes", []),
+    }
+
+
+def _summary(looked: Looked) -> str:
+    made = f"{looked.made_at.astimezone():%Y-%m-%d %H:%M:%S}"
+    return (
+        f"a backup of {made} by squidbot {looked.head.get('version')}: {len(looked.files)} files, "
+        f"{_size(looked.bytes)}, all as its manifest says"
+    )
+
+
+def _done(done: Restored) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        **_looked(done.looked),
+        "home": str(done.home),
+        "parked": asdict(done.parked),
+        "put_aside": str(done.put_aside) if done.put_aside else None,
+        "notes": list(done.notes),
+    }
+
+
+def _story(done: Restored) -> str:
+    from gateway.plain import plain_line
+
+    parked = done.parked
+    lines = [f"restored to {done.home}"]
+    lines += [f"what was there is in {done.put_aside}"] if done.put_aside else []
+    for count, said in (
+        (parked.answers, "answers were on their way: they are looked for, and sent if they are not there"),
+        (parked.questions, "messages were not answered yet: squidbot inbox list --quarantine"),
+        (parked.jobs, "reminders may have been given since and are paused: squidbot cron list"),
+    ):
+        lines += [f"{count} {said}"] if count else []
+    lines += [f"note: {plain_line(note)}" for note in done.notes]
+    lines.append("next: squidbot check, then start the daemon; on Matrix it logs in as a new device")
+    return "\n".join(lines)
+
+
+def _passphrase(file: Path | None, *, new: bool) -> str:
+    from gateway.backup_seal import WrongPassphrase
+
+    if file is not None:
+        try:
+            found = (file.read_text(encoding="utf-8").splitlines() or [""])[0]
+        except (OSError, UnicodeDecodeError) as error:
+            raise WrongPassphrase(f"{file} cannot be read: {error}") from error
+    elif PASSPHRASE in os.environ:
+        found = os.environ[PASSPHRASE]
+    elif sys.stdin.isatty():
+        from getpass import getpass
+
+        found = getpass("Passphrase: ")
+        if new and found != getpass("Once more: "):
+            raise WrongPassphrase("the two are not the same")
+    else:
+        raise WrongPassphrase(f"there is nobody to ask: give --passphrase-file, or set {PASSPHRASE}")
+    if not found:
+        raise WrongPassphrase("the passphrase is empty")
+    return found

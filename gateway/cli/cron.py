@@ -1,0 +1,121 @@
+"""The commands ``squidbot cron …``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+# ruff: noqa: D417 - what all commands share is told in one place
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from gateway.cli.shared import HERE, Json, Where, ask, tell
+
+__all__ = ["cron"]
+
+cron = App(
+    name="cron",
+    help="Reminders and scheduled questions: list, add, remove, pause, resume, run.",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
+)
+
+_Id = Annotated[str, Parameter(help="The job, as `squidbot cron list` shows it.")]
+
+
+@cron.command(name="list")
+def cron_list(
+    *,
+    every: Annotated[bool, Parameter(name="--all", help="Those that have run for good, too.")] = False,
+    where: Where = HERE,
+    as_json: Json = False,
+) -> int:
+    """List the jobs of all people, the next one first."""
+    from gateway.cli import show_planning
+
+    answer = ask(where, "cron_list", every=every or None)
+    tell(as_json, answer, show_planning.jobs(answer))
+    return 0
+
+
+@cron.command(name="add")
+def cron_add(
+    text: str,
+    /,
+    *,
+    at: str = "",
+    after: Annotated[str, Parameter(name="--in")] = "",
+    every: str = "",
+    cron: str = "",
+    zone: str = "",
+    question: Annotated[bool, Parameter(name="--ask")] = False,
+    session: str | None = None,
+    where: Where = HERE,
+    as_json: Json = False,
+) -> int:
+    """
+    Add a job; give one of --at, --in, --every and --cron.
+
+    Args:
+        text: What is sent, or with --ask what the model is asked.
+        at: Once: "2026-11-22 09:00", "09:00" or "tomorrow 09:00".
+        after: Once, after a while: 30m, 2h, 1d.
+        every: Again and again: 30m, 2h, 1d.
+        cron: Five fields, minute hour day month weekday: "0 9 * * 1-5".
+        zone: Whose clock, such as Europe/Berlin (default: as configured).
+        question: Ask the model and send its answer, instead of the text itself.
+        session: The conversation (default: where the owner is reached).
+    """
+    from gateway.cli import show_planning
+
+    answer = ask(
+        where,
+        "cron_add",
+        text=text,
+        at=at or None,
+        after=after or None,
+        every=every or None,
+        cron=cron or None,
+        zone=zone or None,
+        ask=question or None,
+        session=session,
+    )
+    tell(as_json, answer, show_planning.job(answer["job"]))
+    return 0
+
+
+@cron.command(name="remove")
+def cron_remove(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """Remove a job; a run that goes on is not interrupted."""
+    answer = ask(where, "cron_remove", id=job_id)
+    tell(as_json, answer, f"{answer['id']} is removed")
+    return 0
+
+
+@cron.command(name="pause")
+def cron_pause(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """Pause a job."""
+    from gateway.cli import show_planning
+
+    answer = ask(where, "cron_pause", id=job_id)
+    tell(as_json, answer, show_planning.job(answer["job"]))
+    return 0
+
+
+@cron.command(name="resume")
+def cron_resume(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """Let a paused job run again; what fell due during the pause is not made up for."""
+    from gateway.cli import show_planning
+
+    answer = ask(where, "cron_resume", id=job_id)
+    tell(as_json, answer, show_planning.job(answer["job"]))
+    return 0
+
+
+@cron.command(name="run")
+def cron_run(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """Run a job now, besides its times."""
+    answer = ask(where, "cron_run", id=job_id)
+    when = "runs now" if answer["running"] else "runs at the next start of squidbot"
+    tell(as_json, answer, f"{answer['id']} {when}")
+    return 0

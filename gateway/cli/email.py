@@ -1,0 +1,88 @@
+"""The commands ``squidbot email …``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+# ruff: noqa: T201 - a conversation with a person
+# ruff: noqa: D417 - what all commands share is told in one place
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cyclopts import App, Parameter
+
+from gateway.cli.shared import HERE, Where
+
+if TYPE_CHECKING:
+    from channels.email.config import EmailConfig
+    from gateway.home import Home
+    from gateway.settings import Settings
+
+__all__ = ["email"]
+
+email = App(
+    name="email",
+    help="The mailbox.",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
+)
+
+
+@email.command(name="login")
+def email_login(*, account: str = "", where: Where = HERE) -> int:
+    """
+    Give squidbot access to a mailbox at Google, Microsoft or another provider of tokens; once.
+
+    The settings need channels.email.oauth. What comes of it is kept in the home folder, for its owner alone.
+    A running daemon takes it up by itself.
+
+    Args:
+        account: Which mailbox, if there are several: its name under channels.email.
+    """
+    import anyio
+
+    from gateway.home import Home, find_home, open_home
+    from gateway.settings import load_settings
+
+    root = find_home(where.home)
+    settings = load_settings(where.config or Home(root).config_file)
+    return anyio.run(_login, settings, open_home(root), account)
+
+
+def _mailbox(settings: Settings, account: str) -> tuple[str, EmailConfig]:
+    """The mailbox of that name; without one the only one there is, or the one that bears the kind's name."""
+    from channels.email.config import EmailConfig as Config
+    from gateway.errors import ConfigInvalid
+
+    found = {
+        name: config for name, config in settings.channels.enabled().items() if isinstance(config, Config)
+    }
+    name = account or (next(iter(found)) if len(found) == 1 else "email")
+    if name not in found:
+        known = ", ".join(found) or "none"
+        raise ConfigInvalid(f"there is no mailbox {name!r} (--account); switched on: {known}")
+    return name, found[name]
+
+
+async def _login(settings: Settings, home: Home, account: str) -> int:
+    import anyio.to_thread
+
+    from channels.base import ChannelError
+    from channels.email.login_source import give_access
+    from gateway.clock import SystemClock
+    from gateway.errors import ConfigInvalid
+
+    name, config = _mailbox(settings, account)
+    if config.oauth is None:
+        where = settings.channels.places()[name]
+        raise ConfigInvalid(f"{where}.oauth is not set, so there is nothing to log in to")
+
+    async def pasted() -> str:
+        return await anyio.to_thread.run_sync(input, "> ")
+
+    try:
+        await give_access(config, home.state(name), SystemClock(), show=print, pasted=pasted)
+    except ChannelError as error:
+        print(f"squidbot: {error}")
+        return 1
+    print(f"{config.username} can be used now. Try it with: squidbot check")
+    return 0

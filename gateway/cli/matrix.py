@@ -1,0 +1,119 @@
+"""The commands ``squidbot matrix …``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+# ruff: noqa: D417 - what all commands share is told in one place
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from gateway.cli.shared import HERE, Json, Where, agreed, ask, tell
+
+__all__ = ["matrix"]
+
+matrix = App(
+    name="matrix",
+    help="Encryption on Matrix: devices, and verifying the bot by emoji. The daemon must run.",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
+)
+
+_LOOK_EVERY_S = 0.5
+_Account = Annotated[str, Parameter(help="Which account, if there are several: its key under channels.")]
+_ENDED = {
+    "done": "verified: both sides have seen the same emoji",
+    "cancel": "the other side has cancelled",
+    "failed": "it failed: the keys of the other side do not fit",
+    "mismatched": "cancelled: the emoji differ, so somebody may be in between",
+    "timed out": "nobody went on with it",
+}
+
+
+@matrix.command(name="devices")
+def matrix_devices(
+    *, user: str = "", channel: _Account = "", where: Where = HERE, as_json: Json = False
+) -> int:
+    """
+    Show the bot's devices, or somebody's: fingerprints, and whether their owner has signed them.
+
+    Args:
+        user: Whose, such as @alice:example.org (default: the bot's own).
+    """
+    from gateway.plain import plain_line
+
+    answer = ask(where, "matrix_devices", user=user, channel=channel)
+    tell(as_json, answer, "\n".join(plain_line(_device(one)) for one in answer["found"]) or "no devices")
+    return 0
+
+
+@matrix.command(name="verify")
+def matrix_verify(*, user: str = "", channel: _Account = "", wait: float = 300.0, where: Where = HERE) -> int:
+    """
+    Verify the bot with somebody, by comparing seven emoji.
+
+    Without --user, begin in your client: click on the bot, then on "Verify". With --user, that person's
+    clients are asked.
+
+    Args:
+        user: Who shall verify the bot, such as @alice:example.org.
+        wait: How many seconds to wait.
+    """
+    from gateway.plain import plain_line
+
+    ask(where, "matrix_verify", user=user, channel=channel)
+    print(
+        f"{user} has been asked; accept it there, and choose to compare emoji."
+        if user
+        else 'Now begin in your client: click on the bot\'s name, then on "Verify".'
+    )
+    give_up_at = time.monotonic() + wait
+    told = ""
+    while time.monotonic() < give_up_at:
+        now = ask(where, "matrix_verification", user=user, channel=channel)["found"]
+        if now["stage"] in _ENDED:
+            print(_ENDED[now["stage"]])
+            return 0 if now["stage"] == "done" else 1
+        if now["stage"] != told:
+            told = now["stage"]
+            if told == "begun":
+                print(plain_line(f"{now['user']} is there."))
+            elif told == "emoji":
+                print(f"\n    {'   '.join(now['emoji'])}\n")
+                same = agreed(plain_line(f"Does {now['user']} see the same?"))
+                ask(where, "matrix_compared", user=now["user"], same=same, channel=channel)
+        time.sleep(_LOOK_EVERY_S)
+    print("squidbot: nobody has gone on with it in time", file=sys.stderr)
+    return 1
+
+
+@matrix.command(name="reset-device")
+def matrix_reset_device(
+    *, yes: bool = False, channel: _Account = "", where: Where = HERE, as_json: Json = False
+) -> int:
+    """
+    Give the bot's device up for a new one, signed by the same identity: for when encryption is in a muddle.
+
+    Messages that nobody has read yet may become unreadable; people need not verify the bot again.
+
+    Args:
+        yes: Do not ask.
+    """
+    if not yes and not agreed("Give the bot's device up for a new one?"):
+        return 1
+    answer = ask(where, "matrix_reset_device", channel=channel)
+    tell(as_json, answer, f"the bot's device is {answer['found']} now")
+    return 0
+
+
+def _device(one: dict[str, Any]) -> str:
+    marks = ["signed by its owner" if one["signed"] else "NOT signed by its owner"]
+    marks += ["this one"] if one["this"] else []
+    marks += ["identity verified by emoji"] if one["verified"] else []
+    key = one["fingerprint"] or ""
+    spaced = " ".join(key[start : start + 4] for start in range(0, len(key), 4))
+    return f"{one['user']}  {one['device']}  {spaced}  ({', '.join(marks)})"

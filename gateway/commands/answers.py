@@ -1,0 +1,205 @@
+"""
+What each command does and says.
+
+Everything here can be done twice with the same outcome: a command whose process dies before its answer is
+committed is done again. Nobody learns of a conversation that is not the one they speak in, and what is about
+others is told to the owner alone, where nobody else reads along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent_core.messages import Audience, InboundMessage
+from agent_core.models import ScopeKind, Session, Usage
+from agent_core.ports import MemoryPort
+from gateway.access import Access, Role
+from gateway.approvals import Approvals, Decision
+from gateway.commands.parsing import Command
+from gateway.commands.words import about_budget, about_parts, about_usage, and_list, span
+from gateway.work.port import Turn, WorkStore
+from gateway.work.states import InboxState
+
+__all__ = ["Answers"]
+
+_HELP: dict[str, tuple[str, str]] = {
+    "help": ("what you can tell me", "`!help`, or `!help new` about one of them."),
+    "new": (
+        "begin a new conversation",
+        "What was said here so far is set aside; I can still search it. What I have written down stays.",
+    ),
+    "stop": ("leave off what I am doing here", "Whatever waits or is being worked on here is not answered."),
+    "status": ("how I am", "Whether I am well, and what waits in this conversation."),
+    "memory": ("what I remember of you", "The notes that I keep for this conversation, word for word."),
+    "usage": ("what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
+    "approve": ("let something through", "`!approve NAME`; without a name I say what waits."),
+    "reject": ("do not let it through", "`!reject NAME`, and why, if you like."),
+}
+_FOR_THE_OWNER = frozenset({"approve", "reject"})
+_DAYS = 30
+_NOT_HERE = "That is for my owner alone, in a conversation of our own."
+_MORE = "\n\n(I have done the command in the first line only. Please send the rest as a message of its own.)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A command and who gives it where."""
+
+    command: Command
+    turn: Turn
+    message: InboundMessage
+    session: Session
+    owner: bool
+    """The owner asks, and nobody else reads along."""
+
+
+class Answers:
+    """
+    Does commands. One instance for all sessions.
+
+    Args:
+        store: The durable queue.
+        memory: Histories and memory documents.
+        access: Who is the owner.
+        approvals: Takes decisions.
+        status: The report of the running daemon.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: WorkStore,
+        memory: MemoryPort,
+        access: Access,
+        approvals: Approvals,
+        status: Callable[[], Awaitable[Mapping[str, Any]]],
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._access = access
+        self._approvals = approvals
+        self._status = status
+        self._handlers: dict[str, Callable[[_Asked], Awaitable[Decision | str]]] = {
+            "help": self._help,
+            "new": self._new,
+            "stop": self._stop,
+            "status": self._tell_status,
+            "memory": self._tell_memory,
+            "usage": self._usage,
+            "approve": self._approve,
+            "reject": self._reject,
+        }
+
+    async def to(self, turn: Turn, command: Command, session: Session) -> Decision:
+        """
+        Do a command; what is said to it, and what that means for other conversations.
+
+        Args:
+            turn: Its turn.
+            command: What is asked for.
+            session: The conversation, with the memory that is shown in it.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now; it may be done again.
+        """
+        message = turn.head.message
+        role = self._access.decide(message).role
+        owner = role is Role.OWNER and message.audience is Audience.DIRECT
+        said = await self._handlers[command.name](_Asked(command, turn, message, session, owner))
+        told = said if isinstance(said, Decision) else Decision(said)
+        more = command.more and command.name != "stop"
+        return replace(told, text=told.text + _MORE) if more else told
+
+    async def _help(self, asked: _Asked) -> str:
+        wanted = asked.command.argument.lower().lstrip("!/").strip("`")
+        known = [name for name in _HELP if asked.owner or name not in _FOR_THE_OWNER]
+        if wanted in known:
+            return f"`!{wanted}`: {_HELP[wanted][0]}. {_HELP[wanted][1]}"
+        lines = [f"- `!{name}`: {_HELP[name][0]}" for name in known]
+        what = [f"There is no `!{wanted}`."] if wanted else []
+        return "\n".join(
+            [*what, "This is what you can tell me, as a message of its own (also with `/`):", "", *lines]
+        )
+
+    async def _new(self, asked: _Asked) -> str:
+        # As `sessions reset`, but for what waits: that was written after this command, and belongs to what
+        # begins now. The history is complete in its file: `TurnHandler` sees to that before each claim.
+        tail = await self._memory.load_history(asked.session.id, max_messages=1)
+        await self._memory.save_consolidation(asked.session.id, summary="", cursor=tail.total)
+        return "We begin anew: what was said here before is set aside. What I have written down stays."
+
+    async def _stop(self, asked: _Asked) -> str:
+        stopped = asked.message.context.get("stopped")
+        count = stopped if isinstance(stopped, int) else 0
+        if count == 0:
+            return "Nothing was waiting or being worked on here."
+        return (
+            "Stopped: 1 message is not answered."
+            if count == 1
+            else f"Stopped: {count} messages are not answered."
+        )
+
+    async def _tell_status(self, asked: _Asked) -> str:
+        report = await self._status()
+        waiting = await self._store.inbox(states=[InboxState.READY], session=asked.turn.session, limit=100)
+        here = f"{len(waiting)} of your messages wait here" if waiting else "nothing else waits here"
+        up = span(float(report.get("uptime_s") or 0.0))
+        models = report.get("models") or {}
+        away = bool(models) and all(
+            member.get("cooling_s", 0) > 0 for pool in models.values() for member in pool
+        )
+        lines = [f"I am here, and have been for {up}; {here}."]
+        if away:
+            lines.append("My language model does not answer at the moment; I keep trying.")
+        if asked.owner:
+            lines += ["", *about_parts(report), await self._approvals.overview()]
+        return "\n".join(lines)
+
+    async def _tell_memory(self, asked: _Asked) -> str:
+        document = await self._memory.load_global_memory(asked.session.scope)
+        whose = {
+            ScopeKind.OWNER: "you",
+            ScopeKind.PERSON: "you",
+            ScopeKind.ROOM: "this conversation",
+        }[asked.session.scope.kind]
+        if not document.text.strip():
+            return f"I have written down nothing about {whose} yet."
+        return f"This is what I have written down about {whose}:\n\n{document.text.strip()}"
+
+    async def _usage(self, asked: _Asked) -> str:
+        rows = await self._store.usage(days=_DAYS)
+        if not asked.owner:
+            rows = [row for row in rows if row.session == asked.session.id]
+        budget = (await self._status())["budget"]
+        today = budget["day"]
+        lines = [
+            f"{'All conversations' if asked.owner else 'This conversation'},:",
+            "",
+            f"- today: {about_usage(sum((row.usage for row in rows if row.day == today), Usage()))}",
+            f"- the last {_DAYS} days: {about_usage(sum((row.usage for row in rows), Usage()))}",
+        ]
+        if asked.owner:
+            purposes = sorted({row.purpose for row in rows})
+            parts = [
+                f"{purpose} {about_usage(sum((r.usage for r in rows if r.purpose == purpose), Usage()))}"
+                for purpose in purposes
+            ]
+            lines += [f"- of that: {and_list(parts)}"] if len(parts) > 1 else []
+            lines += about_budget(budget)
+        return "\n".join(lines)
+
+    async def _approve(self, asked: _Asked) -> Decision | str:
+        if not asked.owner:
+            return _NOT_HERE
+        name = asked.command.argument
+        return await self._approvals.decide(name, yes=True) if name else await self._approvals.overview()
+
+    async def _reject(self, asked: _Asked) -> Decision | str:
+        if not asked.owner:
+            return _NOT_HERE
+        name, _, why = asked.command.argument.partition(" ")
+        if not name:
+            return await self._approvals.overview()
+        return await self._approvals.decide(name, yes=False, why=why.strip())

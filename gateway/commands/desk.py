@@ -1,0 +1,198 @@
+"""
+What is answered without a model: commands, reactions, and the questions that the owner is asked.
+
+`Desk.serves` is asked first for every turn, so that what needs no model is answered while there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from agent_core.messages import InboundMessage, SessionKey
+from agent_core.models import Message, Purpose
+from agent_core.ports import MemoryPort
+from channels.base import Channel
+from gateway import metrics
+from gateway.access import Access, Role
+from gateway.approvals import ASK_AGAIN_S, ASKING, Approval, Approvals, Decision
+from gateway.commands.answers import Answers
+from gateway.commands.parsing import Command, Misread, parse_command
+from gateway.ends import Ends
+from gateway.question import session_of
+from gateway.target import OwnerTarget
+from gateway.work.port import Completion, Turn, WorkStore
+
+__all__ = ["Desk", "build_desk"]
+
+_EDITED = "(What was edited into a command was not done: please send it as a message of its own.)"
+_log = structlog.get_logger(__name__)
+
+
+class Desk:
+    """
+    Serves turns without a model. One instance for all sessions.
+
+    Args:
+        ends: Commits them.
+        answers: Does what commands say.
+        approvals: Asks the owner, and takes decisions.
+        access: Who is who.
+        channels: All channels by name.
+        approval: By the name of a channel, whose answers are held until the owner approves them.
+    """
+
+    def __init__(
+        self,
+        *,
+        ends: Ends,
+        answers: Answers,
+        approvals: Approvals,
+        access: Access,
+        channels: Mapping[str, Channel],
+        approval: Callable[[str], Approval] = lambda _: "none",
+    ) -> None:
+        self._ends = ends
+        self._answers = answers
+        self._approvals = approvals
+        self._access = access
+        self._channels = channels
+        self._approval = approval
+
+    def owns(self, session: SessionKey) -> bool:
+        """Whether a session is nobody's conversation, but our own list of questions."""
+        return session == ASKING
+
+    def holds(self, turn: Turn) -> bool:
+        """Whether the owner wants to see the answer before it leaves."""
+        approval = self._approval(turn.session.channel)
+        if approval == "strangers":
+            return any(self._access.decide(row.message).role is not Role.OWNER for row in turn.rows)
+        return approval == "all"
+
+    def is_command(self, message: InboundMessage) -> bool:
+        """Whether a message is answered here: it gets a turn of its own then."""
+        return self._command(message) is not None
+
+    def is_stop(self, message: InboundMessage) -> bool:
+        """Whether a message stops what was said before it."""
+        command = self._command(message)
+        return isinstance(command, Command) and command.name == "stop"
+
+    async def run(self) -> None:
+        """Look for what the owner is to be asked, until cancelled."""
+        await self._approvals.run()
+
+    def look(self) -> None:
+        """Something is held. Returns at once."""
+        self._approvals.look()
+
+    async def serves(self, turn: Turn) -> bool:
+        """
+        Answer a turn, if it is for no model; False if it is for one.
+
+        Raises:
+            LostTurn, StoreUnavailable, StorageUnavailable: It could not be answered now.
+        """
+        if self.owns(turn.session):
+            await self._ask(turn)
+            return True
+        head = turn.head.message
+        if head.kind == "reaction":
+            await self._commit(turn, await self._approvals.react(head))
+            return True
+        if len(turn.rows) > 1:
+            if all(self._command(row.message) is not None for row in turn.rows):
+                await self._commit(turn, Decision(_EDITED))
+                return True
+            return False
+        command = self._command(head)
+        if command is None:
+            written = await self._approvals.written(head) if self._is_letter(head) else None
+            if written is not None:
+                await self._commit(turn, written)
+            return written is not None
+        session = session_of(turn, self._access, Purpose.CHAT)
+        told = (
+            Decision(command.text)
+            if isinstance(command, Misread)
+            else await self._answers.to(turn, command, session)
+        )
+        await self._commit(turn, told)
+        return True
+
+    def without_commands(self, turn: Turn) -> tuple[Turn, str]:
+        """
+        A turn as the model sees it, and what its answer says besides.
+
+        A command is never put into a turn with others; only the edit of a message that waited can be. It is
+        left out then, and whoever wrote it is told.
+        """
+        rows = tuple(row for row in turn.rows if self._command(row.message) is None)
+        if not rows or len(rows) == len(turn.rows):
+            return turn, ""
+        return replace(turn, rows=rows), _EDITED
+
+    async def _ask(self, turn: Turn) -> None:
+        """Ask the owner, as soon as there is a place to ask in."""
+        outbound = await self._approvals.questions(turn)
+        if outbound is None:
+            await self._ends.defer(turn, "the owner has no direct conversation yet", ASK_AGAIN_S)
+        else:
+            await self._ends.complete(turn, Completion(outbound=outbound))
+
+    async def _commit(self, turn: Turn, told: Decision) -> None:
+        outbound = self._ends.replies(turn, told.text) if told.text else ()
+        others = () if told.refused is None else ((told.refused, (_not_sent(turn),)),)
+        await self._ends.complete(turn, Completion(outbound=outbound, others=others))
+        metrics.TURNS.labels(turn.session.channel, "command").inc()
+        _log.info("turn.commanded", channel=turn.session.channel, kind=turn.head.message.kind)
+
+    def _command(self, message: InboundMessage) -> Command | Misread | None:
+        return parse_command(message, letter=self._is_letter(message))
+
+    def _is_letter(self, message: InboundMessage) -> bool:
+        channel = self._channels.get(message.channel)
+        return channel is not None and channel.capabilities.letters
+
+
+def _not_sent(turn: Turn) -> Message:
+    """A line of a history after an answer that its person never gets: the next answer must not rely on it."""
+    return Message(
+        role="assistant",
+        content="[My last answer was not sent: my owner has not approved it.]",
+        id=f"{turn.id}.not_sent",
+        turn=turn.id,
+        timestamp=turn.head.message.received_at,
+    )
+
+
+def build_desk(
+    *,
+    ends: Ends,
+    store: WorkStore,
+    memory: MemoryPort,
+    access: Access,
+    channels: Mapping[str, Channel],
+    target: OwnerTarget,
+    status: Callable[[], Awaitable[Mapping[str, Any]]],
+    wake: Callable[[SessionKey], None],
+    on_outbox: Callable[[str], None],
+    approval: Mapping[str, Approval],
+) -> Desk:
+    """A desk with all that it needs; for the arguments see `Answers` and `Approvals`."""
+    approvals = Approvals(
+        store=store, target=target, channels=channels, access=access, wake=wake, on_outbox=on_outbox
+    )
+    answers = Answers(store=store, memory=memory, access=access, approvals=approvals, status=status)
+    return Desk(
+        ends=ends,
+        answers=answers,
+        approvals=approvals,
+        access=access,
+        channels=channels,
+        approval=lambda name: approval.get(name, "none"),
+    )

@@ -1,0 +1,145 @@
+"""Whether a message is a command, and which. Pure; the rules are told in the package."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agent_core.messages import Audience, InboundMessage
+
+__all__ = ["COMMANDS", "Command", "Misread", "Takes", "parse_command"]
+
+_WORD = re.compile(r"[!/！]([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)")
+_AFTER_NAME = re.compile(r"[\s:,;–—-]*")
+_LONGEST_LOOKED_AT = 2_000
+
+
+class Takes(StrEnum):
+    """What may stand after a command."""
+
+    NOTHING = "nothing"
+    WORD = "one word"
+    """Or nothing."""
+    ANYTHING = "anything"
+
+
+COMMANDS: dict[str, Takes] = {
+    "help": Takes.WORD,
+    "new": Takes.NOTHING,
+    "stop": Takes.ANYTHING,
+    "status": Takes.NOTHING,
+    "memory": Takes.NOTHING,
+    "usage": Takes.NOTHING,
+    "approve": Takes.WORD,
+    "reject": Takes.ANYTHING,
+}
+"""Every command and what it takes. ``!stop`` takes anything: who is in a hurry may be polite or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """
+    A command.
+
+    Args:
+        name: One of `COMMANDS`.
+        argument: What stands after it in its line.
+        more: There are further lines, which nobody has looked at.
+    """
+
+    name: str
+    argument: str = ""
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Misread:
+    """Something that was meant as the command ``meant`` and cannot be done: ``text`` says so."""
+
+    meant: str
+    text: str
+
+
+def parse_command(message: InboundMessage, *, letter: bool = False) -> Command | Misread | None:
+    """
+    The command that a message is; None if it is something else.
+
+    In a group ``context["names"]`` may hold what the bot is called there; its address always counts.
+
+    Args:
+        message: As it was accepted.
+        letter: Only the first line that is not blank counts, and only if it is nothing but the command.
+    """
+    if message.kind != "message" or (message.audience is Audience.GROUP and not message.addressed):
+        return None
+    text = message.text[:_LONGEST_LOOKED_AT].lstrip()
+    if message.audience is Audience.GROUP:
+        text = _without_name(text, message)
+    if letter:
+        text = text.partition("\n")[0]
+    found = _WORD.match(text)
+    if found is None:
+        return None
+    word, argument = found[1].lower(), found[2].strip()
+    if message.audience is Audience.GROUP:
+        argument = _without_name(argument, message)
+    more = bool(text[found.end() :].strip())
+    misread = _misread(word, argument, more=more)
+    if misread is None and word in COMMANDS:
+        return Command(word, argument, more)
+    return None if letter else misread
+
+
+def _misread(word: str, argument: str, *, more: bool) -> Misread | None:
+    if word in COMMANDS:
+        takes = COMMANDS[word]
+        text = f"`!{word}` takes {takes} after it, so nothing was done; write it by itself."
+        return Misread(word, text) if _too_much(takes, argument) else None
+    near = None if argument or more else _meant(word)
+    if near is None:
+        return None
+    return Misread(near, f"There is no `!{word}`. Did you mean `!{near}`? Nothing was done.")
+
+
+def _too_much(takes: Takes, argument: str) -> bool:
+    words = len(argument.split())
+    return (takes is Takes.NOTHING and words > 0) or (takes is Takes.WORD and words > 1)
+
+
+def _without_name(text: str, message: InboundMessage) -> str:
+    """The text after the bot's own name, if it begins with that."""
+    told = message.context.get("names")
+    names = [name for name in told if isinstance(name, str)] if isinstance(told, list | tuple) else []
+    names += [message.account, message.account.removeprefix("@").partition(":")[0].partition("@")[0]]
+    bare = text.removeprefix("@")
+    for name in sorted({name.removeprefix("@") for name in names}, key=len, reverse=True):
+        if name and bare[: len(name)].casefold() == name.casefold():
+            rest = bare[len(name) :]
+            if after := _AFTER_NAME.match(rest):
+                return rest[after.end() :]
+    return text
+
+
+def _meant(word: str) -> str | None:
+    """The command that a word misses by one slip: letters exchanged, or one wrong, missing or too many."""
+    for name in COMMANDS:
+        exchanged = len(word) == len(name) and sorted(word) == sorted(name)
+        if word != name and (
+            (exchanged and _slips(word, name) == 2) or (len(name) > 3 and _near(word, name))
+        ):
+            return name
+    return None
+
+
+def _slips(one: str, other: str) -> int:
+    return sum(a != b for a, b in zip(one, other, strict=True))
+
+
+def _near(word: str, name: str) -> bool:
+    if len(word) == len(name):
+        return _slips(word, name) == 1
+    short, long = sorted((word, name), key=len)
+    return len(long) - len(short) == 1 and any(
+        long[:place] + long[place + 1 :] == short for place in range(len(long))
+    )

@@ -1,0 +1,78 @@
+"""Numbers and states in words, as commands tell them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent_core.models import Usage
+
+__all__ = ["about_budget", "about_parts", "about_usage", "and_list", "span"]
+
+_STATES = {
+    "connecting": "is connecting",
+    "catching_up": "is catching up",
+    "up": "is connected",
+    "down": "is not connected",
+    "failed": "needs you",
+}
+
+
+def span(seconds: float) -> str:
+    """A duration in its largest fitting unit: ``3 hours``."""
+    for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    return "less than a minute"
+
+
+def about_usage(usage: Usage) -> str:
+    """Tokens, and money where it is known."""
+    tokens = usage.prompt_tokens + usage.completion_tokens
+    text = f"{tokens:,} tokens in {usage.calls:,} calls"
+    return text if usage.cost_usd is None else f"{text}, {usage.cost_usd:.2f} USD"
+
+
+def about_budget(budget: Mapping[str, Any]) -> list[str]:
+    """What is left of a day's budget, in a line; nothing without one."""
+    parts = []
+    tokens, usd = budget["tokens"], budget["usd"]
+    if tokens["limit"] is not None:
+        parts.append(f"{tokens['spent']:,} of {tokens['limit']:,} tokens")
+    if usd["limit"] is not None:
+        parts.append(f"{usd['spent']:.2f} of {usd['limit']:.2f} USD")
+    return [f"- today's budget: {and_list(parts)}; a new one {budget['opens']}"] if parts else []
+
+
+def and_list(parts: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
+def about_parts(report: Mapping[str, Any]) -> list[str]:
+    """For the owner: the channels and the queue of a daemon's report, in a line each."""
+    lines = [f"- version {report['version']}"] if report.get("version") else []
+    for name, channel in sorted((report.get("channels") or {}).items()):
+        detail = str(channel.get("detail") or "")
+        state = _STATES.get(str(channel.get("state")), str(channel.get("state")))
+        lines.append(f"- {name} {state}" + (f": {detail}" if detail else ""))
+    work = report.get("work") or {}
+    for queue, words in (("inbox", "messages"), ("outbox", "answers")):
+        counts = {state: count for state, count in (work.get(queue) or {}).items() if count}
+        told = [
+            f"{counts[state]} {told}"
+            for state, told in (
+                ("ready", "waiting"),
+                ("running", "being worked on"),
+                ("pending", "to be sent"),
+                ("uncertain", "perhaps sent"),
+                ("held", "held for you"),
+                ("quarantined", "kept back for you"),
+                ("dead", "given up"),
+                ("unknown", "for you to decide"),
+            )
+            if state in counts
+        ]
+        lines.append(f"- {words}: {and_list(told) if told else 'nothing is left to do'}")
+    return lines

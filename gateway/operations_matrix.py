@@ -1,0 +1,71 @@
+"""What a person can ask about encryption on Matrix. Only of a running daemon, which alone uses the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from channels.base import Channel, ChannelError
+from gateway.errors import GatewayError, NotFound
+
+__all__ = ["MATRIX_OPERATIONS", "MatrixOperations", "MatrixRefused"]
+
+MATRIX_OPERATIONS = frozenset(
+    {"matrix_devices", "matrix_verify", "matrix_verification", "matrix_compared", "matrix_reset_device"}
+)
+
+
+class MatrixRefused(GatewayError):
+    """The Matrix account cannot do this."""
+
+    exit_code = 75
+
+
+class MatrixOperations:
+    """Operations on the accounts of ``self._channels``."""
+
+    _channels: Mapping[str, Channel]
+
+    async def matrix_devices(self, user: str = "", channel: str = "") -> dict[str, Any]:
+        """The devices of the bot, or of somebody, and whether they are signed by their owner."""
+        return await self._ask(channel, "devices", user)
+
+    async def matrix_verify(self, user: str = "", channel: str = "") -> dict[str, Any]:
+        """Attend to the next verification; with a person, ask them to verify the bot."""
+        return await self._ask(channel, "verify", user)
+
+    async def matrix_verification(self, user: str = "", channel: str = "") -> dict[str, Any]:
+        """How the verification stands, and its emoji."""
+        return await self._ask(channel, "verification", user)
+
+    async def matrix_compared(self, user: str, same: bool, channel: str = "") -> dict[str, Any]:  # noqa: FBT001 - called by name
+        """What the operator says of the emoji."""
+        return await self._ask(channel, "compared", user, same=same)
+
+    async def matrix_reset_device(self, channel: str = "") -> dict[str, Any]:
+        """Give the bot's device up for a new one."""
+        return await self._ask(channel, "reset_device")
+
+    async def _ask(self, channel: str, what: str, *arguments: Any, **named: Any) -> dict[str, Any]:
+        name, care = self._care(channel)
+        try:
+            return {"channel": name, "found": await getattr(care, what)(*arguments, **named)}
+        except ChannelError as error:
+            raise MatrixRefused(str(error)) from error
+
+    def _care(self, channel: str) -> tuple[str, Any]:
+        """The care of the account that is meant."""
+        found = {
+            name: getattr(one, "care", None)
+            for name, one in self._channels.items()
+            if hasattr(one, "care") and channel in ("", name)
+        }
+        if not found:
+            what = f"no Matrix account {channel!r}" if channel else "no Matrix account"
+            raise NotFound(f"there is {what} in a running daemon; start it with `squidbot run`")
+        if len(found) > 1:
+            raise NotFound(f"which account? Say --channel with one of: {', '.join(sorted(found))}")
+        [(name, care)] = found.items()
+        if care is None:
+            raise MatrixRefused("the account is not connected yet; `squidbot status` says why")
+        return name, care

@@ -1,0 +1,80 @@
+"""What a person can ask about the cost of models: sums by day, purpose, session or model, and the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from agent_core.models import Usage
+from agent_core.ports import Clock
+from gateway.budget import Amount, Limits, budget_state, day_of
+from gateway.errors import NotFound
+from gateway.work.spend_port import By, SpendStore, Spent
+
+__all__ = ["Costs", "UsageOperations"]
+
+_MOST_SESSIONS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What is worked with: the sums, what a day may cost, and the time."""
+
+    store: SpendStore
+    limits: Limits
+    clock: Clock
+
+
+class UsageOperations:
+    """The part of `gateway.operations.Operations` about money."""
+
+    _costs: Costs | None
+    _MOST: ClassVar[int] = _MOST_SESSIONS
+
+    async def usage(self, days: Annotated[int, Field(ge=1, le=3660)] = 30, by: By = "day") -> dict[str, Any]:
+        """
+        Tokens and money of the last days, this one included, with the budget of this day; in ``purposes``
+        always also what it was for.
+
+        By day there is a row for every day, also for those without a call; by session those beyond the first
+        fifty are one row, the last.
+        """
+        if self._costs is None:
+            raise NotFound("nothing is known about usage here")
+        limits, now = self._costs.limits, self._costs.clock.now()
+        known = [day_of(now - timedelta(days=ago), limits.zone) for ago in range(days)]
+        since = min(known)
+        rows = await self._costs.store.spent(since=since, by=by)
+        told = [_row(row) for row in rows[: None if by == "day" else self._MOST]]
+        if by == "day":
+            found = {row["name"]: row for row in told}
+            nothing = Usage()
+            told = [
+                found.get(name, _row(Spent(name, nothing, priced=True))) for name in sorted({*known, *found})
+            ]
+        elif len(rows) > self._MOST:
+            rest = rows[self._MOST :]
+            told.append({**_row(_sum(f"{len(rest)} others", rest)), "gathered": True})
+        today = Amount.of(await self._costs.store.spent_on(day_of(now, limits.zone)))
+        return {
+            "days": days,
+            "by": by,
+            "since": since,
+            "rows": told,
+            "purposes": [_row(row) for row in await self._costs.store.spent(since=since, by="purpose")],
+            "total": {name: value for name, value in _row(_sum("", rows)).items() if name != "name"},
+            "budget": budget_state(today, limits, now),
+        }
+
+
+def _sum(name: str, rows: Sequence[Spent]) -> Spent:
+    return Spent(name, sum((row.usage for row in rows), Usage()), priced=all(row.priced for row in rows))
+
+
+def _row(spent: Spent) -> dict[str, Any]:
+    numbers = spent.usage.model_dump(include={"calls", "prompt_tokens", "completion_tokens", "cost_usd"})
+    return {"name": spent.name, **numbers, "priced": spent.priced}

@@ -1,0 +1,205 @@
+"""
+What the owner is told without having asked: that something was stopped, and what waits in quarantine.
+
+An alert goes out as soon as the store takes it, and not twice within an hour. What waits in quarantine is
+told in one message a day, and only if something new is there: whoever can forge an address can send a
+thousand of them, and must not be able to ring the owner's bell a thousand times.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from math import inf
+
+import anyio
+import structlog
+
+from agent_core.messages import OutboundKind
+from agent_core.ports import Clock
+from channels.base import LinkState
+from gateway.backoff import BackoffPolicy
+from gateway.supervisor import ChannelStatus
+from gateway.target import OwnerTarget
+from gateway.work.port import InboxRow, NewOutbound, StoreUnavailable, WorkStore
+from gateway.work.states import InboxState
+
+__all__ = ["OwnerNotes", "told_daily"]
+
+LOOK_EVERY_S = 600.0
+DIGEST_EVERY = timedelta(hours=24)
+ALERT_AGAIN_S = 3600.0
+LETTER_AGAIN_S = 900.0
+"""After an alert by mail the next ones are collected for so long, and are one mail."""
+MAX_ALERTS = 50
+MAX_LINES = 20
+MAX_ROWS = 500
+_WHERE = ("gateway", "owner", "quarantine_digest")
+_RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
+_log = structlog.get_logger(__name__)
+
+
+def told_daily(row: InboxRow) -> bool:
+    """Whether a quarantined message is for the daily note, and not for a question of its own."""
+    return row.state is InboxState.QUARANTINED and bool(row.message.context.get("quarantine"))
+
+
+class OwnerNotes:
+    """
+    Tells the owner.
+
+    Args:
+        store: Where messages wait, and where notes are put.
+        target: Where the owner is reached.
+        reaches: Whether a channel of this name runs.
+        clock: Where time comes from.
+        on_outbox: Something may be sent by the channel of this name.
+        by_letter: Whether what goes by this channel is a letter each: nobody wants ten of them in a row.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: WorkStore,
+        target: OwnerTarget,
+        reaches: Callable[[str], bool],
+        clock: Clock,
+        on_outbox: Callable[[str], None],
+        by_letter: Callable[[str], bool] = lambda _: False,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        self._store = store
+        self._target = target
+        self._reaches = reaches
+        self._clock = clock
+        self._on_outbox = on_outbox
+        self._look_every_s = look_every_s
+        self._by_letter = by_letter
+        self._letter_again_at = -inf
+        self._alerts: OrderedDict[str, str] = OrderedDict()
+        self._told_at: dict[str, float] = {}
+        self._news = anyio.Event()
+
+    def alert(self, about: str, text: str) -> None:
+        """
+        Tell that something needs a person. Returns at once.
+
+        Args:
+            about: What it is about; the same thing is told once an hour at most.
+            text: A sentence or two, without secrets.
+        """
+        now = self._clock.monotonic()
+        if now - self._told_at.get(about, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
+            return
+        if len(self._alerts) >= MAX_ALERTS:
+            _log.warning("owner.alert_dropped", about=about)
+            return
+        self._told_at[about] = now
+        self._alerts[about] = text
+        self._news.set()
+
+    def channel_changed(self, status: ChannelStatus) -> None:
+        """Hear of a channel's state; one that needs a person is told."""
+        if status.state is LinkState.FAILED and status.detail:
+            self.alert(f"channel {status.name}", f"The channel {status.name} needs you: {status.detail}")
+
+    async def run(self) -> None:
+        """Tell what is to be told until cancelled. Raises nothing but cancellation."""
+        failures = 0
+        while True:
+            self._news = anyio.Event()
+            wait_s = self._look_every_s
+            try:
+                wait_s = min(wait_s, await self._tell_alerts())
+                await self._tell_digest()
+                failures = 0
+            except StoreUnavailable as error:
+                failures += 1
+                wait_s = _RETRY.delay(failures, random=random.random())
+                _log.warning("owner.not_told", error=str(error), retry_in_s=round(wait_s, 1))
+            with anyio.move_on_after(wait_s):
+                await self._news.wait()
+
+    async def _tell_alerts(self) -> float:
+        """
+        Tell what has come up, in one message. Where that is a letter, the next ones wait for one another.
+
+        Returns how long they still have to.
+        """
+        wait_s = self._letter_again_at - self._clock.monotonic()
+        if not self._alerts or wait_s > 0:
+            return max(wait_s, 0.0) if self._alerts else inf
+        told = dict(self._alerts)
+        many = len(told) > 1
+        text = "\n".join(f"- {each}" for each in told.values()) if many else next(iter(told.values()))
+        if many:
+            text = f"{len(told)} things need you:\n\n{text}"
+        if not await self._post(text, OutboundKind.ALERT):
+            _log.warning("owner.not_told", about=[*told], error="the owner has no direct conversation yet")
+        elif (target := await self._target.get()) is not None and self._by_letter(target.channel):
+            self._letter_again_at = self._clock.monotonic() + LETTER_AGAIN_S
+        for about, each in told.items():
+            if self._alerts.get(about) == each:
+                del self._alerts[about]
+        return inf if not self._alerts else LETTER_AGAIN_S
+
+    async def _tell_digest(self) -> None:
+        last_at, last_id = _read(await self._store.position(*_WHERE))
+        now = self._clock.now()
+        if last_at is not None and timedelta(0) <= now - last_at < DIGEST_EVERY:
+            return
+        rows = await self._store.inbox(states=[InboxState.QUARANTINED], limit=MAX_ROWS)
+        waiting = [row for row in rows if told_daily(row)]
+        newest = max((row.id for row in waiting), default=0)
+        if newest <= last_id:
+            return
+        if not await self._post(_digest(waiting), OutboundKind.NOTICE):
+            return
+        # In this order a crash in between tells it twice, which is better than never.
+        channel, account, name = _WHERE
+        kept = json.dumps({"at": now.isoformat(), "id": newest})
+        await self._store.accept(channel, account, [], {name: kept})
+        _log.info("owner.quarantine_told", waiting=len(waiting))
+
+    async def _post(self, text: str, kind: OutboundKind) -> bool:
+        target = await self._target.get()
+        if target is None or not self._reaches(target.channel):
+            return False
+        await self._store.post([NewOutbound(target.channel, target.account, target.session, text, kind)])
+        self._on_outbox(target.channel)
+        return True
+
+
+def _read(text: str | None) -> tuple[datetime | None, int]:
+    try:
+        kept = json.loads(text or "")
+        return datetime.fromisoformat(kept["at"]), int(kept["id"])
+    except (ValueError, KeyError, TypeError):
+        return None, 0
+
+
+def _digest(rows: list[InboxRow]) -> str:
+    """One line for each, newest first; what senders wrote stands in code marks and cannot pose as ours."""
+    lines = []
+    for row in rows[:MAX_LINES]:
+        subject = _plain(str(row.message.context.get("subject") or "") or row.message.text)
+        why = (row.error or "").replace("_", " ")
+        at = f"{row.message.received_at:%Y-%m-%d %H:%M}"
+        lines.append(f"- **m{row.id}**, {at}, `{_plain(row.message.sender.address)}` ({why}): `{subject}`")
+    if len(rows) > MAX_LINES:
+        lines.append(f"- and {len(rows) - MAX_LINES} more")
+    count = "One message is" if len(rows) == 1 else f"{len(rows)} messages are"
+    return (
+        f"{count} kept back, because nothing proves the senders (or the settings say so). "
+        "Nobody was answered, and nothing of it was shown to a model.\n\n"
+        + "\n".join(lines)
+        + "\n\nWrite `!approve NAME` to let one in, or `!reject NAME`. I tell this once a day."
+    )
+
+
+def _plain(text: str) -> str:
+    flat = " ".join(text.split()).replace("`", "'")
+    return flat[:80] + "…" if len(flat) > 80 else flat or "-"

@@ -1,0 +1,77 @@
+"""What a turn asks the model: whose conversation it is, what was said, which lines its history gets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import tzinfo
+
+from agent_core.memory.scopes import scope_for
+from agent_core.messages import Audience, InboundMessage
+from agent_core.models import Message, Purpose, Session
+from agent_core.prompt import attachment_lines, background_text, turn_facts, user_text
+from gateway.access import Access, Role
+from gateway.work.rows import Turn
+
+__all__ = ["facts_of", "question_of", "session_of", "user_lines"]
+
+
+def question_of(messages: Sequence[InboundMessage]) -> str:
+    """
+    What was said in a turn: its messages, and in a shared conversation who said them.
+
+    The sender's address stands in front, not the name that people choose for themselves. What a message
+    answers and what was said before it comes first, marked as such.
+    """
+    shared = any(message.audience is Audience.GROUP for message in messages)
+    lines = dict.fromkeys(
+        (line.kind, line.sender, line.name, line.text) for message in messages for line in message.background
+    )
+    before = background_text(list(lines))
+    said = user_text(
+        [(message.sender.address, message.text) for message in messages],
+        shared=shared,
+        attached=[attachment_lines(message.attachments) for message in messages],
+    )
+    return f"{before}\n\n{said}" if before else said
+
+
+def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
+    """The conversation as the agent sees it; whose memory it is depends on all who speak in the turn."""
+    messages = [row.message for row in turn.rows]
+    roles = [access.decide(message).role for message in messages]
+    group = any(message.audience is Audience.GROUP for message in messages)
+    audience = Audience.GROUP if group else Audience.DIRECT
+    scope = scope_for(
+        turn.session,
+        audience,
+        sender_is_owner=all(role is Role.OWNER for role in roles),
+        sender_address=messages[-1].sender.address,
+        sender_verified=all(message.sender.verified for message in messages),
+    )
+    attachments = tuple(file for message in messages for file in message.attachments)
+    return Session(turn.session, scope, audience, purpose, turn.id, attachments)
+
+
+def facts_of(turn: Turn, zone: tzinfo | None) -> str:
+    """What the model is told of the moment, before the question."""
+    last = turn.rows[-1].message
+    at = last.received_at.astimezone(zone)
+    shared = last.audience is Audience.GROUP
+    subject = str(last.context.get("subject") or "")
+    return turn_facts(at, channel=turn.session.channel, shared=shared, subject=subject)
+
+
+def user_lines(turn: Turn) -> list[Message]:
+    """The history lines of the question, one for each message."""
+    return [
+        Message(
+            role="user",
+            content=question_of([row.message]),
+            id=f"{turn.id}.{number}",
+            turn=turn.id,
+            timestamp=row.message.received_at,
+            sender=row.message.sender.address,
+            attachments=row.message.attachments,
+        )
+        for number, row in enumerate(turn.rows)
+    ]

@@ -1,0 +1,43 @@
+"""The settings of the schedule (``agents.schedule`` in the configuration)."""
+
+from __future__ import annotations
+
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+__all__ = ["ScheduleConfig"]
+
+
+class ScheduleConfig(BaseModel):
+    """
+    What people may have done at a time.
+
+    ``timezone``: in which the times of jobs are meant unless they say another one; empty: the heartbeat's.
+    ``late``: a job for once that fell due while squidbot was not running is done at the start; ``say`` adds
+    that it is late, ``plain`` does not. ``late_after_minutes``: from then on it is late. ``jitter_seconds``:
+    repeated questions to the model start up to so much later, each at its own moment; reminders never.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    enabled: bool = True
+    timezone: str = ""
+    jobs_per_person: int = Field(default=50, ge=1, le=10_000)
+    min_interval_minutes: float = Field(default=5.0, ge=0.01, le=7 * 24 * 60, allow_inf_nan=False)
+    late: Literal["say", "plain"] = "say"
+    late_after_minutes: float = Field(default=5.0, ge=0.1, le=7 * 24 * 60, allow_inf_nan=False)
+    jitter_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        if value:
+            try:
+                ZoneInfo(value)
+            except (KeyError, ValueError, OSError) as error:
+                raise ValueError(
+                    f"unknown time zone {value!r}; give a name such as Europe/Berlin or UTC"
+                ) from error
+        return value

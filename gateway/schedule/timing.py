@@ -1,0 +1,236 @@
+"""
+When a job is due. Pure: the time is an argument, and the zone database the only thing that is looked up.
+
+A timing is kept as a text that people can read:
+
+=============================================  =========================================================
+``at 2026-11-22T08:00:00Z``                    once, at this instant
+``every 3600 from 2026-11-22T08:00:00Z``       each so many seconds, counted from there; summer time moves
+                                               nothing
+``cron 0 9 * * 1-5 in Europe/Berlin``          when a clock on the wall there shows it
+=============================================  =========================================================
+
+The scheduled instant is the identity of a run. Of all instants that were missed the newest runs, once.
+
+Summer time, for cron: an expression with a fixed hour and minute runs once a day, whatever the clocks do. A
+time that a change skips runs at the first moment that exists after it, a time that occurs twice runs at its
+first occurrence. An expression with ``*`` or ``*/n`` in hour or minute follows the clock on the wall: the
+hour that occurs twice is run through twice, the skipped one not at all. That is what Debian's cron does; the
+library ``cronsim`` computes it. Its results are made to grow strictly here, because it does not promise that
+for a start in the middle of an hour that occurs twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+__all__ = [
+    "At",
+    "Cron",
+    "Every",
+    "Timing",
+    "TimingInvalid",
+    "checked_cron",
+    "newest_due",
+    "next_after",
+    "parse_timing",
+    "shortest_gap",
+]
+
+_SECOND = timedelta(seconds=1)
+_LATEST = datetime(2200, 1, 1, tzinfo=UTC)
+_SPANS = (timedelta(hours=1), timedelta(days=2), timedelta(days=40), timedelta(days=400))
+_LONGEST = timedelta(days=3000)
+_GAPS_LOOKED_AT = 400
+_EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
+_CRON = re.compile(r"cron (.{1,200}) in (\S{1,100})", re.ASCII)
+
+
+class TimingInvalid(ValueError):
+    """This is no time at which something could be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Once."""
+
+    instant: datetime
+
+    def __str__(self) -> str:
+        return f"at {_text(self.instant)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Each so many seconds, counted from ``start``, which is the first instant."""
+
+    seconds: int
+    start: datetime
+
+    def __str__(self) -> str:
+        return f"every {self.seconds} from {_text(self.start)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A cron expression of five fields on the wall clock of a zone of the IANA database."""
+
+    expression: str
+    zone: str
+
+    def __str__(self) -> str:
+        return f"cron {self.expression} in {self.zone}"
+
+
+Timing = At | Every | Cron
+
+
+def parse_timing(text: str) -> Timing:
+    """
+    Read what ``str()`` wrote.
+
+    Raises:
+        TimingInvalid: It is no timing, or one that never comes.
+    """
+    if text.startswith("at "):
+        return At(_instant(text[3:]))
+    if (every := _EVERY.fullmatch(text)) is not None:
+        seconds = int(every[1])
+        if seconds < 1:
+            raise TimingInvalid("an interval must be a second at least")
+        return Every(seconds, _instant(every[2]))
+    if (cron := _CRON.fullmatch(text)) is not None:
+        return checked_cron(cron[1], cron[2])
+    raise TimingInvalid(f"no timing: {text!r}")
+
+
+def checked_cron(expression: str, zone: str) -> Cron:
+    """
+    A cron timing that has been looked at.
+
+    Raises:
+        TimingInvalid: The expression or the zone is unknown, or it never comes.
+    """
+    fields = " ".join(expression.split())
+    if len(fields.split(" ")) != 5:
+        raise TimingInvalid(
+            f"a cron expression has five fields (minute hour day month weekday), not {expression!r}"
+        )
+    _zone(zone)
+    try:
+        first = next(CronSim(fields, datetime(2026, 1, 1)), None)  # noqa: DTZ001 - without a zone: is there any?
+    except CronSimError as error:
+        raise TimingInvalid(f"{expression!r} is no cron expression: {error}") from error
+    if first is None:
+        raise TimingInvalid(f"{expression!r} never comes")
+    return Cron(fields, zone)
+
+
+def next_after(timing: Timing, after: datetime) -> datetime | None:
+    """The first scheduled instant after ``after``, in UTC; None if there is none any more."""
+    match timing:
+        case At(instant):
+            return instant if instant > after else None
+        case Every(seconds, start):
+            if after < start:
+                return start
+            interval = timedelta(seconds=seconds)
+            return _sane(start + ((after - start) // interval + 1) * interval)
+        case Cron():
+            return next(_instants(timing, after), None)
+
+
+def newest_due(timing: Timing, after: datetime | None, now: datetime) -> datetime | None:
+    """
+    The newest scheduled instant that is not after ``now``, if it is after ``after``.
+
+    What lies between is merged into it.
+    """
+    if after is not None and after >= now:
+        return None
+    match timing:
+        case At(instant):
+            return instant if instant <= now and (after is None or instant > after) else None
+        case Every(seconds, start):
+            if now < start:
+                return None
+            interval = timedelta(seconds=seconds)
+            newest = start + (now - start) // interval * interval
+            return newest if after is None or newest > after else None
+        case Cron():
+            return _newest_of_cron(timing, after, now)
+
+
+def _newest_of_cron(timing: Cron, after: datetime | None, now: datetime) -> datetime | None:
+    """Look back further and further, so that a month of missed minutes is not counted one by one."""
+    earliest = now - _LONGEST if after is None else after
+    for span in (*_SPANS, now - earliest):
+        begin = max(now - span, earliest)
+        newest = None
+        for instant in _instants(timing, begin):
+            if instant > now:
+                break
+            newest = instant
+        if newest is not None or begin == earliest:
+            return newest
+    return None
+
+
+def shortest_gap(timing: Timing, now: datetime) -> timedelta | None:
+    """The shortest time between two of the next runs; None if it runs once."""
+    match timing:
+        case At():
+            return None
+        case Every(seconds, _):
+            return timedelta(seconds=seconds)
+        case Cron():
+            coming = list(islice(_instants(timing, now), _GAPS_LOOKED_AT))
+            return min((later - earlier for earlier, later in pairwise(coming)), default=None)
+
+
+def _instants(timing: Cron, after: datetime) -> Iterator[datetime]:
+    last = after
+    # A wall time can exist twice; from a little before it the library counts right.
+    begin = (after - timedelta(hours=3)).astimezone(_zone(timing.zone))
+    for local in CronSim(timing.expression, begin):
+        instant = local.astimezone(UTC)
+        if instant > _LATEST:
+            return
+        if instant > last:
+            last = instant
+            yield instant
+
+
+def _sane(instant: datetime) -> datetime | None:
+    return instant if instant < _LATEST else None
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    # A folder of the database, a path, a file that is no zone: each Python says it differently.
+    except (KeyError, ValueError, OSError) as error:
+        raise TimingInvalid(
+            f"unknown time zone {name!r}; give a name such as Europe/Berlin or UTC"
+        ) from error
+
+
+def _text(instant: datetime) -> str:
+    return instant.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+
+
+def _instant(text: str) -> datetime:
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise TimingInvalid(f"no instant: {text!r}") from error
+    if instant.tzinfo is None:
+        raise TimingInvalid(f"an instant without a zone: {text!r}")
+    return instant.astimezone(UTC)

@@ -1,0 +1,44 @@
+"""What a store can say no with: not now, not at all, or not any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["LostTurn", "StoreCorrupt", "StoreTooNew", "StoreUnavailable", "StoreUnusable"]
+
+
+class StoreUnavailable(Exception):
+    """My disk does not take anything at the moment; nothing is lost, I will try again."""
+
+    temporary = True
+
+    def __init__(self, detail: str = "", /, **fields: Any) -> None:
+        self.public = (type(self).__doc__ or "").strip()
+        self.fields = fields
+        super().__init__(detail or self.public)
+
+
+class StoreUnusable(Exception):
+    """My database cannot be used; my operator must look at it."""
+
+    temporary = False
+
+    def __init__(self, detail: str = "", /, **fields: Any) -> None:
+        self.public = (StoreUnusable.__doc__ or "").strip()
+        self.fields = fields
+        super().__init__(detail or self.public)
+
+
+class StoreCorrupt(StoreUnusable):
+    """The database is damaged, or is no database of ours. Raised when it is opened; it was not changed."""
+
+
+class StoreTooNew(StoreUnusable):
+    """The database was written by a later version. Raised when it is opened; it was not changed."""
+
+
+class LostTurn(Exception):
+    """This turn was claimed again by somebody else; what was done for it must be thrown away."""
+
+    temporary = False
+    public = "Somebody else is answering this."

@@ -1,0 +1,126 @@
+"""Pictures go out to models that look, by both clients alike; others get a note in words."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from agent_core.llm.build import LLMSpec, build_models
+from agent_core.llm.litellm_client import LiteLLMClient, close_clients
+from agent_core.llm.openai_client import OpenAIClient
+from agent_core.llm.pictures import MAX_PICTURE_BYTES, pictures_of
+from agent_core.messages import Attachment
+from agent_core.models import Message
+from channels.attachments import AttachmentStore
+from tests.clock import LoopClock
+from tests.contract.llm import collect
+from tests.fake_openai import FakeOpenAI, Status
+from tests.pictures import jpeg, png
+
+pytestmark = [
+    pytest.mark.timeout(90),  # litellm takes seconds to load
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm"),
+]
+
+
+@pytest.fixture
+async def fake():
+    async with FakeOpenAI() as server:
+        yield server
+
+
+@pytest.fixture
+def store(tmp_path):
+    return AttachmentStore(tmp_path)
+
+
+@pytest.fixture(params=[OpenAIClient, LiteLLMClient])
+async def make_client(request, fake):
+    clients = []
+
+    def make(**more):
+        clients.append(request.param("openai/test", api_base=fake.api_base, clock=LoopClock(), **more))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        if isinstance(client, OpenAIClient):
+            await client.aclose()
+    await close_clients()
+
+
+async def question(store):
+    """A picture, something that only calls itself one, and a picture that is gone."""
+    picture = await store.save("cat.png", "image/png", png())
+    lying = (await store.save("x.txt", "text/plain", b"no")).model_copy(update={"media_type": "image/png"})
+    gone = await store.save("gone.jpg", "image/jpeg", jpeg())
+    store.path(gone).unlink()
+    return Message(role="user", content="what is this?", attachments=(picture, lying, gone))
+
+
+async def test_a_model_that_looks_gets_the_picture(fake, make_client, store):
+    """Text with notes first, then the picture as it is on the disk; other messages stay plain texts."""
+    asked = await question(store)
+    await collect(make_client(pictures=store), [Message(role="system", content="sys"), asked], [])
+    system, user = fake.requests[0]["messages"]
+    assert system["content"] == "sys"
+    text, picture = user["content"]
+    notes = [f"[Attachment {file.id} cannot be shown to you.]" for file in asked.attachments[1:]]
+    assert text == {"type": "text", "text": "\n".join(["what is this?", *notes])}
+    head, _, data = picture["image_url"]["url"].partition(",")
+    assert head == "data:image/png;base64"
+    assert base64.b64decode(data) == png()
+
+
+async def test_another_model_gets_a_note(fake, make_client, store):
+    """No picture leaves for a model that is not said to look at any."""
+    asked = await question(store)
+    await collect(make_client(), [asked], [])
+    (user,) = fake.requests[0]["messages"]
+    assert user["content"].startswith("what is this?\n[Attachment ")
+    assert user["content"].count("cannot be shown to you") == 3
+
+
+async def test_in_one_pool_each_gets_what_it_can_take(fake, store):
+    """The first, which looks, fails; the second, which does not, is asked with a note."""
+    spec = LLMSpec.model_validate(
+        {
+            "providers": {"local": {"api_base": fake.api_base}},
+            "models": {
+                "sees": {"provider": "local", "model": "openai/sees", "vision": True},
+                "blind": {"provider": "local", "model": "openai/blind"},
+            },
+            "pools": {"main": ["sees", "blind"]},
+        }
+    )
+    models = build_models(spec, LoopClock(), attachments=store)
+    assert models.vision
+    fake.plan(Status(503))
+    await collect(models.pool(), [await question(store)], [])
+    await models.aclose()
+    first, second = fake.requests
+    assert (first["model"], type(first["messages"][0]["content"])) == ("sees", list)
+    assert (second["model"], type(second["messages"][0]["content"])) == ("blind", str)
+    assert not build_models(spec, LoopClock()).vision
+
+
+async def test_only_so_much_goes_out(store):
+    """One that is too large is left out, and of many the newest stay within the limit of all together."""
+    large = await store.save("large.png", "image/png", png() + bytes(MAX_PICTURE_BYTES))
+    many = [await store.save("p", "image/png", png() + bytes([n]) + bytes(3_000_000)) for n in range(9)]
+    messages = [Message(role="user", content="", attachments=(file,)) for file in [large, *many]]
+    found = await pictures_of(messages, store)
+    assert list(found) == [file.sha256 for file in reversed(many)][: len(found)]
+    assert 4 <= len(found) <= 6
+
+
+async def test_a_disk_that_fails_costs_the_picture_and_no_more(store):
+    """An error of the disk is a note for the model, not the end of the turn."""
+    kept = await store.save("a.png", "image/png", png())
+    store.path(kept).unlink()
+    store.path(kept).mkdir()
+    asked = Message(role="user", content="?", attachments=(kept,))
+    assert await pictures_of([asked], store) == {}
+    forged = Attachment(name="x", media_type="image/png", size_bytes=1, path="../../etc/passwd", sha256="0")
+    assert await pictures_of([Message(role="user", content="?", attachments=(forged,))], store) == {}

@@ -1,0 +1,263 @@
+"""The promises of `WorkStore` about what changes a message after it was accepted."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from agent_core.messages import Amendment, SessionKey
+from gateway.work.port import LostTurn, WorkStore
+from gateway.work.rows import Accepted
+from gateway.work.states import InboxState, OutboxState
+from tests.clock import ManualClock
+from tests.contract.work_store_data import (
+    BOT,
+    OTHER,
+    ROOM,
+    accept,
+    answer,
+    answered,
+    claim,
+    out,
+    pending,
+    reply,
+    step,
+)
+
+__all__ = ["AmendContract"]
+
+ALICE = "@alice:hs.test"
+THREAD = SessionKey("matrix", ROOM.conversation, "$thread")
+NEIGHBOUR = SessionKey("matrix", f"{ROOM.conversation}0")
+
+
+def withdraw(native_id: str, *, sender: str = ALICE) -> Amendment:
+    return Amendment(kind="withdraw", native_id=native_id, sender=sender)
+
+
+def replace(native_id: str, text: str, *, sender: str = ALICE) -> Amendment:
+    return Amendment(kind="replace", native_id=native_id, sender=sender, text=text)
+
+
+async def amend(store: WorkStore, *amendments: Amendment) -> Accepted:
+    return await store.accept("matrix", BOT, [], {}, amendments)
+
+
+async def stop(store: WorkStore, native_id: str = "!stop", session: SessionKey = ROOM) -> Accepted:
+    asked = Amendment(kind="stop", native_id=native_id, session=session)
+    batch = [pending(native_id, session=session, text="!stop")]
+    return await store.accept("matrix", BOT, batch, {}, [asked])
+
+
+async def states(store: WorkStore) -> dict[str, tuple[InboxState, str | None]]:
+    rows = await store.inbox(states=list(InboxState), limit=1000)
+    return {row.message.native_id: (row.state, row.error) for row in rows}
+
+
+class AmendContract:
+    """Amendments: edited, taken back, left, stopped."""
+
+    async def test_an_edited_message_says_the_new_text(self, store: WorkStore, clock: ManualClock):
+        """What waits and was never in a turn is answered as its sender has put it last."""
+        await accept(store, "a", "b")
+        await amend(store, replace("a", "better"), replace("b", "forged", sender="@eve:hs.test"))
+        turn = await claim(store, merge=5)
+        assert [row.message.text for row in turn.rows] == ["better", "text of b"]
+        assert turn.head.message.context == {"event_id": "a"}
+
+    async def test_an_edit_may_come_with_its_message(self, store: WorkStore, clock: ManualClock):
+        """Amendments are applied after the messages of their batch; the returned rows are those after it."""
+        rows = await store.accept(
+            "matrix", BOT, [pending("a"), pending("b")], {}, [replace("a", "better"), withdraw("b")]
+        )
+        assert [(row.message.native_id, row.message.text, row.state) for row in rows] == [
+            ("a", "better", InboxState.READY),
+            ("b", "", InboxState.IGNORED),
+        ]
+        assert [row.message.text for row in (await claim(store, merge=5)).rows] == ["better"]
+
+    async def test_what_a_model_has_seen_is_not_edited(self, store: WorkStore, clock: ManualClock):
+        """A message of a turn stays what it is, also when the turn waits for its next try."""
+        await accept(store, "a")
+        turn = await claim(store)
+        await amend(store, replace("a", "later"))
+        await store.retry(turn, "away", delay_s=0, deferral=True)
+        await amend(store, replace("a", "later"))
+        again = await claim(store)
+        assert again.head.message.text == "text of a"
+        await answer(store, again)
+        await amend(store, replace("a", "too late"))
+        assert {row.message.text for row in await store.inbox()} == {"text of a"}
+
+    async def test_what_was_taken_back_is_not_answered(self, store: WorkStore, clock: ManualClock):
+        """A waiting message of the same sender is ignored without its text; somebody else's stays."""
+        await accept(store, "a", "b")
+        done = await amend(store, withdraw("a"), withdraw("b", sender="@eve:hs.test"), withdraw("unknown"))
+        assert (done.stopped, done.touched) == ((), (ROOM,))
+        assert await states(store) == {"a": (InboxState.IGNORED, "withdrawn"), "b": (InboxState.READY, None)}
+        (gone,) = await store.inbox(states=[InboxState.IGNORED])
+        assert (gone.message.text, gone.message.context) == ("", {})
+        assert [row.message.native_id for row in (await claim(store, merge=5)).rows] == ["b"]
+        assert await accept(store, "a") == [], "it must not come again"
+
+    async def test_a_running_turn_is_lost_with_its_last_message(self, store: WorkStore, clock: ManualClock):
+        """When all of a turn is taken back it ends there: nothing is sent, and it does not come again."""
+        await accept(store, "a", "b", "next")
+        turn = await claim(store, merge=2)
+        await store.step_finished(turn, step(0, result={}))
+        assert (await amend(store, withdraw("a"))).stopped == ()
+        assert (await states(store))["a"] == (InboxState.RUNNING, None)
+        (stopped,) = (await amend(store, withdraw("b"))).stopped
+        assert (stopped.session, stopped.turn, stopped.why) == (ROOM, turn.id, "withdrawn")
+        for late in (
+            partial(store.complete, turn, reply("no")),
+            partial(store.bury, turn, "no", [out("sorry")]),
+            partial(store.release, turn),
+        ):
+            with pytest.raises(LostTurn):
+                await late()
+        await store.recover()
+        assert await store.outbox() == []
+        assert (await states(store))["a"] == (InboxState.IGNORED, "withdrawn")
+        assert (await claim(store, merge=5)).head.message.native_id == "next"
+
+    async def test_a_turn_goes_on_for_those_who_still_want_it(self, store: WorkStore, clock: ManualClock):
+        """A turn of which a part was taken back is answered as it is, and is settled whole."""
+        await accept(store, "a", "b")
+        turn = await claim(store, merge=2)
+        await amend(store, withdraw("a"))
+        await answer(store, turn, "both")
+        assert {state for state, _ in (await states(store)).values()} == {InboxState.ANSWERED}
+        await amend(store, withdraw("b"))
+        assert [row.message.text for row in await store.outbox()] == ["both"], "an answer is not taken back"
+
+    @pytest.mark.parametrize("acted", [False, True], ids=["nothing-done", "steps-done"])
+    async def test_a_start_after_a_crash_knows_what_was_taken_back(self, store, clock, acted: bool):
+        """A message is left out of the next start, unless that would make the turn forget what it has done."""
+        await accept(store, "a", "b", "c")
+        turn = await claim(store, merge=2)
+        if acted:
+            await store.step_finished(turn, step(0, result={}))
+        await amend(store, withdraw("a"))
+        await store.recover()
+        again = await claim(store, merge=5)
+        assert again.id == turn.id
+        assert [row.message.native_id for row in again.rows] == (["a", "b"] if acted else ["b"])
+        assert len(await store.steps(again)) == acted
+        await answer(store, again)
+        assert [row.message.native_id for row in (await claim(store, merge=5)).rows] == ["c"]
+
+    async def test_a_turn_that_waits_can_be_taken_back(self, store: WorkStore, clock: ManualClock):
+        """Whole, also with steps; and a marked message does not survive those that held it."""
+        first, second, _ = await accept(store, "a", "b", "c")
+        turn = await claim(store, merge=2)
+        await store.step_finished(turn, step(0, result={}))
+        await store.retry(turn, "away", delay_s=60, deferral=True)
+        assert (await amend(store, withdraw("a"))).stopped == ()
+        assert (await states(store))["a"][0] is InboxState.READY
+        assert await store.drop(second.id)
+        clock.advance(61)
+        assert (await claim(store, merge=5)).head.message.native_id == "c"
+        assert (await states(store))["a"] == (InboxState.IGNORED, "withdrawn")
+        assert first.id < second.id
+
+    async def test_a_stop_ends_what_came_before_it(self, store: WorkStore, clock: ManualClock):
+        """Running and waiting messages of the session are stopped and counted; later and other ones are not."""
+        await accept(store, "a", "b")
+        await accept(store, "x", session=OTHER)
+        turn = await claim(store)
+        asked = Amendment(kind="stop", native_id="!stop", session=ROOM)
+        batch = [pending("c"), pending("!stop", text="!stop"), pending("d")]
+        done = await store.accept("matrix", BOT, batch, {}, [asked])
+        assert [(each.session, each.turn, each.why) for each in done.stopped] == [(ROOM, turn.id, "stopped")]
+        assert {name for name, (_, why) in (await states(store)).items() if why == "stopped"} == {
+            "a",
+            "b",
+            "c",
+        }
+        with pytest.raises(LostTurn):
+            await store.complete(turn, reply("no"))
+        head = (await claim(store)).head.message
+        assert (head.native_id, head.context["stopped"], head.context["event_id"]) == ("!stop", 3, "!stop")
+        assert (await claim(store, OTHER)).head.message.native_id == "x"
+        assert (await states(store))["d"][0] is InboxState.READY
+
+    async def test_a_stop_that_comes_again_stops_nothing(self, store: WorkStore, clock: ManualClock):
+        """What was said after a stop is not stopped by its repetition."""
+        assert (await stop(store))[0].message.context["stopped"] == 0
+        await answer(store, await claim(store))
+        await accept(store, "a")
+        done = await stop(store)
+        assert (list(done), done.stopped, done.touched) == ([], (), ())
+        assert (await claim(store)).head.message.native_id == "a"
+
+    async def test_who_has_left_says_nothing_more(self, store: WorkStore, clock: ManualClock):
+        """Nothing that waits, runs or is unsent in a conversation and its threads survives leaving it."""
+        await answered(store, "old", "unsent")
+        await store.post([out("draft", hold=True)])
+        await accept(store, "a")
+        await accept(store, "t", session=THREAD)
+        await accept(store, "n", session=NEIGHBOUR)
+        turn = await claim(store, THREAD)
+        await store.post([out("elsewhere", session=OTHER)])
+        done = await amend(store, Amendment(kind="leave", session=ROOM))
+        assert [each.turn for each in done.stopped] == [turn.id]
+        assert set(done.touched) == {ROOM, THREAD}
+        assert {name: why for name, (_, why) in (await states(store)).items()} == {
+            "old": None,
+            "a": "left",
+            "t": "left",
+            "n": None,
+        }
+        assert {row.message.text: (row.state, row.error) for row in await store.outbox()} == {
+            "unsent": (OutboxState.DEAD, "left"),
+            "draft": (OutboxState.DEAD, "left"),
+            "elsewhere": (OutboxState.PENDING, None),
+        }
+
+    async def test_what_came_back_says_why_and_stays_sent(self, store: WorkStore, clock: ManualClock):
+        """Only what the server took under this name, in this account; told again it changes nothing."""
+        rows = await store.post([out("back"), out("arrived"), out("unsent")])
+        for row in rows[:2]:
+            await store.sending(row)
+            await store.sent(row, f"<{row.message.text}>")
+        for name in ("<back>", "<nothing>", "<back>"):
+            await amend(store, Amendment(kind="bounce", native_id=name, text="550 no such user"))
+        other = [Amendment(kind="bounce", native_id="<arrived>", text="x")]
+        await store.accept("matrix", "@other:hs.test", [], {}, other)
+        assert {row.message.text: (row.state, row.error) for row in await store.outbox()} == {
+            "back": (OutboxState.SENT, "undeliverable: 550 no such user"),
+            "arrived": (OutboxState.SENT, None),
+            "unsent": (OutboxState.PENDING, None),
+        }
+
+    async def test_amendments_are_of_their_channel_and_account(self, store: WorkStore, clock: ManualClock):
+        """The same name or place in another account is not meant."""
+        await accept(store, "a")
+        other = [withdraw("a"), replace("a", "no"), Amendment(kind="leave", session=ROOM)]
+        await store.accept("matrix", "@second:hs.test", [], {}, other)
+        await store.accept("other", BOT, [], {}, other)
+        assert (await claim(store)).head.message.text == "text of a"
+
+    async def test_what_is_alone_is_never_merged(self, store: WorkStore, clock: ManualClock):
+        """A command and a reaction are turns of their own, in their place."""
+        batch = [
+            pending("a"),
+            pending("!new", alone=True),
+            pending("b"),
+            pending("r", kind="reaction"),
+            pending("c"),
+        ]
+        await store.accept("matrix", BOT, batch, {})
+        turns = []
+        while (turn := await store.claim(ROOM, merge=10)) is not None:
+            turns.append([(row.message.native_id, row.message.kind) for row in turn.rows])
+            await answer(store, turn)
+        assert turns == [
+            [("a", "message")],
+            [("!new", "message")],
+            [("b", "message")],
+            [("r", "reaction")],
+            [("c", "message")],
+        ]

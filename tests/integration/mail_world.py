@@ -1,0 +1,136 @@
+"""A whole gateway with the demo model on a mailbox of a real mail server: what the answering tests share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync
+
+from channels.base import LinkState
+from devservers import MailPeer, MailServer, ToolsMissing
+from gateway.app import Built, Overrides, build
+from gateway.home import open_home
+from gateway.settings import Settings
+from gateway.work.port import InboxRow, OutboxRow
+from gateway.work.states import InboxState
+from tests.daemon import email_settings
+
+__all__ = ["MailWorld", "mail_world", "open_mail_server"]
+
+USERS = 60
+"""For all tests of a run that share the numbers, whichever file they are in."""
+_numbers = itertools.count()
+NO_BRAKE = dict.fromkeys(
+    ("answers_per_hour", "thread_answers_per_hour", "identical_answers", "bounces_per_hour"), 0
+)
+
+
+def open_mail_server(folder: Path, *, users: int = USERS) -> MailServer:
+    """A server with people ``bot0 …``, ``alice0 …`` and ``bob0 …``."""
+    people = {f"{name}{number}": "pw" for name in ("bot", "alice", "bob") for number in range(users)}
+    try:
+        return MailServer.start(folder, users=people)
+    except ToolsMissing as missing:
+        pytest.skip(str(missing))
+
+
+@dataclass(slots=True)
+class MailWorld:
+    """A running gateway. ``alice`` is the owner, ``bob`` may write, too."""
+
+    server: MailServer
+    built: Built
+    home: Path
+    bot: str
+    alice: MailPeer
+    bob: MailPeer
+
+    async def inject(self, raw: bytes, *, sender: str = "x@elsewhere.test", to: str = "") -> None:
+        """Put bytes into the bot's mailbox as another server would."""
+        await run_sync(lambda: self.server.inject(to or self.bot, raw, sender=sender))
+
+    async def asked(
+        self, text: str, *, who: MailPeer | None = None, subject: str = "Hi", **more: Any
+    ) -> EmailMessage:
+        """Write a mail and wait for its answer."""
+        peer = who or self.alice
+        sent = await run_sync(lambda: peer.send(self.bot, subject, text, **more))
+        return await self.answer_to(sent, who=peer)
+
+    async def answer_to(self, message_id: str, *, who: MailPeer | None = None) -> EmailMessage:
+        """The answer to one mail, as soon as it is there."""
+        return await self.mail(lambda mail: mail["In-Reply-To"] == message_id, who=who)
+
+    async def mail(
+        self, wanted: Callable[[EmailMessage], bool], *, who: MailPeer | None = None
+    ) -> EmailMessage:
+        """A mail in somebody's mailbox, as soon as it is there."""
+        return await run_sync(lambda: (who or self.alice).wait_for(wanted))
+
+    async def row(self, wanted: Callable[[InboxRow], bool], *states: InboxState) -> InboxRow:
+        """A row of the inbox, as soon as it is in one of these states."""
+        found: list[InboxRow] = []
+        with anyio.fail_after(20):
+            while not found:
+                await anyio.sleep(0.05)
+                found = [row for row in await self.built.store.inbox(states=states, limit=500) if wanted(row)]
+        return found[0]
+
+    async def out(self, wanted: Callable[[OutboxRow], bool]) -> OutboxRow:
+        """A row of the outbox, as soon as it is like this."""
+        found: list[OutboxRow] = []
+        with anyio.fail_after(20):
+            while not found:
+                await anyio.sleep(0.05)
+                found = [row for row in await self.built.store.outbox(limit=500) if wanted(row)]
+        return found[0]
+
+
+@asynccontextmanager
+async def mail_world(server: MailServer, folder: Path, **email: Any) -> AsyncIterator[MailWorld]:
+    """Run a gateway for the length of the block; ``email`` changes the settings of its mailbox."""
+    number = next(_numbers)
+    bot, alice, bob = (server.address(f"{name}{number}") for name in ("bot", "alice", "bob"))
+    overrides = email.pop("overrides", Overrides())
+    settings = {
+        "owner": {"aliases": [alice]},
+        "agents": {"heartbeat": {"enabled": False}},
+        "llm": {"models": {"demo": {"model": "demo/demo"}}, "pools": {"main": ["demo"]}},
+        "channels": {
+            "email": email_settings(
+                server,
+                bot,
+                "pw",
+                *email.pop("allow", (alice, bob)),
+                **{"brake": NO_BRAKE, "probe_grace_s": 2, **email},
+            )
+        },
+    }
+    built = await build(Settings.model_validate(settings), open_home(folder), overrides)
+    ended = anyio.Event()
+
+    async def run() -> None:
+        await built.gateway.run()
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        with anyio.fail_after(20):
+            await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
+        try:
+            yield MailWorld(
+                server, built, folder, bot, *(server.peer(one.partition("@")[0]) for one in (alice, bob))
+            )
+        finally:
+            built.gateway.stop()
+            with anyio.move_on_after(25, shield=True):
+                await ended.wait()
+            tasks.cancel_scope.cancel()

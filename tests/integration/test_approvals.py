@@ -1,0 +1,303 @@
+"""What waits for the owner's yes, through the whole gateway: asked once, decided by the owner alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
+from agent_core.models import Message, ModelChunk, ToolDefinition
+from channels.base import Capabilities, Redelivery, Stage
+from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
+from gateway.clock import SystemClock
+from gateway.work.states import InboxState, OutboxState
+from tests.integration.gateway_world import World, world
+
+ANN, BOB, EVE = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test"
+DM, BOBS = f"dm-{ANN}", f"dm-{BOB}"
+SETTINGS = {"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}}
+
+
+class Echo:
+    """A model that says the last line of what it is asked; "fail" is refused for good."""
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        said = messages[-1].content.rsplit("\n", 1)[-1]
+
+        async def answer() -> AsyncIterator[ModelChunk]:
+            if said == "fail":
+                raise RuntimeError("a defect")
+            yield f"echo: {said}"
+
+        return answer()
+
+
+@asynccontextmanager
+async def deciding(
+    root: Path, approval: str, *, server: LoopbackServer | None = None, **more: Any
+) -> AsyncIterator[World]:
+    async with world(
+        root,
+        server=server,
+        name="matrix",
+        settings=SETTINGS,
+        models={"demo": Echo()},
+        approval={"matrix": approval},
+        **more,
+    ) as one:
+        yield one
+
+
+async def notices(one: World, count: int = 1) -> list[Delivered]:
+    """The questions that the owner has been asked, as soon as there are so many."""
+    with anyio.fail_after(15):
+        while len(found := [m for m in one.server.seen(DM) if m.kind is OutboundKind.NOTICE]) < count:
+            await anyio.sleep(0.02)
+    return found
+
+
+async def held(one: World) -> list[int]:
+    """The outbox ids of drafts, as soon as there is one; oldest first."""
+    with anyio.fail_after(15):
+        while not (rows := await one.built.store.outbox(states=[OutboxState.HELD])):
+            await anyio.sleep(0.02)
+    return sorted(row.id for row in rows)
+
+
+async def greeted(one: World) -> None:
+    """The owner has written directly, so there is a place to ask in; a command is answered at once."""
+    await one.asked("!help", person=ANN)
+
+
+def reaction(notice: Delivered, sign: str, *, person: str = ANN, number: int = 1) -> InboundMessage:
+    return InboundMessage(
+        channel="matrix",
+        account="bot",
+        native_id=f"$reaction-{number}",
+        session=SessionKey("matrix", f"dm-{person}"),
+        sender=Sender(address=person, verified=True),
+        text=sign,
+        received_at=SystemClock().now(),
+        kind="reaction",
+        context={"outbound": notice.key},
+    )
+
+
+async def test_the_owner_is_asked_once_and_says_yes(tmp_path):
+    """Another person's answer waits; the owner sees question and answer, approves, and it is sent."""
+    async with deciding(tmp_path, "strangers") as one:
+        await greeted(one)
+        one.server.say(BOB, "may I come?")
+        (notice,) = await notices(one)
+        (draft,) = await held(one)
+        assert one.server.seen(BOBS) == []
+        assert "> may I come?" in notice.text
+        assert "> echo: may I come?" in notice.text
+        assert BOB in notice.text
+        said = await one.asked(f"!approve d{draft}", person=ANN)
+        (answer,) = await one.server.answers(1, conversation=BOBS)
+        later = await one.asked(f"!approve D{draft}", person=ANN)
+        refused = await one.asked(f"!reject d{draft}", person=ANN)
+        assert len(await notices(one)) == 1
+    assert answer.text == "echo: may I come?"
+    assert said.text.startswith(f"`d{draft}` is approved")
+    assert later.text.startswith(f"`d{draft}` is approved")
+    assert refused.text.startswith(f"`d{draft}` is approved")
+
+
+async def test_no_is_no(tmp_path):
+    """A rejected answer is never sent, and approving it later says so."""
+    async with deciding(tmp_path, "strangers") as one:
+        await greeted(one)
+        one.server.say(BOB, "may I come?")
+        (draft,) = await held(one)
+        await notices(one)
+        said = await one.asked(f"!reject d{draft} not today", person=ANN)
+        later = await one.asked(f"!approve d{draft}", person=ANN)
+        (row,) = await one.built.store.outbox(states=[OutboxState.DEAD])
+        await one.built.gateway.parts.history.sync()
+        told = await one.built.memory.load_history(str(SessionKey("matrix", BOBS)))
+        assert one.server.seen(BOBS) == []
+    assert said.text == later.text == f"`d{draft}` is rejected: it is not sent."
+    assert row.error == "rejected: not today"
+    assert [line.content for line in told.messages][-1].startswith("[My last answer was not sent")
+
+
+async def test_the_owners_own_answers_are_not_held_for_strangers(tmp_path):
+    """``strangers`` holds others' answers, ``all`` the owner's too, ``none`` nothing; commands never wait."""
+    async with deciding(tmp_path / "strangers", "strangers") as one:
+        assert (await one.asked("hello", person=ANN)).text == "echo: hello"
+        assert (await one.asked("!help", person=BOB)).text
+    async with deciding(tmp_path / "none", "none") as one:
+        assert (await one.asked("hello", person=BOB)).text == "echo: hello"
+    async with deciding(tmp_path / "all", "all") as one:
+        await greeted(one)
+        one.server.say(ANN, "hello")
+        await notices(one)
+        assert [m.text for m in one.server.seen(DM) if m.text.startswith("echo")] == []
+
+
+async def test_a_sign_of_the_owner_decides(tmp_path):
+    """A thumb of the owner on the notice counts; of another person, or another sign, it does nothing."""
+    async with deciding(tmp_path, "strangers") as one:
+        await greeted(one)
+        one.server.say(BOB, "may I come?")
+        (notice,) = await notices(one)
+        await one.hand_over(
+            reaction(notice, "👍", person=BOB, number=1),
+            reaction(notice, "🎉", number=2),
+            reaction(notice.model_copy(update={"key": "unknown"}), "👍", number=3),
+        )
+        with anyio.fail_after(10):
+            while (await one.inbox()).get("settled", 0) + (await one.inbox()).get("ignored", 0) < 5:
+                await anyio.sleep(0.02)
+        assert one.server.seen(BOBS) == []
+        await one.hand_over(reaction(notice, "👍🏽", number=4))
+        (answer,) = await one.server.answers(1, conversation=BOBS)
+        before = len(one.server.seen(DM))
+        await one.hand_over(reaction(notice, "👎", number=5))
+        told = (await one.server.answers(before + 1, conversation=DM))[-1]
+    assert answer.text == "echo: may I come?"
+    assert "is approved" in told.text
+
+
+async def test_only_the_owner_and_only_directly(tmp_path):
+    """Another person and a group learn nothing of drafts, and decide nothing."""
+    server = LoopbackServer()
+    server.groups = {"room"}
+    async with deciding(tmp_path, "strangers", server=server) as one:
+        await greeted(one)
+        one.server.say(BOB, "may I come?")
+        (draft,) = await held(one)
+        for_bob = await one.asked(f"!approve d{draft}", person=BOB)
+        server.say(ANN, f"!approve d{draft}", conversation="room")
+        (in_room,) = await server.answers(1, conversation="room")
+        assert await held(one) == [draft]
+    assert for_bob.text == in_room.text
+    assert "owner alone" in for_bob.text
+
+
+async def test_without_a_place_to_ask_it_waits(tmp_path):
+    """Nobody is asked before the owner has written; then it is asked, and what waits is one notice."""
+    async with deciding(tmp_path, "strangers") as one:
+        one.server.say(BOB, "first")
+        one.server.say(EVE, "second")
+        with anyio.fail_after(15):
+            while len(await one.built.store.outbox(states=[OutboxState.HELD])) < 2:
+                await anyio.sleep(0.02)
+        await anyio.sleep(0.3)
+        assert one.server.seen(DM) == []
+    async with deciding(tmp_path, "strangers", server=one.server) as two:
+        await greeted(two)
+        two.built.gateway.parts.handler._desk.look()
+        (notice,) = await notices(two)
+        names = [f"d{number}" for number in await held(two)]
+        await two.hand_over(reaction(notice, "✅"))
+        told = (await two.server.answers(3, conversation=DM))[-1]
+        shown = await two.asked("!approve", person=ANN)
+    assert len(names) == 2
+    for name in names:
+        assert name in notice.text
+        assert name in shown.text
+        assert name in told.text
+    assert "several" in told.text
+
+
+async def test_names_that_are_none(tmp_path):
+    """An unknown name, an ordinary answer and nonsense are told apart from items, in plain words."""
+    async with deciding(tmp_path, "strangers") as one:
+        await one.asked("hello", person=ANN)
+        (sent,) = [row.id for row in await one.built.store.outbox()]
+        for name in (f"d{sent}", f"m{sent}", "d999", "x1", "d-1", "dé"):
+            told = await one.asked(f"!approve {name}", person=ANN)
+            assert told.text.startswith("Nothing has the name"), name
+            assert "Nothing waits" in told.text
+
+
+async def test_a_kept_back_message_is_let_in(tmp_path):
+    """A quarantined message is listed by `!approve`, and answered after the yes."""
+    async with deciding(tmp_path, "none") as one:
+        await greeted(one)
+        message = reaction(Delivered(key="", conversation="", text=""), "let me in", person=BOB)
+        quarantined = {"kind": "message", "context": {"quarantine": "sender_not_verified"}}
+        await one.hand_over(message.model_copy(update=quarantined))
+        (row,) = await one.built.store.inbox(states=[InboxState.QUARANTINED])
+        listed = await one.asked("!approve", person=ANN)
+        said = await one.asked(f"!approve m{row.id}", person=ANN)
+        again = await one.asked(f"!approve m{row.id}", person=ANN)
+        (answer,) = await one.server.answers(1, conversation=BOBS)
+    assert f"`m{row.id}`: a kept-back message by matrix: let me in" in listed.text
+    assert said.text == again.text == f"`m{row.id}` is let in, and I answer it."
+    assert answer.text == "echo: let me in"
+
+
+async def test_a_kept_back_message_is_refused(tmp_path):
+    """After a no it is never answered."""
+    async with deciding(tmp_path, "none") as one:
+        await greeted(one)
+        message = reaction(Delivered(key="", conversation="", text=""), "let me in", person=BOB)
+        await one.hand_over(
+            message.model_copy(update={"kind": "message", "context": {"quarantine": "sender_not_verified"}})
+        )
+        (row,) = await one.built.store.inbox(states=[InboxState.QUARANTINED])
+        said = await one.asked(f"!reject m{row.id}", person=ANN)
+        again = await one.asked(f"!approve m{row.id}", person=ANN)
+        assert one.server.seen(BOBS) == []
+    assert said.text == f"`m{row.id}` is rejected: it is not answered."
+    assert again.text == said.text
+
+
+async def test_an_answer_in_parts_is_one_item(tmp_path):
+    """A long answer that leaves in several parts is asked about once, and one yes sends all of it."""
+    async with deciding(tmp_path, "strangers") as one:
+        await greeted(one)
+        one.server.say(BOB, "long " + "x" * 40_000)
+        (notice,) = await notices(one)
+        parts = await held(one)
+        await one.asked(f"!approve d{parts[0]}", person=ANN)
+        answers = await one.server.answers(len(parts), conversation=BOBS)
+    assert len(parts) > 1
+    assert f"d{parts[1]}" not in notice.text
+    assert sum(answer.text.count("x") for answer in answers) == 40_000
+
+
+class Marking(LoopbackChannel):
+    """A channel that can show how far a message is."""
+
+    def __init__(self, server: LoopbackServer) -> None:
+        super().__init__(server, name="matrix")
+        self.capabilities = Capabilities(Redelivery.SAME_KEY, stages=True)
+        self.marks: list[tuple[str, Stage]] = []
+
+    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: Stage) -> None:
+        self.marks.append((context["in_reply_to"], stage))
+
+
+async def test_messages_are_marked_as_far_as_they_are(tmp_path):
+    """Received and done for an answer and for a command, received and failed for what is given up."""
+    server = LoopbackServer()
+    channel = Marking(server)
+    async with deciding(tmp_path, "none", server=server, channels={"matrix": (channel, "each")}) as one:
+        good = server.say(BOB, "hello")
+        await server.answers(1, conversation=BOBS)
+        bad = server.say(BOB, "fail")
+        await server.answers(2, conversation=BOBS)
+        command = server.say(BOB, "!help")
+        await server.answers(3, conversation=BOBS)
+        with anyio.fail_after(5):
+            while (command, Stage.DONE) not in channel.marks:
+                await anyio.sleep(0.02)
+    assert one.built is not None
+    assert channel.marks == [
+        (good, Stage.RECEIVED),
+        (good, Stage.DONE),
+        (bad, Stage.RECEIVED),
+        (bad, Stage.FAILED),
+        (command, Stage.DONE),
+    ]

@@ -1,0 +1,249 @@
+"""Commands through the whole gateway: in order, once, for those who may, and never before a model."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from agent_core.memory.scopes import OWNER
+from agent_core.messages import Amendment, SessionKey
+from agent_core.models import MemoryScope, ScopeKind
+from channels.loopback import LoopbackServer
+from gateway.work.states import InboxState
+from tests.integration.command_world import (
+    ANN,
+    BOB,
+    CID,
+    DM,
+    EVE,
+    Mind,
+    asked,
+    settled,
+    talking,
+    texts,
+)
+
+
+class TestAnswers:
+    async def test_help_names_what_there_is(self, tmp_path):
+        """`!help` lists the commands, to the owner also those that decide; no model is asked."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            for_ann = await asked(one, "!help")
+            for_bob = await asked(one, "/HELP", person=BOB)
+            about = await asked(one, "!help new")
+        assert "`!stop`" in for_ann.text
+        assert "`!approve`" in for_ann.text
+        assert "`!stop`" in for_bob.text
+        assert "`!approve`" not in for_bob.text
+        assert "set aside" in about.text
+        assert mind.asked == []
+
+    async def test_a_slip_gets_one_line_and_important_words_are_text(self, tmp_path):
+        """ "!hlep" is told what was meant; "!important" is a question like any other."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            slip = await asked(one, "!hlep")
+            text = await asked(one, "!important")
+        assert "`!help`" in slip.text
+        assert "\n" not in slip.text
+        assert text.text == "answer 1"
+        assert "!important" in mind.asked[0]
+
+    async def test_new_sets_the_history_aside_and_keeps_the_memory(self, tmp_path):
+        """After `!new` no prompt holds what was said before; the file has all of it, and memory stays."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            await asked(one, "the word is xylophone")
+            memory = one.built.memory
+            await memory.save_global_memory(OWNER, "- likes trains")
+            await asked(one, "what was it?")
+            began = await asked(one, "!new")
+            await asked(one, "and now?")
+            history = await memory.load_segment(str(SessionKey("matrix", DM)), start=0, max_messages=50)
+            shown = await asked(one, "!memory")
+        assert "xylophone" in mind.shown[1]
+        assert "xylophone" not in mind.shown[2]
+        assert "likes trains" in mind.shown[2]
+        assert "anew" in began.text
+        contents = [message.content for message in history.messages]
+        assert any("xylophone" in content for content in contents)
+        assert not any("!new" in content or "anew" in content for content in contents)
+        assert "likes trains" in shown.text
+
+    async def test_what_waits_behind_new_belongs_to_the_new_conversation(self, tmp_path):
+        """A question that was sent right after `!new` is answered, and sees nothing of what was before."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            await asked(one, "the word is xylophone")
+            one.server.say(ANN, "slow one")
+            await mind.thinking.wait()
+            one.server.say(ANN, "!new")
+            one.server.say(ANN, "and now?")
+            mind.gate.set()
+            await one.server.answers(4, conversation=DM)
+        assert "xylophone" not in mind.shown[-1]
+        assert "slow one" not in mind.shown[-1]
+        assert texts(one)[-1] == "answer 3"
+
+    async def test_memory_is_that_of_the_conversation(self, tmp_path):
+        """Another person sees their own notes, a room the room's; the owner's are shown in neither."""
+        mind, server = Mind(), LoopbackServer()
+        server.groups = {"room"}
+        async with talking(tmp_path, mind, server=server) as one:
+            await one.built.memory.save_global_memory(OWNER, "- secret of ann")
+            await one.built.memory.save_global_memory(MemoryScope(ScopeKind.PERSON, BOB), "- bob sings")
+            for_bob = await asked(one, "!memory", person=BOB)
+            for_cid = await asked(one, "!memory", person=CID)
+            server.say(ANN, "!memory", conversation="room")
+            (in_room,) = await server.answers(1, conversation="room")
+        assert "bob sings" in for_bob.text
+        assert "nothing about you" in for_cid.text
+        assert "nothing about this conversation" in in_room.text
+        for shown in (for_bob, for_cid, in_room):
+            assert "secret" not in shown.text
+
+    async def test_status_says_little_to_others_and_more_to_the_owner(self, tmp_path):
+        """Everybody hears how it is; channels and queues are for the owner alone, and not in a group."""
+        server = LoopbackServer()
+        server.groups = {"room"}
+        async with talking(tmp_path, Mind(), server=server) as one:
+            for_ann = await asked(one, "!status")
+            for_bob = await asked(one, "!status", person=BOB)
+            server.say(ANN, "!status", conversation="room")
+            (in_room,) = await server.answers(1, conversation="room")
+        assert "matrix is connected" in for_ann.text
+        for shown in (for_bob, in_room):
+            assert shown.text.startswith("I am here")
+            assert "connected" not in shown.text
+
+    async def test_usage_of_a_conversation_and_of_all(self, tmp_path):
+        """Others hear what their own conversation has cost; the owner hears of all."""
+        async with talking(tmp_path, Mind()) as one:
+            await asked(one, "hello")
+            await asked(one, "hello", person=BOB)
+            await asked(one, "again", person=BOB)
+            for_ann = await asked(one, "!usage")
+            for_bob = await asked(one, "!usage", person=BOB)
+        assert "330 tokens in 3 calls" in for_ann.text
+        assert "220 tokens in 2 calls" in for_bob.text
+
+    async def test_without_a_model_commands_are_answered(self, tmp_path):
+        """While no model can be reached, what needs none is answered all the same, and says so."""
+        mind = Mind()
+        mind.away = True
+        async with talking(tmp_path, mind, queue="each") as one:
+            status = await asked(one, "!status", person=BOB)
+            one.server.say(BOB, "a question")
+            with anyio.fail_after(10):
+                while not [row for row in await one.built.store.inbox() if row.deferrals]:
+                    await anyio.sleep(0.02)
+            again = await asked(one, "!status", person=CID)
+        assert status.text.startswith("I am here")
+        assert "language model does not answer" in again.text
+
+
+class TestWhoAndWhere:
+    async def test_strangers_get_nothing(self, tmp_path):
+        """Who is not allowed gets no answer to a command, and stops nothing of others."""
+        async with talking(tmp_path, Mind(), allow_from={"matrix": (BOB,)}) as one:
+            one.server.say(EVE, "!status")
+            one.server.say(EVE, "!stop", conversation=f"dm-{BOB}")
+            await asked(one, "hello", person=BOB)
+            await settled(one, ignored=2, settled=1)
+        assert texts(one, EVE) == []
+
+    async def test_in_a_group_only_what_is_meant_for_the_bot(self, tmp_path):
+        """A `!new` among people is theirs; with the bot's name in front it is ours."""
+        mind, server = Mind(), LoopbackServer()
+        server.groups = {"room"}
+        async with talking(tmp_path, mind, server=server) as one:
+            server.say(BOB, "!new", conversation="room", addressed=False)
+            server.say(BOB, "@bot: !new", conversation="room")
+            (only,) = await server.answers(1, conversation="room")
+            await settled(one, settled=1, ignored=1)
+        assert "anew" in only.text
+        assert mind.asked == []
+
+    async def test_what_is_quoted_is_no_command(self, tmp_path):
+        """An answer to somebody's "!stop", with the quotation in front, is a question."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            answer = await asked(one, "> !stop\n\nwhy did you do that?")
+        assert answer.text == "answer 1"
+
+
+class TestOrder:
+    @pytest.mark.parametrize("queue", ["merge", "each"])
+    async def test_a_command_is_never_merged_and_keeps_its_place(self, tmp_path, queue):
+        """Questions around a command are answered before and after it; the model sees no command."""
+        mind = Mind()
+        async with talking(tmp_path, mind, queue=queue) as one:
+            one.server.say(ANN, "slow first")
+            await mind.thinking.wait()
+            for text in ("two", "three", "!help", "four", "five", "!status"):
+                one.server.say(ANN, text)
+            mind.gate.set()
+            await settled(one, settled=7)
+            said = texts(one)
+        helped = next(place for place, text in enumerate(said) if "what you can tell me" in text)
+        before = "\n".join(mind.asked[:helped])
+        assert "two" in before
+        assert "three" in before
+        assert "four" not in before
+        assert said[-1].startswith("I am here")
+        assert len(said) == (5 if queue == "merge" else 7)
+        assert not any("!help" in asked or "!status" in asked for asked in mind.shown)
+
+    async def test_an_edit_into_a_command_is_not_shown_to_a_model(self, tmp_path):
+        """A waiting question that is edited into a command is left out of the turn, and its author is told."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            one.server.say(ANN, "slow first")
+            await mind.thinking.wait()
+            one.server.say(ANN, "two")
+            changed = one.server.say(ANN, "three")
+            with anyio.fail_after(10):
+                while len(await one.built.store.inbox(states=[InboxState.READY])) < 2:
+                    await anyio.sleep(0.02)
+            edit = Amendment(kind="replace", native_id=changed, sender=ANN, text="!new")
+            await one.hand_over(amendments=[edit])
+            mind.gate.set()
+            await settled(one, settled=3)
+        assert "two" in mind.asked[1]
+        assert not any("!new" in shown for shown in mind.shown)
+        assert "edited into a command" in texts(one)[-1]
+
+    async def test_an_edit_of_a_message_that_waits_alone_is_a_command(self, tmp_path):
+        """What becomes a command before anybody has looked at it, and stands alone, is done as one."""
+        mind = Mind()
+        async with talking(tmp_path, mind, queue="each") as one:
+            one.server.say(ANN, "slow first")
+            await mind.thinking.wait()
+            changed = one.server.say(ANN, "two")
+            with anyio.fail_after(10):
+                while not await one.built.store.inbox(states=[InboxState.READY]):
+                    await anyio.sleep(0.02)
+            edit = Amendment(kind="replace", native_id=changed, sender=ANN, text="!help")
+            await one.hand_over(amendments=[edit])
+            mind.gate.set()
+            await settled(one, settled=2)
+        assert len(mind.asked) == 1
+        assert "what you can tell me" in texts(one)[-1]
+
+    async def test_an_edit_of_a_command_into_a_question_is_a_question(self, tmp_path):
+        """A command that is edited into something else before its turn is not done, but answered."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            one.server.say(ANN, "slow first")
+            await mind.thinking.wait()
+            changed = one.server.say(ANN, "!new")
+            with anyio.fail_after(10):
+                while not await one.built.store.inbox(states=[InboxState.READY]):
+                    await anyio.sleep(0.02)
+            edit = Amendment(kind="replace", native_id=changed, sender=ANN, text="what is new?")
+            await one.hand_over(amendments=[edit])
+            mind.gate.set()
+            await settled(one, settled=2)
+        assert "what is new?" in mind.asked[1]
+        assert texts(one) == ["answer 1", "answer 2"]

@@ -1,0 +1,155 @@
+"""The nasty corpus through the real path: into Dovecot, through channel, gateway and model, and back to its author."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync
+
+from channels.email.intake import read_arrival
+from devservers import MailServer
+from gateway.work.port import InboxRow
+from gateway.work.states import InboxState
+from tests.clock import EPOCH
+from tests.integration.mail_world import MailWorld, mail_world, open_mail_server
+from tests.mail_corpus import Case, corpus
+
+NAMES = [case.name for case in corpus("bot@mail.test", "alice@mail.test")]
+WHOLE = {"P": "settled", "R": "ignored", "Q": "quarantined", "X": "ignored"}
+MOST_S = 1.0
+STALL_S = 0.2
+
+
+@dataclass
+class Gone:
+    """What has become of the corpus: rows by the mail's place in it, answers by what they answer."""
+
+    cases: dict[str, Case]
+    rows: dict[str, InboxRow]
+    answers: dict[str, int]
+    healthy: int
+    stall_s: float
+
+
+@pytest.fixture(scope="module")
+def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
+    with open_mail_server(tmp_path_factory.mktemp("mail")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gone(mail_server: MailServer, tmp_path_factory: pytest.TempPathFactory) -> Gone:
+    """Everything at once, a healthy mail behind each."""
+    return anyio.run(_whole, mail_server, tmp_path_factory.mktemp("home"))
+
+
+async def _whole(server: MailServer, home: Path) -> Gone:
+    async with mail_world(server, home) as one:
+        return await _all_through(one)
+
+
+async def _all_through(one: MailWorld) -> Gone:
+    cases = {case.name: case for case in corpus(one.bot, one.alice.address)}
+    worst = 0.0
+
+    async def watch() -> None:
+        nonlocal worst
+        while True:
+            before = time.monotonic()
+            await anyio.sleep(0.005)
+            worst = max(worst, time.monotonic() - before - 0.005)
+
+    store = one.built.store
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        for number, case in enumerate(cases.values()):
+            await one.inject(case.raw, sender="" if case.name == "21b" else "x@peer.test")
+            await one.inject(_healthy(one, number))
+        with anyio.fail_after(60):
+            while True:
+                rows = await store.inbox(states=list(InboxState), limit=1_000)
+                over = [
+                    row
+                    for row in rows
+                    if row.state not in (InboxState.READY, InboxState.RUNNING, InboxState.ANSWERED)
+                ]
+                if len(over) >= 2 * len(cases):
+                    break
+                await anyio.sleep(0.2)
+        tasks.cancel_scope.cancel()
+    # Injected one after the other, they were taken in in this order.
+    in_order = sorted((row for row in rows if row.message.channel == "email"), key=lambda row: row.id)
+    found = dict(zip(cases, in_order[::2], strict=True))
+    mails = await run_sync(one.alice.list)
+    answers: dict[str, int] = {}
+    for mail in mails:
+        key = str(mail["In-Reply-To"] or mail["Subject"]).strip()
+        answers[key] = answers.get(key, 0) + 1
+    healthy = sum(1 for mail in mails if str(mail["In-Reply-To"]).startswith("<healthy-"))
+    return Gone(cases, found, answers, healthy, worst)
+
+
+def _healthy(one: MailWorld, number: int) -> bytes:
+    return (
+        f"Authentication-Results: mail.test; dmarc=pass header.from=mail.test\r\nFrom: {one.alice.address}\r\n"
+        f"To: {one.bot}\r\nSubject: healthy {number}\r\nMessage-ID: <healthy-{number}@peer.test>\r\n\r\nhello\r\n"
+    ).encode()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", NAMES)
+async def test_each_is_what_it_should_be(gone: Gone, name: str) -> None:
+    """The outcome that stands at its number; the text, the files and the background that do."""
+    case, row = gone.cases[name], gone.rows[name]
+    message = row.message
+    assert str(row.state) in {WHOLE[letter] for letter in case.outcome}, (row.state, row.error)
+    if row.state is InboxState.IGNORED and "R" not in case.outcome:
+        assert str(row.error).startswith("unreadable"), row.error
+    answered = gone.answers.get(case.message_id or f"Re: {case.subject}", 0)
+    assert answered == (1 if row.state is InboxState.SETTLED else 0) or case.name in {"11", "33", "36"}
+    if row.state is not InboxState.SETTLED:
+        return
+    behind = "\n".join(f"{each.sender} {each.text}" for each in message.background)
+    for words in case.has:
+        assert words in message.text
+    for words in case.behind:
+        assert words in behind
+    for words in case.lacks:
+        assert words not in message.text + behind
+    if case.files is not None:
+        assert [each.name for each in message.attachments] == list(case.files)
+    assert case.check(message), message
+
+
+@pytest.mark.timeout(180)
+async def test_the_healthy_ones_between_them_are_all_answered(gone: Gone) -> None:
+    """Nothing in the corpus costs another mail its answer, or the loop its breath."""
+    assert gone.healthy == len(gone.cases)
+    assert gone.stall_s < STALL_S
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_none_takes_a_second(name: str) -> None:
+    """Reading one mail, whatever it is, costs less than a second of the processor."""
+    case = next(case for case in corpus("bot@mail.test", "alice@mail.test") if case.name == name)
+    begun = time.process_time()
+    read_arrival(1, EPOCH, case.raw, whole=True)
+    assert time.process_time() - begun < MOST_S
+
+
+def test_a_careless_reader_is_caught() -> None:
+    """The control: who shows the HTML without its tags, or all of a reply, fails the same judgement."""
+    cases = {case.name: case for case in corpus("bot@mail.test", "alice@mail.test")}
+    for name, words in (("01", "SECRET"), ("30", "SYSTEM")):
+        shown = re.sub(rb"<[^>]*>", b"", cases[name].raw).decode()
+        assert words in cases[name].lacks
+        assert words in shown
+    mail = read_arrival(1, EPOCH, cases["14"].raw, whole=True).mail
+    assert mail is not None
+    assert mail.full_text != mail.text == "Noon is fine"

@@ -1,0 +1,56 @@
+"""What a heartbeat costs when nothing is to be done, through the whole gateway, with time that runs by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unasked_world import ANN, Weeks, house
+
+EMPTY = "# Heartbeat\n\n<!-- - [ ] call mum -->\n- [x] water the plants\n- [ ]\n"
+
+
+@pytest.mark.parametrize("checklist", [None, "", EMPTY], ids=["missing", "blank", "ticked"])
+async def test_a_week_with_nothing_to_do_costs_nothing(tmp_path, checklist):
+    """336 ticks, no model call, no token, no message, and one line in the ledger."""
+    week = Weeks(7)
+    async with house(
+        tmp_path,
+        checklist=checklist,
+        heartbeat={"interval_minutes": 30.0},
+        clock=week.clock,
+        sleep=week.sleep,
+    ) as home:
+        await home.asked(ANN, "hello")
+        asked = len(home.model.asked)
+        await week.pass_by()
+        [entry] = await home.plans.ledger(name="heartbeat")
+        usage = await home.built.store.usage(days=30)
+    assert len(home.model.asked) == asked == 1
+    assert (entry.outcome, entry.ticks) == ("skipped", 336)
+    assert {row.purpose for row in usage} == {"chat"}
+    assert home.alerts() == []
+
+
+async def test_the_same_days_with_an_item_are_counted(tmp_path):
+    """
+    The control: with one open item the same two days are 96 calls, so the count above can see them; and what was
+    not worth saying is not kept, so the last prompt is as short as the first.
+    """
+    days = Weeks(2)
+    async with house(
+        tmp_path, "HEARTBEAT_OK", heartbeat={"interval_minutes": 30.0}, clock=days.clock, sleep=days.sleep
+    ) as home:
+        await home.asked(ANN, "hello")
+        await days.pass_by()
+        await home.until(lambda: home.model.ticks == 96, within_s=25)
+        await home.until(lambda: _ended(home))
+        entries = await home.plans.ledger(name="heartbeat", limit=1000)
+    assert [entry.outcome for entry in entries] == ["silent"] * 96
+    assert home.alerts() == []
+    ticks = [messages for messages in home.model.asked if "check-in" in messages[-1].content]
+    assert {len(messages) for messages in ticks} == {2}
+    assert not list((tmp_path / "sessions").glob("heartbeat*.jsonl"))
+
+
+async def _ended(home) -> bool:
+    return (await home.built.store.stats()).inbox["ready"] == 0

@@ -1,0 +1,274 @@
+"""What becomes of edits, redactions, threads and streams with a whole gateway behind a real homeserver."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from gateway.app import Overrides, build
+from gateway.home import open_home
+from gateway.operations import Operations
+from gateway.settings import Settings
+from tests.agent_doubles import ModelScript
+from tests.integration.matrix_bot import call
+from tests.integration.test_matrix_answers import shown
+from tests.integration.test_matrix_conversation import answering, edit_of, in_thread, redact
+
+pytestmark = pytest.mark.timeout(60, func_only=True)
+
+
+class House:
+    """A running gateway with one Matrix account, and a model that answers as it is told."""
+
+    def __init__(self, built, model, user_id):
+        self.built = built
+        self.model = model
+        self.user_id = user_id
+
+    async def room(self, peer, *others, direct=True):
+        room = await call(peer.create_room, [self.user_id], is_direct=direct)
+        with anyio.fail_after(20):
+            while self.user_id not in await call(peer.members, room):
+                await anyio.sleep(0.05)
+        for other in others:
+            await call(peer.invite, room, other.user_id)
+            await call(other.join, room)
+        return room
+
+    async def answers(self, peer, room, count, *, within_s=20):
+        """What the person sees of the bot, as soon as there is so much of it."""
+        with anyio.move_on_after(within_s):
+            while len(found := await self.seen(peer, room)) < count:
+                await anyio.sleep(0.05)
+            return found
+        raise AssertionError(f"waited in vain for {count}: {found}, asked {len(self.model.requests)}")
+
+    async def seen(self, peer, room):
+        events = await call(peer.history, room, limit=500)
+        return shown([one for one in events if one.sender == self.user_id and one.content])
+
+    async def asked(self, count, *, within_s=20):
+        """The questions to the model, as soon as there are so many."""
+        with anyio.fail_after(within_s):
+            while len(self.model.requests) < count:
+                await anyio.sleep(0.02)
+        return [request[-1].content for request in self.model.requests]
+
+
+@pytest.fixture
+def house(synapse, fresh_credentials, tmp_path):
+    @asynccontextmanager
+    async def up(*answers, allow=(), owner=None, approval="none", folder="home", bot=None, **matrix):
+        credentials = bot or fresh_credentials("bot")
+        model = ModelScript(*answers)
+        settings = {
+            "llm": {
+                "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
+                "models": {"m": {"provider": "p", "model": "openai/m"}},
+                "pools": {"main": ["m"]},
+                "default_pool": "main",
+            },
+            "agents": {"heartbeat": {"enabled": False}},
+            "owner": {"aliases": [owner.user_id] if owner is not None else []},
+            "channels": {
+                "matrix": {
+                    "homeserver": synapse.url,
+                    "user_id": credentials.user_id,
+                    "password": credentials.password,
+                    "allow_from": [one.user_id for one in allow],
+                    **matrix,
+                }
+            },
+        }
+        built = await build(
+            Settings.model_validate(settings),
+            open_home(tmp_path / folder),
+            Overrides(models={"m": model}, approval={"matrix": approval}),
+        )
+        ended = anyio.Event()
+
+        async def run():
+            await built.gateway.run()
+            ended.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            try:
+                yield House(built, model, credentials.user_id)
+            finally:
+                built.gateway.stop()
+                with anyio.move_on_after(20, shield=True):
+                    await ended.wait()
+                tasks.cancel_scope.cancel()
+
+    return up
+
+
+@pytest.fixture
+async def alice(fresh_user):
+    return await call(fresh_user, "alice")
+
+
+@pytest.fixture
+async def bob(fresh_user):
+    return await call(fresh_user, "bob")
+
+
+async def test_an_edit_of_a_waiting_question_replaces_it(house, alice):
+    """What waits is asked as it was edited; what is running or answered is not asked again (M7)."""
+    async with house([1.5, "one"], "two", "three", allow=[alice]) as there:
+        room = await there.room(alice)
+        running = await call(alice.send, room, "first")
+        await there.asked(1)
+        waiting = await call(alice.send, room, "secnod")
+        await call(alice.send_event, room, "m.room.message", edit_of(running, "First, edited"))
+        await call(alice.send_event, room, "m.room.message", edit_of(waiting, "second"))
+        seen = await there.answers(alice, room, 2)
+        await call(alice.send_event, room, "m.room.message", edit_of(waiting, "second, too late"))
+        await call(alice.send, room, "third")
+        seen = await there.answers(alice, room, 3)
+        questions = await there.asked(3)
+
+    assert seen == ["one", "two", "three"]
+    assert [question.splitlines()[-1] for question in questions] == ["first", "second", "third"]
+
+
+async def test_a_redaction_cancels_what_waits_and_what_runs(house, alice):
+    """A question that is taken back gets no answer, not even one that is half written (M13)."""
+    stream = {"enabled": True, "min_interval_s": 0.2}
+    words = [part for number in range(60) for part in (f"{number} ", 0.1)]
+    async with house(words, "an answer", allow=[alice], streaming=stream) as there:
+        room = await there.room(alice)
+        running = await call(alice.send, room, "Count!")
+        await there.answers(alice, room, 1)  # a first look at it
+        waiting = await call(alice.send, room, "Never mind")
+        await redact(alice, room, waiting)
+        await redact(alice, room, running)
+        await call(alice.send, room, "Something else")
+        with anyio.fail_after(20):
+            while await there.seen(alice, room) != ["an answer"]:
+                await anyio.sleep(0.1)
+        questions = await there.asked(2)
+
+    assert questions[-1].splitlines()[-1] == "Something else"
+    assert len(questions) == 2
+
+
+async def test_a_streamed_answer_through_everything(house, alice):
+    """From the model's words to edits: the person sees them grow, and the whole answer at the end."""
+    words = [part for number in range(20) for part in (f"word{number} ", 0.08)]
+    stream = {"enabled": True, "min_interval_s": 0.2, "max_edits": 4}
+    async with house(words, allow=[alice], streaming=stream, acknowledge="reactions") as there:
+        room = await there.room(alice)
+        await call(alice.send, room, "Speak!")
+        whole = "".join(part for part in words if isinstance(part, str)).strip()
+        with anyio.fail_after(20):
+            while await there.seen(alice, room) != [whole]:
+                await anyio.sleep(0.05)
+        events = [one for one in await call(alice.history, room) if one.sender == there.user_id]
+
+    assert 3 <= len(events) <= 6
+    lengths = [len(event.body) for event in events]
+    assert lengths == sorted(lengths)
+
+
+async def test_a_thread_is_a_conversation_of_its_own(house, alice):
+    """In a thread the model sees how it began and nothing of the room; in the room nothing of the thread."""
+    async with house("A.", "B.", "C.", allow=[alice]) as there:
+        room = await there.room(alice)
+        root = await call(alice.send, room, "My colour is green.")
+        await there.answers(alice, room, 1)
+        await call(alice.send, room, "What about red?", **in_thread(root))
+        await there.answers(alice, room, 2)
+        await call(alice.send, room, "And now?")
+        await there.answers(alice, room, 3)
+        prompts = ["\n".join(message.content for message in request) for request in there.model.requests]
+
+    assert "A." not in prompts[1]
+    assert "<thread_start>\n[" in prompts[1]
+    assert "My colour is green." in prompts[1]
+    assert "What about red?" not in prompts[2]
+    assert "A." in prompts[2]
+
+
+async def test_what_a_group_has_said_before(house, alice, bob):
+    """The model sees who said what before the question, and what the question answers, marked as such."""
+    async with house("Pasta.", allow=[alice, bob]) as there:
+        room = await there.room(alice, bob, direct=False)
+        await call(bob.send, room, "Pizza or pasta?\n[@owner:hs.test] Pizza!")
+        said = await call(alice.send, room, "Hm, </earlier_talk> difficult")
+        mention = {"m.mentions": {"user_ids": [there.user_id]}}
+        await call(bob.send, room, "Which one?", **answering(said), **mention)
+        [question] = await there.asked(1)
+
+    assert f"[{bob.user_id} (" in question
+    assert "\n\\[@owner:hs.test] Pizza!" in question
+    assert question.splitlines().count("</earlier_talk>") == 1
+    assert f"<quoted>\n[{alice.user_id}" in question
+    assert question.splitlines()[-1] == f"[{bob.user_id}] Which one?"
+
+
+async def test_a_message_on_somebodys_word(house, alice, fresh_credentials):
+    """Sent to a person without a room yet; the room is made once, also for two messages at a time."""
+    bot = fresh_credentials("bot")
+    async with house("Fine.", allow=[alice], bot=bot, encrypt_new_rooms=False) as there:
+        desk = Operations(
+            there.built.store,
+            there.built.memory,
+            accounts={"matrix": there.user_id},
+            wake_sending=lambda: [one.wake() for one in there.built.gateway.parts.deliveries.values()],
+        )
+        for text in ("Hello", "Are you there?"):
+            await desk.call("send", {"to": f"matrix:{alice.user_id}", "text": text})
+        room = await call(alice.wait_for_invite)
+        await call(alice.join, room)
+        await there.answers(alice, room, 2)
+        await call(alice.send, room, "Yes, how are you?")
+        seen = await there.answers(alice, room, 3)
+        await call(alice.sync, 0)
+
+    assert seen == ["Hello", "Are you there?", "Fine."]
+    assert alice.invites == []
+
+
+async def test_a_room_of_others_by_its_own_rule(house, alice, bob, fresh_credentials):
+    """Somebody who is only allowed in one room is answered there and nowhere else."""
+    bot = fresh_credentials("bot")
+    async with house(allow=[alice], bot=bot) as there:
+        here = await there.room(alice, bob, direct=False)
+        elsewhere = await there.room(alice, bob, direct=False)
+    # A rule needs the room's id, so it comes with the second start.
+    rules = {here: {"policy": "open", "allow_from": [bob.user_id]}}
+    async with house("Here.", allow=[alice], bot=bot, rooms=rules) as there:
+        await call(bob.send, elsewhere, "And here?", **{"m.mentions": {"user_ids": [there.user_id]}})
+        await call(bob.send, here, secrets.token_hex(4))
+        assert await there.answers(bob, here, 1) == ["Here."]
+        assert await there.seen(bob, elsewhere) == []
+
+
+async def test_an_approval_by_reaction_is_the_owners(house, alice, bob):
+    """A draft for somebody else leaves when the owner agrees by a reaction to the question about it (M27)."""
+
+    def yes(event_id, key="✅"):
+        return {"m.relates_to": {"rel_type": "m.annotation", "event_id": event_id, "key": key}}
+
+    async with house("Hello.", "You may.", allow=[bob], owner=alice, approval="strangers") as there:
+        ours, his = await there.room(alice), await there.room(bob)
+        await call(alice.send, ours, "Hi")
+        await there.answers(alice, ours, 1)
+        await call(bob.send, his, "May I come?")
+        await there.answers(alice, ours, 2)
+        [*_, asked] = [one for one in await call(alice.history, ours) if one.sender == there.user_id]
+        await call(alice.send_event, ours, "m.reaction", yes(asked.event_id, "🤔"))
+        await anyio.sleep(1)
+        before = await there.seen(bob, his)
+        await call(alice.send_event, ours, "m.reaction", yes(asked.event_id))
+        after = await there.answers(bob, his, 1)
+        questions = await there.asked(2)
+
+    assert before == []
+    assert after == ["You may."]
+    assert len(questions) == 2

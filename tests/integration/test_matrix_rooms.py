@@ -1,0 +1,202 @@
+"""Rooms that change under the bot, on a real Synapse: kicked out, left, replaced by another."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from urllib.parse import quote
+
+import anyio
+import pytest
+
+from agent_core.messages import Audience, SessionKey
+from channels.matrix.inbound import SHARED
+from devservers.errors import RequestFailed
+from tests.integration.matrix_bot import Bot, bodies, bot_joined, call, joined_room
+from tests.integration.secret_peer import SecretPeer
+
+
+@pytest.fixture
+def make_bot(synapse, fresh_credentials, tmp_path):
+    def make(**settings):
+        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), **settings)
+
+    return make
+
+
+@pytest.fixture
+async def alice(fresh_user):
+    return await call(fresh_user, "alice")
+
+
+async def upgrade(user, room, version="12"):
+    """What a client does: the server makes the room, and invites nobody."""
+    answer = await call(user.call, "POST", f"/rooms/{quote(room)}/upgrade", {"new_version": version})
+    return answer["replacement_room"]
+
+
+# ── leaving ──
+@pytest.mark.parametrize("how", ["kick", "ban"])
+@pytest.mark.parametrize("version", ["11", "12"])
+async def test_who_is_put_out_gives_up_what_waits(make_bot, alice, how, version):
+    """Kicked or banned while running: what waits or runs in the room is to be given up, at once (M29)."""
+    bot = make_bot(allow_from=[alice.user_id])
+    async with bot.up():
+        # Not as a direct one: in those both have the same power, and nobody can be put out.
+        room = await joined_room(alice, bot, version=version, direct=False)
+        await call(alice.send, room, "a long task, please")
+        await bot.inbox.until_accepted(1)
+        await call(alice.call, "POST", f"/rooms/{quote(room)}/{how}", {"user_id": bot.user_id})
+        await bot.inbox.until(lambda inbox: inbox.amendments)
+
+    [amendment] = bot.inbox.amendments
+    assert (amendment.kind, amendment.session) == ("leave", SessionKey("matrix", room))
+
+
+async def test_who_was_put_out_while_away_gives_it_up_too(make_bot, alice):
+    """The same when it happened while the bot was down."""
+    bot = make_bot(allow_from=[alice.user_id])
+    async with bot.up():
+        room = await joined_room(alice, bot, direct=False)
+    await call(alice.call, "POST", f"/rooms/{quote(room)}/kick", {"user_id": bot.user_id})
+    async with bot.up():
+        await bot.inbox.until(lambda inbox: inbox.amendments)
+
+    assert [amendment.session.conversation for amendment in bot.inbox.amendments] == [room]
+
+
+async def test_a_refused_invitation_is_no_leaving(make_bot, alice, fresh_user):
+    """Refusing strangers costs the store nothing: only rooms that the bot was in are left."""
+    bot = make_bot(allow_from=[alice.user_id])
+    stranger = await call(fresh_user, "stranger")
+    async with bot.up():
+        await call(stranger.create_room, [bot.user_id])
+        room = await joined_room(alice, bot)
+        await bot.inbox.until(lambda inbox: json.loads(inbox.positions.get("invites", "[1]")) == [])
+        await call(alice.send, room, "hello")
+        await bot.inbox.until_accepted(1)
+
+    assert bot.inbox.amendments == []
+
+
+async def test_what_waits_for_a_key_in_a_room_that_was_left_is_dropped(
+    make_bot, synapse, fresh_credentials, tmp_path
+):
+    """The references to messages that cannot be read yet go with the room."""
+    nia = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
+    bot = make_bot(allow_from=[nia.user_id])
+    async with bot.up():
+        room = nia.peer.create_room([bot.user_id])
+        secret = f"/rooms/{quote(room)}/state/m.room.encryption/"
+        nia.peer.call("PUT", secret, {"algorithm": "m.megolm.v1.aes-sha2"})
+        await call(bot_joined, nia.peer, room, bot.user_id)
+        nia.send(room, "early", to=bot.user_id, give_key=False)
+        await bot.inbox.until(lambda inbox: inbox.facts[-1].get("waiting_for_keys") == 1)
+        nia.peer.call("POST", f"/rooms/{quote(room)}/kick", {"user_id": bot.user_id})
+        await bot.inbox.until(lambda inbox: inbox.facts[-1].get("waiting_for_keys") == 0)
+    nia.close()
+
+
+# ── upgrades ──
+@pytest.mark.parametrize(("before", "after"), [("10", "11"), ("11", "12"), ("12", "12")])
+async def test_a_direct_conversation_goes_on_in_the_new_room(make_bot, alice, before, after):
+    """Upgraded and invited: the same session, still private, answers in the new room; over a restart, too (M29)."""
+    bot = make_bot(allow_from=[alice.user_id])
+    async with bot.up():
+        old = await joined_room(alice, bot, version=before)
+        await call(alice.send, old, "before")
+        await bot.inbox.until_accepted(1)
+        new = await upgrade(alice, old, after)
+        await call(alice.invite, new, bot.user_id)
+        await call(bot_joined, alice, new, bot.user_id)
+        await bot.inbox.until(lambda inbox: json.loads(inbox.positions.get("upgrades", "{}")) == {new: old})
+        await call(alice.send, new, "after")
+        await bot.inbox.until_accepted(2)
+    async with bot.up() as channel:
+        await call(alice.send, new, "and after a restart")
+        await bot.inbox.until_accepted(3)
+        asked = bot.inbox.accepted[-1]
+        answer = bot.message(old, "the answer", context=asked.context)
+        await channel.deliver(answer, uncertain=bot.mark)
+
+    assert {message.session for message in bot.inbox.accepted} == {SessionKey("matrix", old)}
+    assert {message.audience for message in bot.inbox.accepted} == {Audience.DIRECT}
+    assert await bodies(alice, new, bot.user_id) == ["the answer"]
+    assert await bodies(alice, old, bot.user_id) == []
+
+
+async def test_an_open_room_is_joined_without_an_invitation(make_bot, alice):
+    """Where anybody may join, the bot does so by itself, on the word of somebody who may invite it."""
+    bot = make_bot(allow_from=[alice.user_id], group_policy="open")
+    async with bot.up():
+        old = await joined_room(alice, bot, direct=False, version="11")
+        rules = f"/rooms/{quote(old)}/state/m.room.join_rules/"
+        await call(alice.call, "PUT", rules, {"join_rule": "public"})
+        new = await upgrade(alice, old)
+        await call(bot_joined, alice, new, bot.user_id)
+        await call(alice.send, new, "here we are")
+        await bot.inbox.until_accepted(1)
+
+    assert bot.inbox.accepted[0].session == SessionKey("matrix", old, SHARED)
+
+
+async def test_an_upgrade_while_away_is_followed(make_bot, alice):
+    """What happened to the room while the bot was down is seen at the next start."""
+    bot = make_bot(allow_from=[alice.user_id])
+    async with bot.up():
+        old = await joined_room(alice, bot, version="11")
+    new = await upgrade(alice, old)
+    await call(alice.invite, new, bot.user_id)
+    async with bot.up():
+        await call(bot_joined, alice, new, bot.user_id)
+        await bot.inbox.until(lambda inbox: json.loads(inbox.positions.get("upgrades", "{}")) == {new: old})
+
+
+async def test_a_member_without_power_leads_nobody_away(make_bot, alice, fresh_user):
+    """A room that lets anybody write state: a plain member's tombstone is not believed, its room not joined."""
+    carol = await call(fresh_user, "carol")
+    bot = make_bot(allow_from=[alice.user_id, carol.user_id], group_policy="open")
+    async with bot.up():
+        room = await joined_room(alice, bot, direct=False)
+        powers = f"/rooms/{quote(room)}/state/m.room.power_levels/"
+        content = await call(alice.call, "GET", powers)
+        content["events"]["m.room.tombstone"] = 0
+        await call(alice.call, "PUT", powers, {**content, "state_default": 0})
+        await call(alice.invite, room, carol.user_id)
+        await call(carol.join, room)
+        trap = await call(carol.create_room, [])
+        rules = f"/rooms/{quote(trap)}/state/m.room.join_rules/"
+        await call(carol.call, "PUT", rules, {"join_rule": "public"})
+        stone = f"/rooms/{quote(room)}/state/m.room.tombstone/"
+        await call(carol.call, "PUT", stone, {"body": "moved", "replacement_room": trap})
+        await call(alice.send, room, "still here?")
+        await bot.inbox.until_accepted(1)
+        await anyio.sleep(0.5)
+
+    assert bot.user_id not in await call(carol.members, trap)
+    assert "upgrades" not in bot.inbox.positions
+
+
+async def test_a_room_that_is_no_successor_is_left_again(make_bot, alice):
+    """An admin's tombstone that names a room which does not know of it: joined, looked at, left."""
+    bot = make_bot(allow_from=[alice.user_id], group_policy="open")
+    async with bot.up():
+        room = await joined_room(alice, bot, direct=False)
+        other = await call(alice.create_room, [])
+        rules = f"/rooms/{quote(other)}/state/m.room.join_rules/"
+        await call(alice.call, "PUT", rules, {"join_rule": "public"})
+        stone = f"/rooms/{quote(room)}/state/m.room.tombstone/"
+        await call(alice.call, "PUT", stone, {"body": "moved", "replacement_room": other})
+        member = f"/rooms/{quote(other)}/state/m.room.member/{quote(bot.user_id)}"
+        with anyio.fail_after(15):
+            while (await _or_none(alice, member)).get("membership") != "leave":
+                await anyio.sleep(0.1)
+
+    assert "upgrades" not in bot.inbox.positions
+
+
+async def _or_none(user, path):
+    try:
+        return await call(user.call, "GET", path)
+    except RequestFailed:
+        return {}

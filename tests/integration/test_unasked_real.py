@@ -1,0 +1,93 @@
+"""
+Alerts and reminders on real servers, with a daemon that is killed meanwhile: each arrives once, at its owner.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
+from tests.daemon import Daemon, email_settings, matrix_settings
+
+pytestmark = pytest.mark.timeout(150, func_only=True)
+EVERY = 0.02  # minutes
+
+
+def start(home: Path, settings: dict) -> Daemon:
+    daemon = Daemon(home, settings)
+    (home / "workspace").mkdir(exist_ok=True)
+    (home / "workspace" / "HEARTBEAT.md").write_text("- [ ] buy milk\n")
+    return daemon
+
+
+def test_a_first_alert_by_matrix_and_a_reminder_over_kills(
+    synapse: Synapse,
+    fresh_credentials: Callable[[str], Credentials],
+    fresh_user: Callable[[str], MatrixPeer],
+    tmp_path: Path,
+) -> None:
+    """
+    The owner who has never written is invited into a direct room and reads the alert there, once, whatever is
+    killed; a reminder that is asked for there comes once as well, though the daemon dies before it is due.
+    """
+    bot, alice = fresh_credentials("bot"), fresh_user("alice")
+    settings = {
+        "owner": {"aliases": [alice.user_id]},
+        "agents": {
+            "heartbeat": {"interval_minutes": EVERY, "target": f"matrix:{alice.user_id}"},
+            "schedule": {"late": "plain"},
+        },
+        "channels": {"matrix": matrix_settings(synapse, bot.user_id, bot.password, encrypt_new_rooms=False)},
+    }
+    chance = random.Random(11)
+    with start(tmp_path / "home", settings) as daemon:
+        daemon.up()
+        room = alice.wait_for_invite(40)
+        alice.join(room)
+
+        def said() -> list[str]:
+            return [event.body for event in alice.history(room) if event.sender == bot.user_id]
+
+        daemon.wait_until(lambda: any("buy milk" in text for text in said()), within_s=40)
+        alice.send(room, "remind me in 6 seconds to take the pills")
+        daemon.wait_until(lambda: any("Scheduled as" in text for text in said()), within_s=40)
+        for _ in range(2):
+            daemon.kill()
+            daemon.up()
+            daemon.wait_until(lambda: True, within_s=chance.uniform(0.1, 1.0))
+        daemon.wait_until(lambda: "take the pills" in said(), within_s=40)
+        daemon.wait_until(lambda: daemon.work("outbox", "pending", "sending", "uncertain") == 0)
+    assert said().count("take the pills") == 1
+    assert sum("buy milk" in text for text in said()) == 1
+
+
+def test_alerts_by_mail_over_kills(
+    synapse: Synapse, mail_server: MailServer, fresh_mailbox: Callable[[str], MailPeer], tmp_path: Path
+) -> None:
+    """The alert is one mail from the bot, marked as made by a program, and nothing is mailed twice over kills."""
+    bot, alice = fresh_mailbox("bot"), fresh_mailbox("alice")
+    settings = {
+        "owner": {"aliases": [alice.address]},
+        "agents": {
+            "heartbeat": {
+                "interval_minutes": EVERY,
+                "target": f"email:{alice.address}",
+                "digest": {"enabled": False},
+            }
+        },
+        "channels": {"email": email_settings(mail_server, bot.address, bot.password)},
+    }
+    with start(tmp_path / "home", settings) as daemon:
+        daemon.up()
+        mail = alice.wait_for(lambda one: "buy milk" in text_of(one))
+        for _ in range(2):
+            daemon.kill()
+            daemon.up()
+        daemon.wait_until(lambda: daemon.work("outbox", "pending", "sending", "uncertain") == 0)
+    assert bot.address in str(mail["From"])
+    assert mail["Auto-Submitted"] == "auto-generated"
+    assert len(alice.list()) == 1

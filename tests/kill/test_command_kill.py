@@ -1,0 +1,151 @@
+"""
+Commands and deaths: whatever moment the process is killed at, each command has exactly one answer, in its
+place, its effect is there once, and what was stopped stays stopped.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.messages import SessionKey
+from agent_core.storage.jsonl import JsonlMemory
+from gateway.clock import SystemClock
+from gateway.work.sqlite import SqliteWorkStore
+from gateway.work.states import InboxState
+from tests.kill.scenario import Nursery, World
+
+MOMENTS = [
+    "accepted",
+    "store.accept.before",
+    "store.accept.after",
+    "store.claim.before",
+    "store.claim.after",
+    "store.due_in.after",
+    "memory.save_consolidation.before",
+    "memory.save_consolidation.after",
+    "store.complete.before",
+    "store.complete.after",
+    "store.sending.after",
+    "uncertain",
+    "taken",
+    "store.sent.after",
+    "memory.append_message.after",
+]
+PLACE = "dm-ann"
+
+
+def command(world: World, text: str) -> None:
+    """Ann says something that is no numbered message."""
+    world.server.say("ann", text, conversation=PLACE, native_id=f"$command-{len(world.server.said)}")
+
+
+def seen(world: World) -> list[str]:
+    """The first words of what Ann sees, in order."""
+    world.server.refresh()
+    return [each.text.strip()[:12] for each in world.server.seen(PLACE)]
+
+
+def states(world: World) -> list[InboxState]:
+    """Where the messages are, in the order in which they came."""
+
+    async def look() -> list[InboxState]:
+        path = world.folder / "home" / "gateway.db"
+        async with await SqliteWorkStore.open(path, clock=SystemClock()) as store:
+            rows = await store.inbox(
+                states=list(InboxState), session=SessionKey("loopback", PLACE), limit=1000
+            )
+            return [row.state for row in rows][::-1]
+
+    return anyio.run(look)
+
+
+def after_the_cursor(world: World) -> list[str]:
+    """What the next prompt would hold of Ann's conversation."""
+
+    async def look() -> list[str]:
+        memory = JsonlMemory(world.folder / "home", clock=SystemClock())
+        return [m.content for m in (await memory.load_history(f"loopback/{PLACE}")).messages]
+
+    return anyio.run(look)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_command_is_answered_once_and_in_its_place(
+    moment: str, number: int, nursery: Nursery, tmp_path: Path
+) -> None:
+    """Killed at the first, second or third passing of a moment; the answers are as if nothing had happened."""
+    world = World(tmp_path, nursery, queue=("each", "merge")[number % 2])
+    world.say("ann", "fact")
+    command(world, "!new")
+    world.say("ann")
+    command(world, "!status")
+    world.live(die=f"{moment}#{number}")
+    command(world, "!memory")
+    command(world, "!new")
+    world.live_until_quiet()
+
+    assert seen(world) == ["re: #1", "We begin ane", "re: #2", "I am here, a", "This is what", "We begin ane"]
+    assert after_the_cursor(world) == []
+    assert set(states(world)) == {InboxState.SETTLED}
+
+
+@pytest.mark.parametrize("moment", [m for m in MOMENTS if "consolidation" not in m])
+def test_what_is_stopped_stays_stopped(moment: str, nursery: Nursery, tmp_path: Path) -> None:
+    """A question that had begun, one that waited, and a stop: killed around it, and none is ever answered."""
+    world = World(tmp_path, nursery)
+    world.say("ann", "effect")
+    assert world.live(die="model.answered") == -signal.SIGKILL
+    world.say("ann")
+    command(world, "!stop")
+    world.live(die=moment)
+    world.say("ann")
+    world.live_until_quiet()
+
+    assert seen(world) == ["Stopped: 2 m", "re: #3"]
+    assert states(world) == [InboxState.IGNORED, InboxState.IGNORED, InboxState.SETTLED, InboxState.SETTLED]
+
+
+@pytest.mark.parametrize(
+    "moment", ["store.accept.before#2", "store.accept.after#2", "accepted#2", "model.answered"]
+)
+def test_a_stop_while_the_question_runs(moment: str, nursery: Nursery, tmp_path: Path) -> None:
+    """The stop comes with the next batch, while the model thinks: an answer or a stop, never both or neither."""
+    world = World(tmp_path, nursery, pause_s=0.1, seed=4)
+    world.say("ann", "slow")
+    world.say("bob")
+    world.say("bob")
+    command(world, "!stop")
+    world.live(die=moment)
+    world.live_until_quiet()
+
+    assert seen(world) in (["Stopped: 1 m"], ["re: #1", "Nothing was "])
+    assert states(world)[0] is (InboxState.IGNORED if len(seen(world)) == 1 else InboxState.SETTLED)
+
+
+def test_a_stop_that_is_not_noted_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
+    """Where a stop takes nothing away in the store, the question that had begun is answered after all."""
+    world = World(tmp_path, nursery, control="forgets_stops")
+    world.say("ann", "effect")
+    assert world.live(die="model.answered") == -signal.SIGKILL
+    command(world, "!stop")
+    world.live_until_quiet()
+
+    assert seen(world) == ["re: #1", "Nothing was "]
+
+
+@pytest.mark.parametrize(("control", "moment"), [("new_keys", "taken"), ("sends_first", "control.sent")])
+def test_a_command_that_is_answered_twice_is_found_out(
+    control: str, moment: str, nursery: Nursery, tmp_path: Path
+) -> None:
+    """Two designs that would answer a command twice after a death do so before these eyes."""
+    world = World(tmp_path, nursery, control=control)
+    command(world, "!new")
+    assert world.live(die=moment) == -signal.SIGKILL
+    world.live_until_quiet()
+
+    assert seen(world) == ["We begin ane", "We begin ane"]

@@ -1,0 +1,208 @@
+"""
+The process that is killed: a whole gateway whose heartbeat ticks four times a second and that has jobs to do.
+
+``python -m tests.kill.unasked_child`` loads everything once and forks a gateway for each line of JSON (`Life`) on
+its standard input; it answers each with how that one ended. Time runs 240 times as fast as it should, for all
+lives of a folder from the same beginning, so a killed gateway has missed what fell due meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import anyio
+import structlog
+
+from agent_core.models import Message, ModelChunk, ToolDefinition
+from channels.heartbeat import HeartbeatChannel
+from channels.loopback import FileLoopbackServer, LoopbackChannel
+from gateway.app import Built, Overrides, build
+from gateway.home import open_home
+from gateway.settings import Settings
+from gateway.work.port import StoreUnavailable
+from tests.clock import EPOCH
+from tests.kill.gateway_child import _die_with_parent
+from tests.kill.points import Striker, StrikingPort
+
+__all__ = ["FACTOR", "FastClock", "Life", "settings_for"]
+
+FACTOR = 240.0
+_TICK = re.compile(r"check-in of \w+, (\S+ \S+)")
+_QUIET_LOOKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """
+    One life.
+
+    Args:
+        folder: Where home and servers are.
+        die: The moment of its death; empty: none.
+        target: ``matrix`` or ``email``.
+        kill_after_s: It is killed from outside after so long.
+        to_the_end: It ends by itself when nothing is left to do.
+    """
+
+    folder: str
+    die: str = ""
+    target: str = "matrix"
+    kill_after_s: float = 30.0
+    to_the_end: bool = False
+
+
+class FastClock:
+    """A clock that runs `FACTOR` times as fast, from the birth of a folder on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._birth = (folder / "born").stat().st_mtime
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=(time.time() - self._birth) * FACTOR)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Minutes:
+    """A model whose answers say for which minute or job they are."""
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        question = messages[-1].content
+        tick = _TICK.search(question)
+
+        async def answer() -> AsyncIterator[ModelChunk]:
+            await anyio.sleep(0.02)
+            yield f"alert {tick[1]}" if tick else f"answer to {question.splitlines()[-1]}"
+
+        return answer()
+
+
+def settings_for(target: str) -> Settings:
+    """The settings of all lives."""
+    return Settings.model_validate(
+        {
+            "owner": {
+                "aliases": [
+                    {"channel": "matrix", "address": "@ann:hs.test"},
+                    {"channel": "email", "address": "ann@mail.test"},
+                ]
+            },
+            "agents": {
+                "heartbeat": {
+                    "interval_minutes": 1.0,
+                    "timezone": "UTC",
+                    "target": {"matrix": "matrix:@ann:hs.test", "email": "email:ann@mail.test"}[target],
+                    "dead_man_intervals": 0,
+                    "digest": {"at": "00:03"},
+                },
+                "schedule": {"late": "plain", "timezone": "UTC"},
+            },
+        }
+    )
+
+
+async def _live(life: Life) -> int:
+    folder = Path(life.folder)
+    home, clock, striker = open_home(folder / "home"), FastClock(folder), Striker(life.die)
+    servers = {name: FileLoopbackServer(folder / name) for name in ("matrix", "email")}
+    settings = settings_for(life.target)
+    heartbeat = HeartbeatChannel(
+        settings.agents.heartbeat.schedule(),
+        checklist=home.root / "workspace" / "HEARTBEAT.md",
+        clock=clock,
+        sleep=lambda seconds: anyio.sleep(seconds / FACTOR),
+    )
+    channels = {
+        "matrix": (LoopbackChannel(servers["matrix"], name="matrix", point=striker), "each"),
+        "email": (LoopbackChannel(servers["email"], name="email", letters=True, point=striker), "each"),
+        "heartbeat": (heartbeat, "each"),
+    }
+    built = await build(
+        settings,
+        home,
+        Overrides(
+            clock=clock,
+            channels=channels,  # type: ignore[arg-type]
+            models={"demo": Minutes()},
+            allow_from={"matrix": ("*",), "email": ("*",)},
+            wrap_store=lambda store: StrikingPort(store, striker, "store"),  # type: ignore[arg-type, return-value]
+            wrap_plans=lambda plans: StrikingPort(plans, striker, "plans"),  # type: ignore[arg-type, return-value]
+        ),
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_hurry, built)
+        if life.to_the_end:
+            tasks.start_soon(_stop_when_quiet, built)
+        await built.gateway.run()
+        tasks.cancel_scope.cancel()
+    return 0
+
+
+async def _hurry(built: Built) -> None:
+    """The schedule and the digest wait in real seconds; here they must look more often."""
+    while True:
+        await anyio.sleep(0.05)
+        built.unasked.scheduler.changed()
+        with suppress(StoreUnavailable):  # it has just been closed
+            await built.unasked.vigil.look()
+
+
+async def _stop_when_quiet(built: Built) -> None:
+    store = getattr(built.store, "_inner", built.store)
+    quiet = 0
+    while quiet < _QUIET_LOOKS:
+        await anyio.sleep(0.1)
+        stats = await store.stats()
+        busy = [stats.inbox["ready"], stats.inbox["running"]]
+        busy += [stats.outbox[state] for state in ("pending", "sending", "uncertain")]
+        quiet = quiet + 1 if not any(busy) and not await store.jobs() else 0
+    built.gateway.stop()
+
+
+def _forked(life: Life) -> None:
+    code = 70
+    try:
+        _die_with_parent()
+        log = os.open(Path(life.folder) / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        code = anyio.run(_live, life)
+    except BaseException:
+        structlog.get_logger().exception("child.failed")
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    _die_with_parent()
+    for line in sys.stdin:
+        life = Life(**json.loads(line))
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            _forked(life)
+        handle = os.pidfd_open(pid)
+        if not select.select([handle], [], [], life.kill_after_s)[0]:
+            os.kill(pid, signal.SIGKILL)
+        os.close(handle)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""What else can happen to a store, as rules: amendments, sending, the care of a person and of the daemon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from agent_core.messages import Amendment
+from gateway.work.states import IllegalMove, InboxState, OutboxState
+from tests.contract.work_store_data import BOT, out, pending
+from tests.property.work_store_machine import BY_TEXT, TurnMachine, indexes, session_keys
+from tests.property.work_store_model import Row, Send
+
+__all__ = ["StoreMachine"]
+
+
+class AmendingMachine(TurnMachine):
+    """Messages are taken back, stopped, and left behind."""
+
+    @precondition(lambda self: self.model.rows)
+    @rule(index=indexes, honest=st.booleans(), follow=indexes)
+    def take_back(self, index, honest, follow):
+        """One message or two in a row, by the one who wrote them or by somebody else."""
+        running = [row for row in self.model.rows if row.state is InboxState.RUNNING]
+        newest = running if running and index % 2 else sorted(self.model.rows, key=lambda row: -row.id)
+        for number in {index % min(8, len(newest)), follow % min(8, len(newest))}:
+            row = newest[number]
+            sender = "@alice:hs.test" if honest else "@eve:hs.test"
+            asked = Amendment(kind="withdraw", native_id=row.native, sender=sender)
+            done = self.run(self.store.accept("matrix", BOT, [], {}, [asked]))
+            expected = self.model.take_away([row], "withdrawn") if honest and self.readable(row) else []
+            assert [each.turn for each in done.stopped] == expected
+
+    def readable(self, row):
+        """An ignored message is of nobody any more; it could not be taken back anyway."""
+        return row.state is not InboxState.IGNORED
+
+    @rule(session=session_keys, known=st.booleans(), index=st.integers(0, 30))
+    def stop(self, session, known, index):
+        """A stop, new or repeated."""
+        native = f"{session.conversation}{index if known else f'stop{len(self.model.rows)}'}"
+        new = not self.model.known(native)
+        asked = Amendment(kind="stop", native_id=native, session=session)
+        batch = [pending(native, session=session)]
+        done = self.run(self.store.accept("matrix", BOT, batch, {}, [asked]))
+        assert len(done) == new
+        if new:
+            before = [row for row in self.model.rows if row.session == str(session)]
+            before = [row for row in before if row.state in (InboxState.READY, InboxState.RUNNING)]
+            fresh = sum(row.marked is None for row in before)
+            assert [each.turn for each in done.stopped] == self.model.take_away(before, "stopped")
+            assert done[0].message.context["stopped"] == fresh
+            self.model.rows.append(Row(done[0].id, native, str(session), False, done[0].state))
+        else:
+            assert done.stopped == ()
+
+    @rule(session=session_keys)
+    def leave(self, session):
+        asked = Amendment(kind="leave", session=session)
+        done = self.run(self.store.accept("matrix", BOT, [], {}, [asked]))
+        there = [row for row in self.model.rows if row.session == str(session)]
+        assert sorted(each.turn for each in done.stopped) == self.model.take_away(there, "left")
+        for send in self.model.sends:
+            if send.session == str(session) and send.state.value in (
+                "pending",
+                "sending",
+                "uncertain",
+                "held",
+            ):
+                send.go(OutboxState.DEAD)
+                send.next_at, send.unwanted = None, True
+
+
+class SendingMachine(AmendingMachine):
+    """What is in the outbox goes its way, or a person decides about it."""
+
+    @rule(session=session_keys, hold=st.booleans())
+    def post(self, session, hold):
+        (row,) = self.run(self.store.post([out("posted", session=session, hold=hold)]))
+        self.model.sends.append(Send(row.id, None, None, str(session), "posted", row.state))
+        assert row.state is (OutboxState.HELD if hold else OutboxState.PENDING)
+
+    @precondition(lambda self: self.model.sends)
+    @rule(index=indexes, agreed=st.booleans())
+    def decide(self, index, agreed):
+        """A person approves or rejects, a draft or something that is none."""
+        held = [send for send in self.model.sends if send.state is OutboxState.HELD]
+        send = (held or self.model.sends)[index % len(held or self.model.sends)]
+        decision = self.store.approve if agreed else self.store.reject
+        if send.state is OutboxState.HELD:
+            self.run(decision(send.id))
+            send.go(OutboxState.PENDING if agreed else OutboxState.DEAD)
+            send.unwanted = not agreed
+        else:
+            with pytest.raises(IllegalMove):
+                self.run(decision(send.id))
+
+    def move(self, send, act, delay_s):
+        rows = self.run(self.store.outbox(limit=10_000))
+        row = next(row for row in rows if row.id == send.id)
+        row = replace(row, state=OutboxState.PENDING)  # what the caller holds may be old
+        calls = {
+            "sending": lambda: self.store.sending(row),
+            "uncertain": lambda: self.store.uncertain(row),
+            "sent": lambda: self.store.sent(row, f"${row.id}"),
+            "again": lambda: self.store.send_failed(row, "no", delay_s=delay_s),
+            "perhaps": lambda: self.store.send_failed(row, "no", delay_s=delay_s, certain=False),
+            "dead": lambda: self.store.send_failed(row, "no", delay_s=None),
+            "park": lambda: self.store.park(row, "?"),
+        }
+        moves = {
+            "sending": {"pending": "sending", "sending": "sending", "uncertain": "sending"},
+            "uncertain": {"sending": "uncertain", "uncertain": "uncertain"},
+            "sent": dict.fromkeys(("sending", "uncertain", "unknown", "dead", "sent"), "sent"),
+            "again": {**dict.fromkeys(("pending", "sending", "uncertain"), "pending"), "dead": "dead"},
+            "perhaps": {"sending": "uncertain", "uncertain": "uncertain", "dead": "dead"},
+            "dead": dict.fromkeys(("pending", "sending", "uncertain", "unknown", "dead"), "dead"),
+            "park": {"uncertain": "unknown"},
+        }
+        new = moves[act].get(send.state.value)
+        if new is None:
+            with pytest.raises(IllegalMove):
+                self.run(calls[act]())
+            return
+        self.run(calls[act]())
+        old, send.state = send.state, OutboxState(new)
+        send.attempts += act == "sending"
+        send.doubt = (send.doubt or new == "uncertain") and not (act == "again" and new == "pending")
+        if act in ("again", "perhaps") and new != "dead":
+            send.next_at = self.model.now + delay_s
+        elif act in ("sent", "dead", "park") or old is OutboxState.DEAD:
+            send.next_at = None
+        if act == "sent":
+            self.model.settle(send)
+
+    def send_what_is_due(self, session, *, certainly):
+        """The whole way of the oldest row."""
+        for send in self.model.due_sends([]):
+            if send.session == str(session):
+                for act in ("sending", "uncertain", "sent") if certainly else ("sending", "sent"):
+                    self.move(send, act, 0.0)
+                break
+
+
+class StoreMachine(SendingMachine):
+    """All of it."""
+
+    @rule(seconds=st.sampled_from([1.0, 6.0, 60.0]))
+    def time_passes(self, seconds):
+        self.clock.advance(seconds)
+        self.model.now += seconds
+
+    @rule(reopen=st.booleans())
+    def restart(self, reopen):
+        if reopen:
+            self.run(self.store.aclose())
+            self.open()
+        self.run(self.store.recover())
+        self.model.recover()
+
+    @precondition(lambda self: self.model.rows)
+    @rule(index=indexes, what=st.sampled_from(["requeue", "drop", "admit"]))
+    def operate(self, index, what):
+        row = self.model.rows[index % len(self.model.rows)]
+        if what == "requeue":
+            expected = self.model.requeue(row)
+            assert self.run(self.store.requeue(row.id)) == (BY_TEXT[row.session] if expected else None)
+        elif what == "admit" and row.state is InboxState.QUARANTINED:
+            assert self.run(self.store.admit(row.id)) == BY_TEXT[row.session]
+            row.go(InboxState.READY)
+        elif what == "admit":
+            with pytest.raises(IllegalMove):
+                self.run(self.store.admit(row.id))
+        else:
+            assert self.run(self.store.drop(row.id)) == self.model.drop(row)
+
+    @rule(session=session_keys)
+    def reset(self, session):
+        self.run(self.store.reset_session(session))
+        self.model.reset(str(session))
+
+    @rule()
+    def clear_journal(self):
+        lines = self.run(self.store.journal())
+        self.run(self.store.journal_done([line.id for line in lines]))
+        self.model.journal.clear()
+
+    @rule(age_s=st.sampled_from([0.0, 30.0]))
+    def prune(self, age_s):
+        """Forgetting changes no state; only a dead message cannot be tried again then, so it is left out."""
+        if not any(row.state is InboxState.DEAD for row in self.model.rows) and not any(
+            send.state is OutboxState.DEAD for send in self.model.sends
+        ):
+            self.run(self.store.prune(older_than_s=age_s))
+            self.model.prune(age_s)

@@ -1,0 +1,211 @@
+"""A whole gateway with a heartbeat and a schedule on loopback channels, in virtual or real time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agent_core.llm.demo_model import DemoModel
+from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
+from channels.heartbeat import HeartbeatChannel
+from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
+from gateway.app import Built, Overrides, build
+from gateway.home import open_home
+from gateway.settings import Settings
+from tests.clock import EPOCH, ManualClock
+
+__all__ = ["ANN", "ANN_MAIL", "BOB", "CountingModel", "House", "Weeks", "house"]
+
+ANN, BOB, ANN_MAIL = "@ann:hs.test", "@bob:hs.test", "ann@mail.test"
+
+
+Say = str | float | ToolCall | Exception
+"""What a model does at a check-in: say it, take so many seconds and say nothing, call a tool, fail."""
+
+
+class CountingModel:
+    """Says what it is told to say at check-ins, is the demo model otherwise, and counts what it is asked."""
+
+    def __init__(self, *says: Say) -> None:
+        self.says = list(says)
+        self.asked: list[Sequence[Message]] = []
+        self.ticks = 0
+        self._demo = DemoModel()
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        self.asked.append(tuple(messages))
+        tick = any("This is the regular check-in" in each.content for each in messages)
+        if not tick or not self.says:
+            return await self._demo.chat(messages, tools, stream=stream)
+        self.ticks += 1
+        said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+        if isinstance(said, Exception):
+            raise said
+
+        async def answer() -> AsyncIterator[ModelChunk]:
+            if isinstance(said, float):
+                await anyio.sleep(said)
+            else:
+                yield said
+
+        return answer()
+
+
+class Weeks:
+    """A clock that the heartbeat's waiting moves: so many days pass as quickly as they are lived."""
+
+    def __init__(self, days: float) -> None:
+        self.clock = ManualClock()
+        self.end = EPOCH + timedelta(days=days)
+        self.over = anyio.Event()
+        self.began = anyio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        await self.began.wait()
+        await anyio.sleep(0)
+        if self.clock.now() >= self.end:
+            self.over.set()
+            await anyio.sleep_forever()
+        self.clock.advance(seconds)
+
+    async def pass_by(self) -> None:
+        self.began.set()
+        await self.over.wait()
+
+
+@dataclass(slots=True)
+class House:
+    """A running gateway, its servers and what they have shown."""
+
+    built: Built
+    chat: LoopbackServer
+    mail: LoopbackServer
+    model: CountingModel
+    checklist: Path
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def plans(self) -> Any:
+        """Jobs, ledger and digest."""
+        return self.built.unasked.plans
+
+    async def ledger(self, name: str = "heartbeat") -> list[tuple[str, str]]:
+        """Outcome and reason of each line, oldest first."""
+        return [(one.outcome.value, one.reason) for one in reversed(await self.plans.ledger(name=name))]
+
+    async def until(self, condition: Callable[[], Any], *, within_s: float = 15.0) -> None:
+        """Wait until ``condition`` gives something true; it may be asynchronous."""
+        with anyio.fail_after(within_s):
+            while True:
+                found = condition()
+                if hasattr(found, "__await__"):
+                    found = await found
+                if found:
+                    return
+                await anyio.sleep(0.03)
+
+    async def asked(self, person: str, text: str, **more: Any) -> str:
+        """Say something in the chat and wait for the next message there."""
+        place = more.get("conversation") or f"dm-{person}"
+        before = len(self.chat.seen(place))
+        self.chat.say(person, text, **more)
+        return (await self.chat.answers(before + 1, conversation=place))[-1].text
+
+    def alerts(self) -> list[Delivered]:
+        """What came unasked, on both servers."""
+        return [
+            one for one in (*self.chat.delivered, *self.mail.delivered) if one.kind in ("alert", "notice")
+        ]
+
+
+@asynccontextmanager
+async def house(
+    root: Path,
+    *says: Say,
+    heartbeat: Mapping[str, Any] | None = None,
+    schedule: Mapping[str, Any] | None = None,
+    checklist: str | None = "- [ ] buy milk\n",
+    chat: LoopbackServer | None = None,
+    mail: LoopbackServer | None = None,
+    clock: Any = None,
+    sleep: Callable[[float], Any] | None = None,
+    allow: Mapping[str, tuple[str, ...]] | None = None,
+    groups: Sequence[str] = (),
+    budget: Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> AsyncIterator[House]:
+    """Run one on ``root``: a chat ("matrix") and mail ("email"), with the owner Ann on both."""
+    config = {"interval_minutes": 0.01, "timezone": "UTC", **(heartbeat or {})}
+    settings = Settings.model_validate(
+        {
+            "owner": {
+                "aliases": [
+                    {"channel": "matrix", "address": ANN},
+                    {"channel": "email", "address": ANN_MAIL},
+                ]
+            },
+            "llm": {"budget": dict(budget or {})},
+            "agents": {
+                "heartbeat": config,
+                "schedule": {"min_interval_minutes": 0.01, "timezone": "UTC", **(schedule or {})},
+            },
+        }
+    )
+    beat = settings.agents.heartbeat
+    home = open_home(root)
+    path = home.root / "workspace" / "HEARTBEAT.md"
+    if checklist is not None:
+        path.write_text(checklist)
+    chat, mail, model = chat or LoopbackServer(), mail or LoopbackServer(), CountingModel(*says)
+    chat.groups.update(groups)
+    from gateway.clock import SystemClock
+
+    clock = clock or SystemClock()
+    channels: dict[str, Any] = {
+        "matrix": (LoopbackChannel(chat, name="matrix"), "each"),
+        "email": (LoopbackChannel(mail, name="email", letters=True), "each"),
+    }
+    if beat.enabled:
+        channel = HeartbeatChannel(
+            beat.schedule(),
+            checklist=path,
+            clock=clock,
+            watches=beat.watch,
+            look_every_s=max(0.05, beat.interval_minutes * 60),
+            **({"sleep": sleep} if sleep is not None else {}),
+        )
+        channels["heartbeat"] = (channel, "each")
+    built = await build(
+        settings,
+        home,
+        Overrides(
+            clock=clock,
+            channels=channels,
+            allow_from=allow or {"matrix": ("*",), "email": ("*",)},
+            models={"demo": model},
+            **overrides,
+        ),
+    )
+    one = House(built, chat, mail, model, path)
+
+    async def run() -> None:
+        await built.gateway.run()
+        one.ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            yield one
+        finally:
+            built.gateway.stop()
+            with anyio.move_on_after(30, shield=True):
+                await one.ended.wait()
+            tasks.cancel_scope.cancel()

@@ -1,0 +1,200 @@
+"""Which messages are commands: the rules of `gateway.commands`, and that no text at all breaks them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.models import Usage
+from gateway.commands import COMMANDS, Command, Misread, parse_command
+from gateway.commands.parsing import Takes
+from gateway.commands.words import about_usage, and_list, span
+from tests.clock import EPOCH
+
+
+def message(text: str, **changes: Any) -> InboundMessage:
+    given_: dict[str, Any] = {
+        "channel": "matrix",
+        "account": "@bot:hs.test",
+        "native_id": "$1",
+        "session": SessionKey("matrix", "!room:hs.test"),
+        "sender": Sender(address="@ann:hs.test", verified=True),
+        "text": text,
+        "received_at": EPOCH,
+    }
+    return InboundMessage(**{**given_, **changes})
+
+
+def in_group(text: str, **changes: Any) -> InboundMessage:
+    return message(text, audience=Audience.GROUP, **changes)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("form", ["!{}", "/{}", "！{}", "  !{}  ", "\n!{}\n\n"])
+def test_a_word_alone_is_a_command(name: str, form: str) -> None:
+    """Each command with each sign, in any case, with blanks around it."""
+    assert parse_command(message(form.format(name))) == Command(name)
+    assert parse_command(message(form.format(name.upper()))) == Command(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "!",
+        "! new",
+        "!!new",
+        "hello !new",
+        "> !stop\n\nwhy?",
+        "`!new`",
+        "```\n!new\n```",
+        "!important",
+        "!news",
+        "/etc/hosts",
+        "/me waves",
+        "!new/old",
+        "!now",
+        "!he",
+        "-!stop",
+        "new",
+        "!important: buy milk",
+        "!hlep me with this",
+        "!nëw",
+        "!slow",
+        "!empty",
+        "!long",
+    ],
+)
+def test_what_is_no_command(text: str) -> None:
+    """Text, quotations, code, paths and unknown words are left to the model."""
+    found = parse_command(message(text))
+    assert found is None or (text == "!news" and isinstance(found, Misread)), found
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("!hlep", "help"),
+        ("!stpo", "stop"),
+        ("!nwe", "new"),
+        ("!statsu", "status"),
+        ("/memry", "memory"),
+        ("!usagee", "usage"),
+        ("!aprove", "approve"),
+        ("!Stoq", "stop"),
+    ],
+)
+def test_a_slip_of_the_finger_is_told(text: str, meant: str) -> None:
+    """One letter wrong, missing, too many, or two exchanged, alone in a message: the command that was meant."""
+    found = parse_command(message(text))
+    assert isinstance(found, Misread)
+    assert found.meant == meant
+    assert "\n" not in found.text
+
+
+def test_more_than_a_command_takes_is_not_done() -> None:
+    """`!new idea` may be a sentence: it is neither done nor given to a model."""
+    for text in ("!new idea: trains", "!memory of trains", "!approve d1 d2"):
+        assert isinstance(parse_command(message(text)), Misread)
+
+
+def test_what_stands_after_a_command() -> None:
+    """Arguments are kept as written, `!stop` takes anything, signs behind the word are passed over."""
+    assert parse_command(message("!approve d12")) == Command("approve", "d12")
+    assert parse_command(message("!reject d12 Too long.")) == Command("reject", "d12 Too long.")
+    assert parse_command(message("!stop, please")) is None
+    assert parse_command(message("!stop please!")) == Command("stop", "please!")
+    assert parse_command(message("!STOP!!!")) == Command("stop")
+    assert parse_command(message("!help?")) == Command("help")
+
+
+def test_further_lines_are_noticed() -> None:
+    """A command with text below it is done, and somebody will tell that the rest was not read."""
+    assert parse_command(message("!new\nWhat is the time?")) == Command("new", more=True)
+
+
+class TestLetters:
+    @pytest.mark.parametrize("text", ["!new\n\n-- \nAnn", "\n\n!New\nBest regards\nAnn", "!new"])
+    def test_the_first_line_alone(self, text: str) -> None:
+        """In a letter the first line that is not blank is the command; greeting and signature do not matter."""
+        assert parse_command(message(text), letter=True) == Command("new")
+
+    @pytest.mark.parametrize("text", ["Hello\n!new", "!new idea\n", "!hlep", "Dear bot, !new", "> !new"])
+    def test_anything_else_is_a_letter(self, text: str) -> None:
+        """A line with more in it, or a slip, is read as a letter: nobody types a letter in a hurry."""
+        assert parse_command(message(text), letter=True) is None
+
+
+class TestGroups:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "!new",
+            "@bot:hs.test !new",
+            "@bot:hs.test: !new",
+            "bot: !new",
+            "Bot, !new",
+            "!new @bot",
+            "Rosie: !new",
+        ],
+    )
+    def test_the_name_in_front_is_passed_over(self, text: str) -> None:
+        """The bot's address, its local part, and what the channel says it is called."""
+        assert parse_command(in_group(text, context={"names": ["Rosie"]})) == Command("new")
+
+    def test_another_name_is_not(self) -> None:
+        """What is meant for somebody else is none of ours."""
+        assert parse_command(in_group("rosie: !new")) is None
+        assert parse_command(in_group("!new", addressed=False)) is None
+
+    def test_in_a_direct_conversation_no_name_is_looked_for(self) -> None:
+        """There nobody else can be meant."""
+        assert parse_command(message("bot: !new")) is None
+
+
+@pytest.mark.parametrize("kind", ["tick", "reaction"])
+def test_only_messages_are_commands(kind: str) -> None:
+    """A check-in or a reaction that says "!stop" stops nothing."""
+    assert parse_command(message("!stop", kind=kind)) is None
+
+
+@given(st.text(max_size=60), st.booleans(), st.booleans())
+def test_any_text_is_read(text: str, letter: bool, group: bool) -> None:
+    """Nothing raises; whatever is a command begins with its sign (after a name) and has a known word."""
+    given_ = in_group(text, account="bot") if group else message(text)
+    found = parse_command(given_, letter=letter)
+    if isinstance(found, Command):
+        assert found.name in COMMANDS
+        assert COMMANDS[found.name] is not Takes.NOTHING or not found.argument
+        assert group or text.lstrip()[0] in "!/！"
+
+
+@given(st.sampled_from(sorted(COMMANDS)), st.data())
+def test_one_slip_is_never_another_command(name: str, data: st.DataObject) -> None:
+    """A letter left out of a command makes no other command, so a slip does nothing unasked."""
+    place = data.draw(st.integers(0, len(name) - 1))
+    found = parse_command(message("!" + name[:place] + name[place + 1 :]))
+    assert not isinstance(found, Command)
+
+
+def test_words_for_numbers() -> None:
+    """Durations and lists as people say them."""
+    assert [span(s) for s in (0, 59, 60, 7200, 86_400 * 3)] == [
+        "less than a minute",
+        "less than a minute",
+        "1 minute",
+        "2 hours",
+        "3 days",
+    ]
+    assert [and_list(x) for x in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "",
+        "a",
+        "a and b",
+        "a, b and c",
+    ]
+    usage = Usage(prompt_tokens=1000, completion_tokens=234, calls=2, cost_usd=0.5)
+    assert about_usage(usage) == "1,234 tokens in 2 calls, 0.50 USD"

@@ -1,0 +1,485 @@
+"""The daily budget: decisions, the measuring of calls, and what is shown of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_core.errors import BudgetSpent, ModelUnavailable, TurnLimitReached
+from agent_core.memory.condensing import Condensed
+from agent_core.memory.consolidator import Consolidator
+from agent_core.messages import SessionKey
+from agent_core.models import Message, ModelChunk, Purpose, Usage
+from gateway.budget import (
+    Amount,
+    Claimant,
+    Decision,
+    Limits,
+    claimant_of,
+    day_of,
+    decide,
+    next_day_at,
+)
+from gateway.budget_config import BudgetSettings
+from gateway.cli.show_usage import bar, shortened
+from gateway.cli.show_usage import usage as shown
+from gateway.operations import Operations
+from gateway.operations_usage import Costs
+from gateway.spending import Spending
+from gateway.upkeep import PaidCondensing
+from gateway.work.port import Completion
+from gateway.work.sqlite import SqliteWorkStore
+from tests.agent_doubles import FakeTool, Journey, call
+from tests.clock import EPOCH, ManualClock
+from tests.contract.work_store_data import ROOM, accept, claim
+
+ASKED = [Message(role="user", content="hello")]
+SHARES = {Claimant.HEARTBEAT: 0.7, Claimant.CONSOLIDATION: 0.8, Claimant.OTHERS: 0.9}
+ZONES = ("UTC", "Europe/Berlin", "America/Havana", "Asia/Kathmandu", "Pacific/Apia", "America/St_Johns")
+
+
+def limits(tokens: int | None = 10_000, usd: float | None = None, zone: str = "UTC") -> Limits:
+    return Limits(tokens, usd, SHARES, ZoneInfo(zone))
+
+
+amounts = st.builds(Amount, st.integers(0, 30_000), st.floats(0, 30, allow_nan=False))
+
+
+class TestDecision:
+    @given(amounts, amounts, st.sampled_from(list(Claimant)))
+    def test_whoever_is_sacrificed_later_may_do_what_an_earlier_one_may(self, spent, needs, one):
+        """Heartbeat, consolidation, others, owner: each may do at least what the one before may."""
+        order = list(Claimant)
+        later = order[min(order.index(one) + 1, 3)]
+        mine = decide(spent, limits(usd=10.0), one, EPOCH, needs=needs)
+        theirs = decide(spent, limits(usd=10.0), later, EPOCH, needs=needs)
+        assert theirs.go >= mine.go
+        assert (theirs.go and not theirs.last) >= (mine.go and not mine.last)
+
+    @given(amounts, amounts, st.sampled_from(list(Claimant)))
+    def test_more_spent_never_allows_more(self, spent, more, claimant):
+        """A decision is monotone in what was spent and in what is needed."""
+        before = decide(spent, limits(usd=10.0), claimant, EPOCH)
+        after = decide(spent + more, limits(usd=10.0), claimant, EPOCH, needs=more)
+        assert before.go >= after.go
+
+    def test_money_is_refused_even_where_tokens_are_only_near(self):
+        """The stricter of two limits decides."""
+        found = decide(Amount(9_999, 5.0), limits(usd=4.0), Claimant.OWNER, EPOCH, needs=Amount(500))
+        assert not found.go
+        assert found.until == EPOCH + timedelta(days=1)
+
+    def test_without_limits_everything_goes(self):
+        """No limit refuses nothing, whatever was spent."""
+        assert decide(Amount(10**12, 1e6), Limits(), Claimant.HEARTBEAT, EPOCH) == Decision(go=True)
+
+    def test_the_owner_is_never_taken_for_somebody_else(self):
+        """What the owner asks for, jobs too, is the owner's; check-ins and summaries are nobody's."""
+        assert claimant_of(Purpose.CHAT, owner=True) is Claimant.OWNER
+        assert claimant_of(Purpose.JOB, owner=True) is Claimant.OWNER
+        assert claimant_of(Purpose.JOB, owner=False) is Claimant.OTHERS
+        assert claimant_of(Purpose.HEARTBEAT, owner=True) is Claimant.HEARTBEAT
+        assert claimant_of(Purpose.CONSOLIDATION, owner=True) is Claimant.CONSOLIDATION
+
+    @given(st.datetimes(datetime(2010, 1, 1), datetime(2030, 1, 1)), st.sampled_from(ZONES))  # noqa: DTZ001
+    def test_a_day_ends_where_the_next_one_begins(self, naive, name):
+        """The end of a day is later than now, is in another day, and a second before it still is today."""
+        zone, now = ZoneInfo(name), naive.replace(tzinfo=UTC)
+        end = next_day_at(now, zone)
+        assert end > now
+        assert end - now <= timedelta(hours=50)
+        assert day_of(end, zone) > day_of(now, zone)
+        assert day_of(end - timedelta(seconds=1), zone) == day_of(now, zone)
+
+    def test_settings_in_the_wrong_order_are_refused(self):
+        """Shares that would let the heartbeat outlive people are an error that says so."""
+        with pytest.raises(ValueError, match="heartbeat stops first"):
+            BudgetSettings.model_validate({"shares": {"heartbeat": 0.95}})
+        with pytest.raises(ValueError, match="unknown time zone"):
+            BudgetSettings.model_validate({"timezone": "Mars/Base"})
+        assert not BudgetSettings().limits("local").any
+
+
+class Costly:
+    """A model of which each answer costs the same; ``gate`` holds answers back until it is opened."""
+
+    def __init__(self, tokens: int = 900, *, gate: anyio.Event | None = None, told: bool = True) -> None:
+        self.calls = 0
+        self._tokens = tokens
+        self._gate = gate
+        self._told = told
+
+    async def chat(
+        self, messages: Sequence[Message], tools: object, *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        return self._answer()
+
+    async def _answer(self) -> AsyncIterator[ModelChunk]:
+        self.calls += 1
+        if self._gate is not None:
+            await self._gate.wait()
+        yield "some words"
+        if self._told:
+            yield Usage(prompt_tokens=self._tokens, completion_tokens=100, calls=1, model="m")
+
+
+class Broken(Costly):
+    """Fails before anything came of it, or after some text."""
+
+    def __init__(self, *, after_text: bool) -> None:
+        super().__init__()
+        self._after_text = after_text
+
+    async def _answer(self) -> AsyncIterator[ModelChunk]:
+        if self._after_text:
+            yield "some words " * 50
+        raise ModelUnavailable("away")
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteWorkStore]:
+    async with await SqliteWorkStore.open(
+        tmp_path / "gateway.db", clock=clock, synchronous="normal"
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+async def say(llm: Costly, spending: Spending, *, owner: bool = True) -> None:
+    tally = spending.tally(ROOM, Purpose.CHAT, owner=owner)
+    try:
+        async for _ in await tally.over(llm).chat(ASKED, []):
+            pass
+    finally:
+        await tally.end()
+
+
+async def spent_in_parallel(spending: Spending, llm: Costly, gate: anyio.Event, runs: int) -> None:
+    async def one() -> None:
+        with pytest.raises(BudgetSpent):
+            while True:
+                await say(llm, spending)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(runs):
+            tasks.start_soon(one)
+        await anyio.sleep(0.05)
+        gate.set()
+
+
+class BlindToOthers(Spending):
+    """Looks at what is in the store alone: the calls in flight do not see each other."""
+
+    def _in_hand(self, *, reserved: bool) -> Amount:
+        return Amount()
+
+
+class TestSpending:
+    async def test_parallel_runs_go_over_by_less_than_a_call_each(self, store, clock):
+        """Eight runs at once with budget for three calls: they see each other's reservations."""
+        gate = anyio.Event()
+        llm = Costly(gate=gate)
+        await spent_in_parallel(Spending(store, store, limits(3_000), clock), llm, gate, 8)
+        total = Amount.of(await store.spent_on("2026-01-01"))
+        assert 3_000 <= total.tokens < 3_000 + 1_000
+        assert llm.calls == 3
+
+    async def test_that_check_notices_runs_that_do_not_see_each_other(self, store, clock):
+        """Control: without reservations the same runs spend much more."""
+        gate = anyio.Event()
+        llm = Costly(gate=gate)
+        await spent_in_parallel(BlindToOthers(store, store, limits(3_000), clock), llm, gate, 8)
+        assert Amount.of(await store.spent_on("2026-01-01")).tokens > 3_000 + 1_000
+
+    async def test_a_day_is_that_of_the_zone(self, tmp_path, clock):
+        """At 23:00 UTC it is tomorrow in Berlin: spent today in the one is not spent today in the other."""
+        clock.advance(23.5 * 3600)
+        berlin = ZoneInfo("Europe/Berlin")
+        async with await SqliteWorkStore.open(tmp_path / "b.db", clock=clock, zone=berlin) as store:
+            spending = Spending(store, store, limits(5_000, zone="Europe/Berlin"), clock)
+            await say(Costly(), spending)
+            assert (await store.spent_on("2026-01-02")).calls == 1
+            assert (await spending.spent()).tokens == 1_000
+
+    async def test_a_new_day_and_a_clock_that_jumps(self, store, clock):
+        """Each decision is about the day that it is: the next day is empty, and coming back finds what was."""
+        spending = Spending(store, store, limits(1_000), clock)
+        await say(Costly(), spending)
+        with pytest.raises(BudgetSpent) as refused:
+            await say(Costly(), spending)
+        assert refused.value.fields["until"] == EPOCH + timedelta(days=1)
+        clock.advance(86_400)
+        await say(Costly(), spending)
+        clock.advance(-86_400)
+        with pytest.raises(BudgetSpent):
+            await say(Costly(), spending)
+
+    async def test_a_restart_forgets_nothing(self, store, clock):
+        """Another instance on the same store refuses what the first had used up."""
+        await say(Costly(), Spending(store, store, limits(1_000), clock))
+        with pytest.raises(BudgetSpent):
+            await say(Costly(), Spending(store, store, limits(1_000), clock))
+
+    @pytest.mark.parametrize(("after_text", "calls"), [(False, 0), (True, 1)])
+    async def test_what_a_failed_call_has_cost(self, after_text, calls, store, clock):
+        """Nothing if nothing came of it; an estimate if it broke in the middle."""
+        with pytest.raises(ModelUnavailable):
+            await say(Broken(after_text=after_text), Spending(store, store, limits(), clock))
+        spent = await store.spent_on("2026-01-01")
+        assert spent.calls == calls
+        assert (spent.completion_tokens > 50) is after_text
+
+    async def test_an_answer_that_is_cut_off_or_tells_nothing_is_estimated(self, store, clock):
+        """Left early, cancelled before the first word, or without a usage: the tokens are guessed."""
+        spending = Spending(store, store, limits(), clock)
+        await say(Costly(told=False), spending)
+        with anyio.move_on_after(0.02):
+            await say(Costly(gate=anyio.Event()), spending)
+        spent = await store.spent_on("2026-01-01")
+        assert spent.calls == 2
+        assert 0 < spent.completion_tokens < spent.prompt_tokens
+
+    @pytest.mark.parametrize("begun", [False, True])
+    async def test_a_run_in_hand_comes_to_its_end_with_one_more_call(self, begun, store, clock):
+        """Over the ceiling: one more call for a run that has something, none for one that has not."""
+        spending = Spending(store, store, limits(1_000), clock)
+        await say(Costly(), spending)
+        tally = spending.tally(ROOM, Purpose.CHAT, owner=True)
+        llm = Costly()
+        assert bool(await tally.last(10, begun=begun)) is begun
+        for expected in (begun, False):
+            if expected:
+                assert [chunk async for chunk in await tally.over(llm).chat(ASKED, [])]
+            else:
+                with pytest.raises(BudgetSpent):
+                    _ = [chunk async for chunk in await tally.over(llm).chat(ASKED, [])]
+        assert llm.calls == begun
+
+    async def test_the_order_of_sacrifice_over_a_day(self, store, clock):
+        """As the day goes on they stop in the order of the design, and the owner last."""
+        spending = Spending(store, store, limits(10_000), clock)
+        stopped: list[str] = []
+        for _ in range(10):
+            for name, purpose, owner in (
+                ("owner", Purpose.CHAT, True),
+                ("others", Purpose.CHAT, False),
+                ("consolidation", Purpose.CONSOLIDATION, False),
+                ("heartbeat", Purpose.HEARTBEAT, False),
+            ):
+                if name not in stopped and await spending.refusal(purpose, owner=owner):
+                    stopped.append(name)
+            await store.add_usage(ROOM, Usage(prompt_tokens=1_000, calls=1), Purpose.CHAT)
+        assert stopped == ["heartbeat", "consolidation", "others"]
+        assert await spending.refusal(Purpose.CHAT, owner=True)
+
+
+class TestUsage:
+    async def test_sums_by_each_name_and_the_budget(self, store, clock):
+        """By day with empty days, by purpose, session and model the largest first, and what is not priced."""
+        await store.add_usage(ROOM, Usage(prompt_tokens=5, calls=1, cost_usd=0.5, model="a"), Purpose.CHAT)
+        clock.advance(2 * 86_400)
+        other = SessionKey("test", "other")
+        await store.add_usage(other, Usage(prompt_tokens=50, calls=2, model="b"), Purpose.HEARTBEAT)
+        desk = Operations(store, memory=None, costs=Costs(store, limits(100), clock))  # type: ignore[arg-type]
+        by = {
+            by: await desk.call("usage", {"days": 3, "by": by})
+            for by in ("day", "purpose", "session", "model")
+        }
+        assert [row["name"] for row in by["day"]["rows"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
+        assert [row["name"] for row in by["purpose"]["rows"]] == ["heartbeat", "chat"]
+        assert [row["name"] for row in by["model"]["rows"]] == ["b", "a"]
+        assert by["day"]["total"] == {
+            "calls": 3,
+            "prompt_tokens": 55,
+            "completion_tokens": 0,
+            "cost_usd": 0.5,
+            "priced": False,
+        }
+        assert by["day"]["budget"]["tokens"] == {"spent": 50, "limit": 100}
+        assert "(50%)" in shown(by["day"])
+        assert "for heartbeat 50, chat 5  0.50 $" in shown(by["day"], 200)
+        assert "not all prices are known" in shown(by["day"])
+        assert (await desk.call("usage", {"days": 1, "by": "session"}))["total"]["prompt_tokens"] == 50
+
+    @given(
+        st.lists(st.tuples(st.text(max_size=80), st.integers(0, 10**9)), min_size=1, max_size=8),
+        st.integers(40, 200),
+    )
+    def test_no_line_of_the_chart_is_wider_than_the_terminal(self, rows, width):
+        """Whatever names and numbers there are, in a narrow terminal too; a bar is there for what is not 0."""
+        told = [
+            {"name": name, "calls": 1, "prompt_tokens": tokens, "completion_tokens": 0, "cost_usd": None}
+            for name, tokens in rows
+        ]
+        total = {"calls": 1, "prompt_tokens": 1, "completion_tokens": 0, "cost_usd": None, "priced": True}
+        budget = {"tokens": {"limit": None}, "usd": {"limit": None}}
+        answer = {"rows": told, "by": "session", "days": 1, "total": total, "budget": budget, "purposes": []}
+        text = shown(answer, width)
+        chart = text.split("\n")[: len(rows)]
+        assert all(len(line) <= width for line in chart)
+        for line, (_, tokens) in zip(chart, rows, strict=True):
+            assert any(block in line for block in "▏▎▍▌▋▊▉█") or not tokens
+
+    @given(st.floats(0, 1), st.integers(1, 60))
+    def test_a_bar_is_as_long_as_its_part(self, part, width):
+        """Between nothing and everything, in eighths of a character, always of the same width."""
+        drawn = bar(part, width)
+        assert len(drawn) == width
+        assert abs(drawn.count("█") - part * width) < 1.1
+
+    def test_long_names_keep_both_ends(self):
+        """The middle is left out, never the ends."""
+        assert shortened("matrix/!abcdefghijklmnop:server.example", 15) == "matrix/…example"
+        assert shortened("short", 15) == "short"
+
+    async def test_a_hundred_thousand_rows_are_summed_quickly(self, store, clock):
+        """The sums of a database of years come in less than 200 ms (three times that on a busy machine)."""
+
+        def fill(db: object) -> None:
+            db.executemany(  # type: ignore[attr-defined]
+                "INSERT INTO usage VALUES (?, ?, 'chat', 'm', 10, 10, 1, NULL)",
+                (
+                    (f"2026-{1 + day // 28:02}-{1 + day % 28:02}", f"test/{n}")
+                    for day in range(200)
+                    for n in range(500)
+                ),
+            )
+
+        await store._writer.call("fill", fill)
+        took = []
+        for by in ("day", "session"):
+            began = anyio.current_time()
+            rows = await store.spent(since="2026-01-01", by=by)
+            took.append(anyio.current_time() - began)
+            assert sum(row.usage.calls for row in rows) == 100_000
+        began = anyio.current_time()
+        await store.spent_on("2026-03-03")
+        assert anyio.current_time() - began < 0.05
+        assert max(took) < 0.6
+
+
+class TestOnce:
+    async def test_a_notice_is_posted_once_for_each_value(self, store):
+        """The same name and value again: nothing; another value: again."""
+        from gateway.work.port import NewOutbound
+
+        note = [NewOutbound("test", "", ROOM, "text")]
+        assert len(await store.post_once("budget", "2026-01-01", note)) == 1
+        assert await store.post_once("budget", "2026-01-01", note) == []
+        assert len(await store.post_once("budget", "2026-01-02", note)) == 1
+        assert len(await store.outbox()) == 2
+
+
+class AtTheStart:
+    """An allowance that was asked once, before the run, and never again."""
+
+    async def last(self, tokens: int, *, begun: bool) -> str:
+        return ""
+
+
+class TestWithinARun:
+    """A run that would use a tool ten times, with budget for five calls."""
+
+    async def spent_by(
+        self, spending: Spending, store: SqliteWorkStore, *, each_call: bool
+    ) -> tuple[int, str]:
+        answers = [
+            [call("look", n=n), Usage(prompt_tokens=900, completion_tokens=100, calls=1)] for n in range(10)
+        ]
+        answers.append(["done", Usage(prompt_tokens=900, completion_tokens=100, calls=1)])
+        journey = Journey(*answers, tools=[FakeTool("look", n="integer")])
+        tally = spending.tally(ROOM, Purpose.CHAT, owner=True)
+        assert await spending.refusal(Purpose.CHAT, owner=True) is None
+        said = "nothing"
+        with suppress(TurnLimitReached):
+            if each_call:
+                said = (await journey.run(llm=tally.over(journey.model), allowance=tally)).reply
+            else:
+                result = await journey.run(allowance=AtTheStart())
+                said, tally.unrecorded = result.reply, [result.usage]
+        await tally.end()
+        assert said
+        spent = await store.spent_on("2026-01-01")
+        return spent.calls, "tools" if journey.model.tools[-1] else "no tools"
+
+    async def test_the_budget_is_looked_at_before_each_call(self, store, clock):
+        """The run ends at its ceiling, with a last call that gets no tools."""
+        calls, offered = await self.spent_by(
+            Spending(store, store, limits(5_000), clock), store, each_call=True
+        )
+        assert calls <= 6
+        assert offered == "no tools"
+
+    async def test_that_check_notices_a_budget_that_is_looked_at_once(self, store, clock):
+        """Control: asked only when the run begins, the run spends twice what a day may cost."""
+        calls, _ = await self.spent_by(Spending(store, store, limits(5_000), clock), store, each_call=False)
+        assert calls > 6
+
+
+class TestWaiting:
+    async def test_what_needs_no_model_overtakes_what_waits(self, store, clock):
+        """A command comes through while the head waits; a question does not, and nothing counts as a failure."""
+        await accept(store, "$1")
+        turn = await claim(store)
+        await store.postpone(turn, "the budget is spent", delay_s=1800)
+        await accept(store, "$2")
+        assert await store.claim(ROOM) is None
+        assert await store.due_in(ROOM) == 1800
+        await accept(store, "$3", alone=True)
+        assert await store.due_in(ROOM) == 0
+        assert (await store.open_sessions()) == [(ROOM, 0.0)]
+        command = await claim(store)
+        assert command.head.message.native_id == "$3"
+        await store.complete(command, Completion())
+        assert await store.claim(ROOM) is None
+        clock.advance(1800)
+        again = await claim(store)
+        assert (again.id, again.attempts, again.deferrals, again.first_deferred_s) == (turn.id, 1, 0, 0.0)
+
+    async def test_condensing_is_put_off_and_not_failed(self, store, clock):
+        """Refused, it has not failed, it waits until the budget opens, and then it is done."""
+        spending = Spending(store, store, limits(1_000), clock)
+        await say(Costly(), spending)
+        paid = PaidCondensing(Condenses(spending), spending, clock)
+        refused = await paid.consolidate_if_due(str(ROOM))
+        assert refused.segments == 0
+        assert 0 < refused.wait_s <= 1800
+        consolidator = Consolidator(paid, clock, pause_s=0.0)
+        consolidator.due(str(ROOM))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(consolidator.run)
+            await anyio.sleep(0.1)
+            tasks.cancel_scope.cancel()
+        state = consolidator.state()
+        assert (state["failing_sessions"], state["postponed_sessions"], state["failures"]) == (0, 1, 0)
+        clock.advance(86_400)
+        assert (await paid.consolidate_if_due(str(ROOM))).segments == 1
+        (row,) = [row for row in await store.usage() if row.purpose == "consolidation"]
+        assert (row.session, row.usage.calls) == (str(ROOM), 1)
+
+
+class Condenses:
+    """Condenses by one call, as `Condensing` does: a failure is a text."""
+
+    def __init__(self, spending: Spending) -> None:
+        self._llm = spending.in_current(Costly())
+
+    async def consolidate_if_due(self, session_id: str) -> Condensed:
+        try:
+            async for _ in await self._llm.chat(ASKED, []):
+                pass
+        except BudgetSpent as error:
+            return Condensed(failure=str(error))
+        return Condensed(1)

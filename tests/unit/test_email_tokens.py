@@ -1,0 +1,262 @@
+"""Tokens and how a person gives them, in virtual time; names of folders; single-mindedness of DNS."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.base import ChannelAuthFailed, ChannelUnavailable
+from channels.email.config import EmailConfig, OAuth
+from channels.email.folders import SENT, Wanted
+from channels.email.imap_names import folder_name, folder_wire
+from channels.email.imap_syntax import Folder
+from channels.email.login import Login
+from channels.email.login_source import credentials_of, give_access, token_file
+from channels.email.token_login import by_device
+from channels.email.tokens import (
+    Endpoints,
+    ProviderAway,
+    ProviderRefused,
+    TokenCredentials,
+    TokenFile,
+    Tokens,
+)
+from tests.clock import LoopClock
+
+
+@pytest.fixture
+def anyio_backend(virtual_backend: object) -> object:
+    return virtual_backend
+
+
+OAUTH = OAuth(
+    provider="custom",
+    client_id="squid",
+    scope="mail",
+    device_endpoint="https://id.test/device",
+    token_endpoint="https://id.test/token",
+)
+GIVEN = {"access_token": "access-1", "refresh_token": "refresh-1", "expires_in": 3600}
+CODE = {"device_code": "d", "user_code": "U-1", "verification_uri": "https://id.test/go", "interval": 5}
+
+
+class Script:
+    """A provider that gives its answers in order; the last one again and again."""
+
+    def __init__(self, *answers: dict[str, Any] | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[float, dict[str, str]]] = []
+
+    async def __call__(self, url: str, form: dict[str, str]) -> dict[str, Any]:
+        self.asked.append((anyio.current_time(), form))
+        await anyio.sleep(0.1)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def pauses(self) -> list[int]:
+        times = [at for at, _ in self.asked]
+        return [round(after - before) for before, after in itertools.pairwise(times)]
+
+
+async def test_the_provider_sets_the_pace() -> None:
+    """Not sooner than it says, slower when it asks for that, and slower when it is away."""
+    pending = ProviderRefused("authorization_pending")
+    script = Script(CODE, pending, ProviderRefused("slow_down"), pending, ProviderAway("x"), GIVEN)
+    said: list[str] = []
+    tokens = await by_device(OAUTH, script, LoopClock(), said.append)
+
+    assert tokens.refresh == "refresh-1"
+    assert script.pauses() == [5, 5, 10, 10, 15]
+    assert "U-1" in said[0]
+    assert "https://id.test/go" in said[0]
+
+
+async def test_a_code_that_nobody_types_in() -> None:
+    """It ends, with a word about what to do."""
+    script = Script(CODE | {"expires_in": 60}, ProviderRefused("authorization_pending"))
+    with pytest.raises(ChannelAuthFailed, match="begin again"):
+        await by_device(OAUTH, script, LoopClock(), print)
+    assert len(script.asked) < 15
+
+
+def credentials(folder: Path, script: Script) -> TokenCredentials:
+    return TokenCredentials("bot", OAUTH, TokenFile(folder / "oauth.json"), script, LoopClock())
+
+
+async def test_a_token_is_renewed_before_it_ends_and_not_sooner(tmp_path: Path) -> None:
+    """Five minutes ahead; forty logins in an hour cost one question."""
+    script = Script(GIVEN, GIVEN | {"access_token": "access-2"})
+    TokenFile(tmp_path / "oauth.json").save(Tokens("refresh-0"))
+    source = credentials(tmp_path, script)
+    for _ in range(40):
+        assert (await source.get()).secret == "access-1"
+        await anyio.sleep(80)
+    await anyio.sleep(200)
+    assert (await source.get()).secret == "access-2"
+    assert len(script.asked) == 2
+    assert script.asked[1][1]["refresh_token"] == "refresh-1"
+
+
+async def test_a_provider_that_is_away_is_asked_more_and_more_rarely(tmp_path: Path) -> None:
+    """A login every ten seconds for an hour, and no more than a handful of questions."""
+    script = Script(ProviderAway("503"))
+    TokenFile(tmp_path / "oauth.json").save(Tokens("refresh-0"))
+    source = credentials(tmp_path, script)
+    for _ in range(360):
+        with pytest.raises(ChannelUnavailable):
+            await source.get()
+        await anyio.sleep(10)
+    assert len(script.asked) <= 10
+
+
+async def test_a_new_login_is_taken_up_without_a_restart(tmp_path: Path) -> None:
+    """What was taken back is gone for good until a person has logged in again."""
+    script = Script(ProviderRefused("invalid_grant"), GIVEN)
+    file = TokenFile(tmp_path / "oauth.json")
+    file.save(Tokens("refresh-0"))
+    source = credentials(tmp_path, script)
+    for _ in range(3):
+        with pytest.raises(ChannelAuthFailed):
+            await source.get()
+    file.save(Tokens("refresh-9"))
+    assert (await source.get()).secret == "access-1"
+    assert [form["refresh_token"] for _, form in script.asked] == ["refresh-0", "refresh-9"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"refresh": 1}', "[]", "\x00", '{"refresh":"r","access":"a","ends_at":"x"}']
+)
+async def test_a_damaged_file_is_like_none(tmp_path: Path, text: str) -> None:
+    """The operator is told to log in again."""
+    (tmp_path / "oauth.json").write_text(text)
+    if text == '{"refresh": 1}':
+        assert TokenFile(tmp_path / "oauth.json").load() is None
+    with pytest.raises(ChannelAuthFailed, match="squidbot email login"):
+        await credentials(tmp_path, Script(GIVEN)).get()
+
+
+@pytest.mark.parametrize("device", [True, False])
+async def test_a_person_is_led_the_way_that_the_provider_knows(tmp_path: Path, device: bool) -> None:
+    """A code where there are codes, else the browser; what comes of it is kept for the daemon, 0600."""
+    config = EmailConfig.model_validate(
+        {
+            "address": "bot@mail.test",
+            "username": "bot",
+            "imap": {"host": "h"},
+            "smtp": {"host": "h"},
+            "sender_verification": "off",
+            "oauth": {
+                "provider": "custom" if device else "google",
+                "client_id": "squid",
+                "scope": "mail",
+                "token_endpoint": "https://id.test/token",
+                **({"device_endpoint": "https://id.test/device"} if device else {}),
+            },
+        }
+    )
+    shown: list[str] = []
+
+    async def pasted() -> str:
+        state = parse_qs(urlsplit(shown[-1].split()[8]).query)["state"][0]
+        return f"http://127.0.0.1:8912/?code=c&state={state}"
+
+    script = Script(*([CODE] if device else []), GIVEN)
+    await give_access(config, tmp_path, LoopClock(), show=shown.append, pasted=pasted, ask=script)
+    kept = token_file(tmp_path).load()
+    assert kept is not None
+    assert kept.refresh == "refresh-1"
+    assert token_file(tmp_path).path.stat().st_mode & 0o777 == 0o600
+    assert (await credentials_of(config, tmp_path, LoopClock(), script).get()).secret == "access-1"
+
+
+def test_secrets_are_in_no_text() -> None:
+    """Not of tokens, not of logins."""
+    assert "sss" not in repr(Tokens("sss", "sss")) + repr(Login("bot", "sss", "xoauth2"))
+
+
+def test_the_two_wrappings() -> None:
+    """As Google wrote it down, and as RFC 7628 does."""
+    assert base64.b64decode(Login("bot", "tok", "xoauth2").first_words("h", 993)) == (
+        b"user=bot\x01auth=Bearer tok\x01\x01"
+    )
+    assert base64.b64decode(Login("b,o=t", "tok", "oauthbearer").first_words("mx.test", 993)) == (
+        b"n,a=b=2Co=3Dt,\x01host=mx.test\x01port=993\x01auth=Bearer tok\x01\x01"
+    )
+
+
+def test_what_is_known_of_providers() -> None:
+    """Google has no device codes for mail; Microsoft has a directory in its addresses."""
+    google = Endpoints.of(OAuth(provider="google", client_id="x"))
+    microsoft = Endpoints.of(OAuth(provider="microsoft", client_id="x", tenant="my.test"))
+    assert not google.device
+    assert "/my.test/" in microsoft.device
+    assert "offline_access" in microsoft.scope
+
+
+@given(st.text(max_size=40))
+def test_names_of_folders_come_back(name: str) -> None:
+    """Whatever people call a folder: ASCII on the wire, and the same name again."""
+    name = name.encode("utf-16-be", "replace").decode("utf-16-be")
+    wire = folder_wire(name)
+    assert wire.isascii()
+    assert folder_name(wire) == name
+
+
+@given(st.text(alphabet="&+,-AaPw/= ", max_size=20))
+def test_names_of_servers_are_total(wire: str) -> None:
+    """What is no such encoding stays as it is."""
+    assert isinstance(folder_name(wire), str)
+
+
+@pytest.mark.parametrize(
+    ("wire", "name"),
+    [
+        ("Entw&APw-rfe", "Entwürfe"),
+        ("&ZeVnLIqe-", "日本語"),
+        ("a&-b", "a&b"),
+        ("&bad", "&bad"),
+        ("&2D0-", "&2D0-"),
+    ],
+)
+def test_names_of_folders(wire: str, name: str) -> None:
+    """The examples of RFC 3501, and two that are none."""
+    assert folder_name(wire) == name
+
+
+def folder(name: str, *marks: str, delimiter: str = ".") -> Folder:
+    return Folder(name, frozenset(marks), folder_wire(name), delimiter)
+
+
+@pytest.mark.parametrize(
+    ("folders", "found", "made"),
+    [
+        ([folder("INBOX"), folder("Sent")], "Sent", "Sent"),
+        ([folder("INBOX"), folder("INBOX.Sent")], "INBOX.Sent", "INBOX.Sent"),
+        ([folder("INBOX"), folder("Gesendet", "\\sent"), folder("Sent")], "Gesendet", "Sent"),
+        ([folder("INBOX"), folder("sent items")], "sent items", "Sent"),
+        ([folder("INBOX")], None, "Sent"),
+        ([folder("INBOX"), folder("INBOX.Drafts")], None, "INBOX.Sent"),
+        ([folder("INBOX", delimiter=""), folder("x", delimiter="")], None, "Sent"),
+    ],
+)
+def test_where_sent_mail_is(folders: list[Folder], found: str | None, made: str) -> None:
+    """A mark is better than a name, and new folders lie where the others do."""
+    assert SENT.find_or_none(folders) == found
+    assert SENT.new_name(folders) == made
+
+
+def test_levels_are_written_with_a_slash() -> None:
+    """And told to the server with its own delimiter."""
+    folders = [folder("INBOX"), folder("Bot.Done")]
+    assert Wanted(("Bot/Done",)).find_or_none(folders) == "Bot.Done"
+    assert Wanted(("Bot/Über",)).new_name(folders) == "Bot.&ANw-ber"

@@ -1,0 +1,96 @@
+"""An older copy of the database is recognised, told once in the log and for a week by the check."""
+
+from __future__ import annotations
+
+import stat
+from datetime import timedelta
+
+import pytest
+import structlog
+
+from gateway.mark import Extent, Mark, MarkKeeper, older_copy, read_mark, warning_of
+from tests.clock import EPOCH, ManualClock
+
+NOW = Extent.of("secret", 100, 90)
+
+
+class TestOlderCopy:
+    @pytest.mark.parametrize(
+        "extent",
+        [NOW, Extent.of("secret", 101, 90), Extent.of("secret", 100, 91), Extent.of("secret", 500, 0)],
+    )
+    def test_what_goes_on_is_no_older_copy(self, extent):
+        """As many messages as noted or more, whatever the answers."""
+        assert older_copy(Mark(NOW, EPOCH), extent) is None
+        assert older_copy(None, extent) is None
+
+    def test_fewer_messages_than_noted_are_told_with_what_follows(self):
+        """When it had how many, and that people may be answered twice."""
+        told = older_copy(Mark(NOW, EPOCH), Extent.of("secret", 60, 90))
+        assert told is not None
+        assert "older copy" in told
+        assert f"{EPOCH:%Y-%m-%d %H:%M} UTC it had 100 messages, now it has 60" in told
+        assert "answered once more" in told
+
+    def test_another_database_is_told_even_if_it_has_more(self):
+        """One that was begun anew, or came from elsewhere."""
+        told = older_copy(Mark(NOW, EPOCH), Extent.of("other", 4000, 1))
+        assert told is not None
+        assert "another database" in told
+
+    def test_the_mark_holds_no_secret(self):
+        """The identity is a hash."""
+        assert "secret" not in NOW.identity
+
+
+class TestKeeper:
+    async def test_an_older_copy_is_told_once_and_remembered_for_a_week(self, tmp_path):
+        """In the log at the start that finds it; by the check for seven days; not at the next start."""
+        path, clock = tmp_path / "mark.json", ManualClock()
+        extents = [NOW]
+
+        async def extent():
+            return extents[0]
+
+        def keeper():
+            return MarkKeeper(path, extent, clock)
+
+        assert await keeper().look() is None
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        extents[0] = Extent.of("secret", 60, 50)
+        clock.advance(60)
+        with structlog.testing.capture_logs() as logs:
+            assert "older copy" in (await keeper().look() or "")
+        assert [line["event"] for line in logs] == ["store.older_copy_found"]
+        again = keeper()
+        assert await again.look() is None
+        extents[0] = Extent.of("secret", 61, 50)
+        await again.note()
+        found = read_mark(path)
+        assert found is not None
+        assert found.extent.inbox == 61
+        assert "older copy" in (warning_of(path, clock.now()) or "")
+        assert warning_of(path, clock.now() + timedelta(days=8)) is None
+
+    async def test_a_mark_that_is_missing_or_damaged_says_nothing(self, tmp_path):
+        """It is a hint, and is made anew."""
+        path = tmp_path / "mark.json"
+
+        async def extent():
+            return NOW
+
+        for content in (None, b"", b"{}", b"\xff\xfe"):
+            if content is not None:
+                path.write_bytes(content)
+            assert read_mark(path) is None
+            assert warning_of(path, EPOCH) is None
+            assert await MarkKeeper(path, extent, ManualClock()).look() is None
+            assert read_mark(path) is not None
+
+    async def test_a_disk_that_takes_no_mark_stops_nothing(self, tmp_path):
+        """Then merely less is noticed."""
+
+        async def extent():
+            return NOW
+
+        assert await MarkKeeper(tmp_path / "no" / "mark.json", extent, ManualClock()).look() is None

@@ -1,0 +1,344 @@
+"""Files of Matrix messages on hostile and broken servers, on virtual time: no message is ever lost for its file."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from channels.attachments import AttachmentStore
+from channels.matrix.downloads import ALL_LIMIT_S, Downloads
+from channels.matrix.inbound import Me, read_event
+from channels.matrix.media import MEDIA, MediaInvalid, Sealer, media_in
+from channels.matrix.rooms import Rooms
+from channels.matrix.wire import Answer, Download, LinkBroken
+from tests.clock import EPOCH
+from tests.matrix_double import failure, text
+from tests.pictures import png
+
+ALICE = "@alice:hs.test"
+
+
+@pytest.fixture
+def anyio_backend(virtual_backend):
+    return virtual_backend
+
+
+class Media:
+    """The door for files alone: what is asked for under a media id is given piece by piece, or is an answer."""
+
+    def __init__(self):
+        self.files = {}
+        self.asked = []
+        self.at_once = self.most_at_once = 0
+        self.old_only = False
+
+    @asynccontextmanager
+    async def download(self, path, *, query=None, anonymous=False):
+        self.asked.append((path, anonymous))
+        if self.old_only and "/client/v1/" in path:
+            yield Download(failure(404, "M_UNRECOGNIZED"), None, pieces())
+            return
+        found = self.files[path.rpartition("/")[2]]
+        found = found.pop(0) if isinstance(found, list) and len(found) > 1 else found
+        found = found[0] if isinstance(found, list) else found
+        if isinstance(found, LinkBroken):
+            raise found
+        if isinstance(found, Answer):
+            yield Download(found, None, pieces())
+            return
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            chunks = found() if callable(found) else pieces(found)
+            yield Download(Answer(200, {}), None, chunks)
+        finally:
+            self.at_once -= 1
+
+
+async def pieces(*parts):
+    for part in parts:
+        await anyio.lowlevel.checkpoint()
+        yield part
+
+
+async def endless():
+    while True:
+        await anyio.sleep(0.001)
+        yield b"x" * 50_000
+
+
+async def stalling():
+    yield b"x"
+    await anyio.sleep_forever()
+
+
+async def broken():
+    yield b"x" * 1000
+    raise LinkBroken("gone", maybe_taken=True)
+
+
+@pytest.fixture
+def server():
+    return Media()
+
+
+@pytest.fixture
+def store(tmp_path):
+    return AttachmentStore(tmp_path, max_file_bytes=1_000_000)
+
+
+def message(media_id, *, name="a.bin", number=0, sender=ALICE, addressed=True, **content):
+    """A message as `read_event` leaves it."""
+    content = {"msgtype": "m.file", "body": name, "url": f"mxc://hs.test/{media_id}", **content}
+    return InboundMessage(
+        channel="matrix",
+        account="@bot:hs.test",
+        native_id=f"$e{number}",
+        session=SessionKey("matrix", "!r:hs.test"),
+        sender=Sender(address=sender, verified=True),
+        text=f'[A file is attached: "{name}"]',
+        received_at=EPOCH,
+        audience=Audience.DIRECT,
+        addressed=addressed,
+        context={
+            MEDIA: {"type": "m.room.message", "content": content, "remark": f'[A file is attached: "{name}"]'}
+        },
+    )
+
+
+def downloads(server, store, **more):
+    return Downloads(server, store, allows=lambda user: user == ALICE, **more)
+
+
+async def one(server, store, found, **more):
+    server.files["m"] = found
+    [brought] = await downloads(server, store).bring([message("m", **more)])
+    assert MEDIA not in brought.context
+    return brought
+
+
+def leftovers(tmp_path):
+    return [path for path in (tmp_path / "attachments").rglob("*") if path.is_file()]
+
+
+async def test_a_file_becomes_an_attachment(server, store):
+    """And its remark goes from the text."""
+    brought = await one(server, store, b"content")
+    assert (brought.text, [file.size_bytes for file in brought.attachments]) == ("", [7])
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "tries"),
+    [
+        (endless, "larger than 1 MB", 1),
+        (stalling, "took too long", 1),
+        (broken, "connection to the homeserver broke", 3),
+        (LinkBroken("no", maybe_taken=False), "connection to the homeserver broke", 3),
+        (failure(404, "M_NOT_FOUND"), "does not have it", 1),
+        (failure(404), "could not hand it over (404)", 3),
+        (failure(502), "could not hand it over (502)", 3),
+        (failure(504, "M_NOT_YET_UPLOADED"), "could not hand it over (504)", 3),
+        (failure(403, "M_FORBIDDEN"), "does not give it to me", 1),
+        (failure(429, "M_LIMIT_EXCEEDED", retry_after_ms=1000), "asks for a pause", 3),
+    ],
+)
+async def test_what_cannot_be_had_is_told(server, store, tmp_path, found, reason, tries):
+    """The message is accepted with the reason; what may pass is tried again; nothing stays on the disk."""
+    began = anyio.current_time()
+    brought = await one(server, store, found)
+    assert brought.attachments == ()
+    assert brought.text.startswith('[A file is attached: "a.bin", but I could not get it: ')
+    assert reason in brought.text
+    assert len(server.asked) == tries
+    assert anyio.current_time() - began <= ALL_LIMIT_S + 1
+    assert leftovers(tmp_path) == []
+
+
+async def test_a_passing_failure_passes(server, store):
+    """A second try gets what the first did not."""
+    assert (await one(server, store, [failure(502), broken, b"content"])).attachments
+
+
+async def test_one_file_that_never_ends_keeps_the_others_only_so_long(server, store):
+    """The others of the same answer are there, and all of it is over in time."""
+    server.files = {"slow": stalling, "good": b"content"}
+    began = anyio.current_time()
+    asked = [message("slow" if number == 3 else "good", number=number) for number in range(8)]
+    brought = await downloads(server, store).bring(asked)
+    assert [len(each.attachments) for each in brought] == [1, 1, 1, 0, 1, 1, 1, 1]
+    assert [each.native_id for each in brought] == [f"$e{number}" for number in range(8)]
+    assert anyio.current_time() - began <= ALL_LIMIT_S + 1
+
+
+async def test_a_server_that_hands_nothing_over_is_waited_for_once(server, store):
+    """After an answer without any file the next ones wait for a moment only, until something comes again."""
+    fetching = downloads(server, store)
+    took = []
+    for found in (stalling, stalling, b"content", stalling):
+        server.files["m"] = found
+        began = anyio.current_time()
+        await fetching.bring([message("m")])
+        took.append(anyio.current_time() - began)
+    assert took[0] > 40
+    assert took[1] < 10
+    assert took[3] > 40
+
+
+async def test_a_hundred_files_are_fetched_a_few_at_a_time(server, store):
+    """All arrive, and never more than four are on their way."""
+
+    async def slow():
+        await anyio.sleep(0.5)
+        yield os.urandom(100)
+
+    server.files["m"] = slow
+    brought = await downloads(server, store).bring([message("m", number=n) for n in range(100)])
+    assert sum(len(each.attachments) for each in brought) == 100
+    assert server.most_at_once == 4
+
+
+async def test_an_old_homeserver_is_asked_by_its_old_door(server, store):
+    """Once it has said that it does not know the new one, without a token, and only there from then on."""
+    server.old_only = True
+    assert (await one(server, store, b"content")).attachments
+    fetching = downloads(server, store)
+    for number in range(2):
+        await fetching.bring([message("m", number=number)])
+    assert [anonymous for _, anonymous in server.asked] == [False, True, False, True, True]
+    assert "/_matrix/media/v3/download/hs.test/m" in server.asked[-1][0]
+
+
+async def test_a_disk_that_takes_nothing_holds_the_answer_up(server, store, tmp_path):
+    """Nothing is given back, so nothing is accepted, until there is room again; then the file is there."""
+    await store.save("first", "", b"the folders are there")
+    content = os.urandom(400_000)
+    server.files["m"] = content
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    done = []
+
+    async def bring():
+        done.extend(await downloads(server, store).bring([message("m")]))
+
+    async with anyio.create_task_group() as group:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        try:
+            group.start_soon(bring)
+            await anyio.sleep(3600)
+            assert not done
+            assert len(server.asked) > 10
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [file.size_bytes for file in done[0].attachments] == [400_000]
+
+
+async def test_a_changed_file_is_refused(server, store, tmp_path):
+    """One bit, a missing end, an end too many: nothing of it is kept. As it was sent it is taken."""
+    content = os.urandom(300_000)
+    sealer = Sealer()
+    stored = sealer.seal(content)
+    file = dict(sealer.file("mxc://hs.test/m"))
+    for changed in (stored[:-1], stored + b"x", bytes([stored[0] ^ 1]) + stored[1:], b""):
+        brought = await one(server, store, changed, url=None, file=file)
+        assert "its content was changed on the way" in brought.text
+        assert leftovers(tmp_path) == []
+    [kept] = (await one(server, store, stored, url=None, file=file)).attachments
+    assert await store.read(kept, max_bytes=10**6) == content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"url": "https://elsewhere.example/x"},
+        {"url": "mxc://hs.test/../../_matrix/client/v3/account/whoami"},
+        {"url": "mxc://hs.test/a?b"},
+        {"url": 7},
+        {"url": None, "file": {"url": "mxc://hs.test/m", "v": "v1"}},
+        {"url": None, "file": "nonsense"},
+        {"url": None, "file": {"url": "mxc://hs.test/m", "v": "v2", "key": {"kty": "oct", "alg": "A256CTR", "k": "ä"}}},
+        {"url": None, "file": {"url": "mxc://hs.test/m", "v": "v2", "iv": "AAAA", "hashes": {"sha256": "AAAA"},
+                               "key": {"kty": "oct", "alg": "A256CTR", "k": "AAAA"}}},
+    ],
+)  # fmt: skip
+async def test_an_address_or_key_that_is_none_asks_nobody(server, store, content):
+    """No request goes out for it."""
+    brought = await one(server, store, b"content", **content)
+    assert server.asked == []
+    assert "but I could not get it" in brought.text
+
+
+async def test_strangers_and_talk_cost_no_request(server, store):
+    """Only what an allowed person says to the bot is fetched; a rule of the room may say otherwise."""
+    server.files["m"] = b"content"
+    here = message("m", sender="@guest:hs.test")
+    here = here.model_copy(update={"context": {**here.context, "allowed_here": True}})
+    brought = await downloads(server, store).bring(
+        [message("m", sender="@bad:hs.test"), message("m", addressed=False), here]
+    )
+    assert [len(each.attachments) for each in brought] == [0, 0, 1]
+    assert len(server.asked) == 1
+    assert all(MEDIA not in each.context for each in brought)
+
+
+async def test_without_a_store_a_file_is_named(server):
+    """The text says that there was one and that it cannot be opened."""
+    [brought] = await downloads(server, None).bring([message("m")])
+    assert brought.text == '[A file is attached: "a.bin", which cannot be opened here]'
+
+
+# ── events ──
+
+
+def read(content, kind="m.room.message", sender=ALICE, **changes):
+    rooms = Rooms("@bot:hs.test")
+    event = {**text("$1", "", sender), "type": kind, "content": content, **changes}
+    me = Me("matrix", "@bot:hs.test", display_name="Squid")
+    return read_event(event, "!r:hs.test", me=me, rooms=rooms, now=EPOCH)
+
+
+def test_a_caption_is_the_text_and_a_file_name_is_not():
+    """``body`` beside another ``filename`` is what was said; alone it is the name of the file."""
+    captioned = read({"msgtype": "m.image", "body": "my cat", "filename": "cat.png", "url": "mxc://h/m"})
+    assert captioned.text == 'my cat\n\n[A picture is attached: "cat.png"]'
+    named = read({"msgtype": "m.image", "body": "cat.png", "filename": "cat.png", "url": "mxc://h/m"})
+    assert named.text == '[A picture is attached: "cat.png"]'
+
+
+def test_the_name_of_a_file_mentions_nobody():
+    """In a group a picture called like the bot is talk; its caption, or a mention, is a question."""
+    assert not read({"msgtype": "m.image", "body": "squid.png", "url": "mxc://h/m"}).addressed
+    assert read({"msgtype": "m.image", "body": "squid?", "filename": "a.png", "url": "mxc://h/m"}).addressed
+    mentioned = {"msgtype": "m.image", "body": "a.png", "m.mentions": {"user_ids": ["@bot:hs.test"]}}
+    assert read({**mentioned, "url": "mxc://h/m"}).addressed
+
+
+def test_a_voice_message_and_a_sticker_say_what_they_are():
+    """Both are messages; a sticker's text is what it shows."""
+    voice = read({"msgtype": "m.audio", "body": "v.ogg", "org.matrix.msc3245.voice": {}, "url": "mxc://h/m"})
+    assert voice.text == '[A voice message is attached: "v.ogg"]'
+    assert read({"body": "wave", "url": "mxc://h/m"}, "m.sticker").text == '[A sticker is attached: "wave"]'
+
+
+@pytest.mark.parametrize(
+    "value", [None, 7, [], "x", {"url": {}}, {"v": "v2", "key": 1, "hashes": [], "url": "mxc://h/m"}]
+)
+def test_no_shape_of_a_file_is_read_with_an_exception(value):
+    """Whatever stands where a file is described: a message, and `MediaInvalid` at the most."""
+    for key in ("file", "url", "info", "filename"):
+        content = {"msgtype": "m.image", "body": "x", "url": "mxc://h/m", key: value}
+        assert isinstance(read(content), InboundMessage)
+        try:
+            media_in("m.room.message", content)
+        except MediaInvalid:
+            pass
+    assert media_in("m.room.message", {"msgtype": "m.text", "body": "hi"}) is None
+
+
+async def test_a_picture_alone_is_a_question_in_a_conversation_of_two(server, store):
+    """Nothing said but the picture: the text is empty, the attachment is there."""
+    brought = await one(server, store, png(), name="cat.png")
+    assert (brought.text, brought.attachments[0].media_type) == ("", "image/png")

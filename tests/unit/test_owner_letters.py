@@ -1,0 +1,58 @@
+"""What the owner is told by mail comes in few letters, not in one for each event."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.messages import Audience, Sender, SessionKey
+from gateway.access import Role
+from gateway.clock import SystemClock
+from gateway.owner_notes import LETTER_AGAIN_S, OwnerNotes
+from gateway.target import OwnerTarget
+from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import ManualClock
+from tests.unit.test_email_safety import inbound
+
+
+@pytest.mark.parametrize("by_letter", [True, False])
+async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> None:
+    """
+    The first at once, the others together a quarter of an hour later.
+
+    Where it is a chat (the control) each is told when it comes.
+    """
+    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock())
+    clock, target = ManualClock(), OwnerTarget(store)
+    notes = OwnerNotes(
+        store=store,
+        target=target,
+        reaches=lambda _: True,
+        clock=clock,
+        on_outbox=lambda _: None,
+        by_letter=lambda _: by_letter,
+        look_every_s=0.01,
+    )
+    thread = SessionKey("email", "thread-" + "a" * 24, "ann@mail.test")
+    person = Sender(address="ann@mail.test", verified=True)
+    said = inbound(0, channel="email", session=thread, sender=person, audience=Audience.DIRECT)
+    await target.learn(said, Role.OWNER)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(notes.run)
+        for number in range(10):
+            notes.alert(f"thing {number}", f"event {number}")
+            await anyio.sleep(0.05)
+        before = len(await store.outbox())
+        clock.advance(LETTER_AGAIN_S + 1)
+        notes.alert("one more", "event 10")
+        with anyio.fail_after(10):
+            while notes._alerts:
+                await anyio.sleep(0.02)
+        tasks.cancel_scope.cancel()
+    texts = [row.message.text for row in await store.outbox()]
+    await store.aclose()
+    assert (before, len(texts)) == ((1, 2) if by_letter else (10, 11))
+    if by_letter:
+        assert texts[0].startswith("10 things need you:\n\n- event 1\n")

@@ -1,0 +1,155 @@
+"""Jobs, ledger and digest in the embedded store; and a database from before them."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from agent_core.messages import SessionKey
+from agent_core.models import Message
+from gateway.work.migrations import MIGRATIONS
+from gateway.work.plan_port import Collected, Entry, Job, JobKind, JobState, Outcome, TooManyJobs
+from gateway.work.port import Completion, LostTurn, NewOutbound, Pending
+from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import EPOCH, ManualClock
+from tests.contract.work_store_data import message
+
+KEY = SessionKey("matrix", "!a")
+AT = datetime(2026, 5, 1, 9, tzinfo=UTC)
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with await SqliteWorkStore.open(tmp_path / "g.db", clock=ManualClock()) as one:
+        yield one
+
+
+def a_job(job_id="abcde", person="@a:x", **more) -> Job:
+    return Job(job_id, JobKind.ASK, "hello \udce4", "at x", KEY, "bot", person, EPOCH, next_at=AT, **more)
+
+
+class TestJobs:
+    async def test_a_job_is_kept_as_it_is(self, store):
+        """All of it comes back; half a character is replaced and not refused."""
+        await store.add_job(a_job(context={"event": "$1", "n": [1]}), at_most=1)
+        kept = replace(a_job(context={"event": "$1", "n": [1]}), text="hello ?")
+        assert await store.job("abcde") == kept
+
+    async def test_the_limit_counts_all_addresses_of_a_person(self, store):
+        """What is done does not count; what somebody else has does not either."""
+        await store.add_job(a_job("a"), at_most=1)
+        with pytest.raises(TooManyJobs):
+            await store.add_job(a_job("b", "a@x"), at_most=1, persons=["@a:x", "a@x"])
+        await store.add_job(a_job("c", "@b:x"), at_most=1)
+        assert await store.job_fired("a", 1, AT, None)
+        await store.add_job(a_job("d"), at_most=1)
+        assert {job.id for job in await store.jobs()} == {"c", "d"}
+        assert {job.id for job in await store.jobs(done=True)} == {"a", "c", "d"}
+
+    async def test_what_a_person_changes_meanwhile_wins(self, store):
+        """An instant is not counted off a job that has another revision than the one that ran."""
+        await store.add_job(a_job(), at_most=1)
+        paused = await store.set_job_state("abcde", JobState.PAUSED, AT)
+        assert paused is not None
+        assert not await store.job_fired("abcde", 1, AT, AT + timedelta(days=1))
+        assert (await store.job("abcde")).next_at == AT
+        assert await store.set_job_state("nobody", JobState.PAUSED, AT) is None
+        assert await store.remove_job("abcde")
+        assert not await store.remove_job("abcde")
+
+
+class TestLedger:
+    async def test_skips_in_a_row_are_one_line_and_nothing_is_noted_twice(self, store):
+        """A week of nothing is one line; a run in between begins another; a repetition adds nothing."""
+        for minute in (0, 1, 1, 0, 2):
+            await store.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
+        for _ in range(2):
+            await store.note(Entry("h", AT + timedelta(minutes=3), Outcome.DELIVERED, said="f"))
+        await store.note(Entry("h", AT + timedelta(minutes=4), Outcome.SKIPPED, "nothing"))
+        await store.note(Entry("h", AT + timedelta(minutes=5), Outcome.SKIPPED, "else"))
+        lines = await store.ledger(name="h")
+        assert [(one.outcome, one.ticks) for one in lines] == [
+            ("skipped", 1), ("skipped", 1), ("delivered", 1), ("skipped", 3),
+        ]  # fmt: skip
+        assert await store.was_said("f", since=EPOCH - timedelta(days=1))
+        assert not await store.was_said("f", since=EPOCH + timedelta(days=1))
+        assert not await store.was_said("", since=EPOCH - timedelta(days=1))
+
+    async def test_it_is_pruned_and_keeps_the_last(self, tmp_path):
+        """Old lines go, the newest of each name stays, so that it is known when it last ran."""
+        clock = ManualClock()
+        async with await SqliteWorkStore.open(tmp_path / "g.db", clock=clock) as store:
+            for number in range(5):
+                await store.note(Entry("h", AT + timedelta(days=number), Outcome.SILENT))
+            await store.add_job(a_job(), at_most=1)
+            await store.job_fired("abcde", 1, AT, None)
+            clock.advance(100 * 86_400)
+            assert await store.prune_plans(older_than_s=90 * 86_400) == 5
+            assert len(await store.ledger()) == 1
+            assert await store.jobs(done=True) == []
+
+
+class TestTogether:
+    async def test_an_alert_its_line_its_entry_and_the_digest_are_one_commit(self, store):
+        """All of it with the turn, and nothing of it from a turn that is lost."""
+        other = SessionKey("matrix", "!owner")
+        await store.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
+        session = message("m1").session
+        lost = await store.claim(session)
+        await store.recover()
+        turn = await store.claim(session)
+        line = Message(role="assistant", content="milk", id="t.alert", turn="t", timestamp=AT)
+        completion = Completion(
+            outbound=[NewOutbound("matrix", "bot", other, "milk")],
+            others=((other, (line,)),),
+            entry=Entry("h", AT, Outcome.DELIVERED, said="f"),
+            collected=(Collected("email", "a@x", "milk", AT),),
+        )
+        with pytest.raises(LostTurn):
+            await store.complete(lost, completion)
+        assert (await store.ledger(), await store.collected(), await store.journal(other)) == ([], [], [])
+        await store.complete(turn, completion)
+        assert [one.said for one in await store.ledger()] == ["f"]
+        assert [one.text for one in await store.collected()] == ["milk"]
+        assert [one.message for one in await store.journal(other)] == [line]
+
+    async def test_a_digest_is_posted_once(self, store):
+        """The second time with the same value nothing happens, and what was collected since stays."""
+        await store.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
+        turn = await store.claim(message("m1").session)
+        await store.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
+        [one] = await store.collected()
+        new = [NewOutbound("email", "bot", SessionKey("email", "t"), "milk")]
+        assert await store.post_planned("digest", "monday", new, collected=[one.id])
+        assert not await store.post_planned("digest", "monday", new)
+        assert await store.collected() == []
+        assert len(await store.outbox()) == 1
+        assert await store.post_planned("digest", "tuesday", new)
+
+
+def test_an_older_database_gets_the_same_tables(tmp_path):
+    """What the migration makes is what a new database has, column by column."""
+
+    def tables(db) -> dict[str, list[tuple]]:
+        return {
+            name: [row[1:] for row in db.execute(f"PRAGMA table_info({name})")]
+            + sorted(row[1] for row in db.execute(f"PRAGMA index_list({name})"))
+            for name in ("jobs", "ledger", "collected")
+        }
+
+    import anyio
+
+    async def make() -> None:
+        async with await SqliteWorkStore.open(tmp_path / "new.db", clock=ManualClock()):
+            pass
+
+    anyio.run(make)
+    older = sqlite3.connect(":memory:")
+    MIGRATIONS[2](older)
+    new = sqlite3.connect(tmp_path / "new.db")
+    assert tables(older) == tables(new)
+    older.close()
+    new.close()

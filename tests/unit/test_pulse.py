@@ -1,0 +1,176 @@
+"""Whether turns are worked on is told from everything that only looks like it. On virtual time."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from agent_core.messages import SessionKey
+from gateway.pulse import IDLE_S, Pulse, allowed_seconds
+from gateway.work.lanes import LaneDispatcher
+from gateway.work.port import StoreUnavailable
+from tests.clock import LoopClock
+
+A, B = SessionKey("test", "a"), SessionKey("test", "b")
+ALLOWED_S = allowed_seconds(600)
+
+
+@pytest.fixture
+def anyio_backend(virtual_backend):
+    return virtual_backend
+
+
+class World:
+    """A dispatcher with runs that take as long as is said, and a store that has what is said."""
+
+    def __init__(self):
+        self.takes_s = 1.0
+        self.due = []
+        self.store_fails = False
+        self.disk_blocked = False
+        self.begun = 0
+        self.dispatcher = LaneDispatcher(concurrency=2)
+        self.pulse = Pulse(
+            self.dispatcher,
+            self.open_sessions,
+            allowed_s=ALLOWED_S,
+            clock=LoopClock(),
+            blocked=lambda: self.disk_blocked,
+        )
+
+    async def open_sessions(self):
+        if self.store_fails:
+            raise StoreUnavailable("the disk is full")
+        return self.due
+
+    async def run_session(self, session):
+        self.begun += 1
+        await anyio.sleep(self.takes_s)
+        self.due = [entry for entry in self.due if entry[0] != session]
+
+
+@asynccontextmanager
+async def running(*, dispatching=True):
+    world = World()
+    async with anyio.create_task_group() as tasks:
+        if dispatching:
+            tasks.start_soon(world.dispatcher.run, world.pulse.over(world.run_session))
+        tasks.start_soon(world.pulse.run)
+        yield world
+        tasks.cancel_scope.cancel()
+
+
+async def test_long_legal_turns_are_no_alarm():
+    """Turns that take all of their limit, one after the other for hours, while more wait: all is well."""
+    async with running() as world:
+        world.takes_s = 600
+        for hour in range(4):
+            for number in range(12):
+                world.dispatcher.wake(SessionKey("test", str(number)))
+            world.due = [(SessionKey("test", str(number)), 0.0) for number in range(12)]
+            await anyio.sleep(3600)
+            assert world.pulse.reason() is None, hour
+
+
+async def test_a_turn_that_never_comes_back_is_told():
+    """Not before the limit, and soon after it; nobody is named. Another one that ends in time is none."""
+    async with running() as world:
+        world.takes_s = 10 * ALLOWED_S
+        world.dispatcher.wake(A)
+        await anyio.sleep(ALLOWED_S - 1)
+        assert world.pulse.reason() is None
+        await anyio.sleep(90)
+        told = world.pulse.reason()
+        assert told is not None
+        assert "a turn has been running" in told
+        assert "test" not in told
+        await anyio.sleep(10 * ALLOWED_S)
+        assert world.pulse.reason() is None
+
+
+async def test_a_dispatcher_that_does_not_move_is_told():
+    """Work is due, places are free, and no run begins."""
+    async with running(dispatching=False) as world:
+        world.due = [(A, 0.0)]
+        await anyio.sleep(IDLE_S - 60)
+        assert world.pulse.reason() is None
+        await anyio.sleep(120)
+        assert "no turn begins" in (world.pulse.reason() or "")
+
+
+async def test_nothing_to_do_is_no_alarm():
+    """Neither without any work, nor while all of it is due only later."""
+    async with running(dispatching=False) as world:
+        await anyio.sleep(7_200)
+        assert world.pulse.reason() is None
+        world.due = [(A, 3600.0)]
+        await anyio.sleep(7_200)
+        assert world.pulse.reason() is None
+
+
+async def test_a_lost_wake_up_is_made_good():
+    """What is due in the store and was forgotten in memory runs after the next look."""
+    async with running() as world:
+        await anyio.sleep(10)
+        world.due = [(B, 0.0)]
+        await anyio.sleep(120)
+        assert (world.begun, world.due) == (1, [])
+        assert world.pulse.reason() is None
+
+
+async def test_sessions_of_a_channel_that_is_off_are_no_alarm():
+    """They stay due for ever, and their runs end at once: that is movement enough."""
+    async with running() as world:
+        world.due = [(A, 0.0)]
+
+        async def ends_at_once(_session):
+            world.begun += 1
+
+        world.run_session = ends_at_once
+        await anyio.sleep(7_200)
+        assert world.pulse.reason() is None
+
+
+async def test_a_blocked_disk_is_no_alarm():
+    """Turns wait for the disk as long as it takes; what they waited is not counted."""
+    async with running() as world:
+        world.takes_s = 20 * ALLOWED_S
+        world.disk_blocked = True
+        world.dispatcher.wake(A)
+        world.due = [(B, 0.0)]
+        await anyio.sleep(10 * ALLOWED_S)
+        assert world.pulse.reason() is None
+        world.disk_blocked = False
+        await anyio.sleep(ALLOWED_S - 60)
+        assert world.pulse.reason() is None
+        await anyio.sleep(180)
+        assert "a turn has been running" in (world.pulse.reason() or "")
+
+
+async def test_a_store_that_cannot_be_read_is_no_alarm():
+    """Nobody knows whether anything is due."""
+    async with running(dispatching=False) as world:
+        world.due, world.store_fails = [(A, 0.0)], True
+        await anyio.sleep(7_200)
+        assert world.pulse.reason() is None
+
+
+async def test_a_drain_is_no_alarm():
+    """While it stops nothing has to begin."""
+    async with running() as world:
+        world.due = [(A, 0.0)]
+        world.dispatcher.stop()
+        world.pulse.stop()
+        await anyio.sleep(3600)
+        assert world.pulse.reason() is None
+
+
+async def test_the_watch_is_watched():
+    """When nobody looks any more, that is told as well."""
+    world = World()
+    await world.pulse.look()
+    assert world.pulse.reason() is None
+    await anyio.sleep(3600)
+    assert world.pulse.reason() == "nobody watches the turns any more"

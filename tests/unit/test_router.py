@@ -1,0 +1,179 @@
+"""The gateway's side of a channel: who gets in, who waits for the owner, and what is stopped."""
+
+from __future__ import annotations
+
+from agent_core.messages import Amendment, Sender, SessionKey
+from gateway.access import Access, Alias
+from gateway.router import ChannelInbox, Intake, admission
+from gateway.work.sqlite import SqliteWorkStore
+from gateway.work.states import InboxState
+from tests.clock import ManualClock
+from tests.contract.work_store_data import BOT, OTHER, ROOM, claim, message
+
+ALICE = "@alice:hs.test"
+ACCESS = Access([Alias("matrix", ALICE)], {"matrix": ("@bob:hs.test",)})
+UNPROVEN = {"quarantine": "sender_not_verified"}
+
+
+def says(native_id, sender=ALICE, *, verified=True, **more):
+    return message(native_id, sender=Sender(address=sender, verified=verified), **more)
+
+
+class Dispatch:
+    def __init__(self):
+        self.woken = []
+
+    def wake(self, session, *, after_s=0.0):
+        self.woken.append(session)
+
+
+class Bench:
+    """A channel's inbox on a real store; ``!stop`` is the stop command, ``!…`` any command."""
+
+    def __init__(self, store, **more):
+        self.store = store
+        self.dispatch = Dispatch()
+        self.stopped = []
+        self.inbox = ChannelInbox(
+            "matrix",
+            BOT,
+            store=store,
+            dispatcher=self.dispatch,
+            access=ACCESS,
+            intake=Intake(),
+            report=lambda *_: None,
+            is_command=lambda said: said.text.startswith("!"),
+            is_stop=lambda said: said.text == "!stop",
+            stop_turn=lambda *given: self.stopped.append(given),
+            **more,
+        )
+
+    async def states(self):
+        rows = await self.store.inbox(states=list(InboxState))
+        return {row.message.native_id: (row.state.value, row.error) for row in rows}
+
+
+async def on_store(tmp_path, work, **more):
+    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock()) as store:
+        await work(Bench(store, **more))
+
+
+class TestAdmission:
+    def test_quarantine_is_for_those_who_would_be_let_in(self):
+        """The owner's and an allowed person's unproven mail waits; of everybody else nothing is kept."""
+        for sender in (ALICE, "@bob:hs.test"):
+            assert admission(says("a", sender, verified=False, context=UNPROVEN), ACCESS) == (
+                None,
+                "sender_not_verified",
+            )
+        assert admission(says("a", "@eve:hs.test", verified=False, context=UNPROVEN), ACCESS) == (
+            "sender_not_allowed",
+            None,
+        )
+
+    def test_what_the_channel_refuses_is_refused(self):
+        """A robot's mail is not kept, and without the channel's wish nothing is in quarantine."""
+        refused = {"refused": "auto_submitted", **UNPROVEN}
+        assert admission(says("a", verified=False, context=refused), ACCESS) == ("auto_submitted", None)
+        assert admission(says("a", verified=False), ACCESS) == ("sender_not_verified", None)
+        assert admission(says("a"), ACCESS) == (None, None)
+
+
+class TestTaking:
+    async def test_what_is_in_quarantine_wakes_nobody(self, tmp_path):
+        """It is kept with its reason until it is admitted, and then it is of a verified sender."""
+
+        async def work(bench):
+            await bench.inbox.accept([says("a", verified=False, context={**UNPROVEN, "subject": "s"})])
+            assert await bench.states() == {"a": ("quarantined", "sender_not_verified")}
+            assert bench.dispatch.woken == []
+            (row,) = await bench.store.inbox()
+            await bench.store.admit(row.id)
+            admitted = (await claim(bench.store)).head.message
+            assert ACCESS.decide(admitted).allowed
+            assert admitted.context["subject"] == "s"
+
+        await on_store(tmp_path, work)
+
+    async def test_nobody_admits_or_stops_by_writing_so(self, tmp_path):
+        """What only the store may say is not taken from a channel."""
+
+        async def work(bench):
+            await bench.inbox.accept([says("a", context={"admitted": True, "stopped": 7, "subject": "s"})])
+            assert (await claim(bench.store)).head.message.context == {"subject": "s"}
+
+        await on_store(tmp_path, work)
+
+    async def test_the_stop_command_stops_what_came_before(self, tmp_path):
+        """Whoever works on it is told with session and turn, and the command says how many there were."""
+
+        async def work(bench):
+            await bench.inbox.accept([says("a"), says("b")])
+            turn = await claim(bench.store)
+            await bench.inbox.accept([says("c"), says("s", text="!stop"), says("d")])
+            assert bench.stopped == [(ROOM, turn.id, "stopped")]
+            assert (await claim(bench.store, merge=5)).head.message.context["stopped"] == 3
+            assert {name for name, (_, why) in (await bench.states()).items() if why == "stopped"} == {
+                "a",
+                "b",
+                "c",
+            }
+
+        await on_store(tmp_path, work)
+
+    async def test_a_stranger_stops_nothing(self, tmp_path):
+        """The command counts only from somebody who is allowed, and only in the place where it was said."""
+
+        async def work(bench):
+            await bench.inbox.accept([says("a")])
+            await bench.inbox.accept([says("s", "@eve:hs.test", text="!stop")])
+            await bench.inbox.accept([says("t", text="!stop", session=OTHER)])
+            await bench.inbox.accept([says("q", verified=False, text="!stop", context=UNPROVEN)])
+            assert (await bench.states())["a"] == ("ready", None)
+            assert bench.stopped == []
+
+        await on_store(tmp_path, work)
+
+    async def test_a_command_is_a_turn_of_its_own(self, tmp_path):
+        """It is not merged into the question before it."""
+
+        async def work(bench):
+            await bench.inbox.accept([says("a"), says("n", text="!new"), says("b")])
+            turn = await claim(bench.store, merge=5)
+            assert [row.message.native_id for row in turn.rows] == ["a"]
+
+        await on_store(tmp_path, work)
+
+    async def test_amendments_go_to_the_store_and_wake_what_follows(self, tmp_path):
+        """An edit is cut like a message; what stands behind a message that was taken back is woken."""
+
+        async def work(bench):
+            await bench.inbox.accept([says("a"), says("b")])
+            turn = await claim(bench.store)
+            await bench.store.retry(turn, "away", delay_s=60, deferral=True)
+            bench.dispatch.woken.clear()
+            edit = Amendment(kind="replace", native_id="b", sender=ALICE, text="x" * 100)
+            back = Amendment(kind="withdraw", native_id="a", sender=ALICE)
+            await bench.inbox.accept([], {"next_batch": "s9"}, [edit, back])
+            assert bench.dispatch.woken == [ROOM]
+            head = (await claim(bench.store)).head.message
+            assert (
+                head.text == "x" * 20 + "\n\n[The rest of this message was left out: it had 100 characters.]"
+            )
+            assert await bench.inbox.position("next_batch") == "s9"
+
+        await on_store(tmp_path, work, max_text_chars=20)
+
+    async def test_leaving_stops_the_threads_too(self, tmp_path):
+        """Each running turn of the conversation is told of."""
+
+        async def work(bench):
+            thread = SessionKey("matrix", ROOM.conversation, "t")
+            await bench.inbox.accept([says("a"), says("t", session=thread)])
+            turns = [await claim(bench.store), await claim(bench.store, thread)]
+            await bench.inbox.accept([], None, [Amendment(kind="leave", session=ROOM)])
+            assert sorted(bench.stopped, key=str) == sorted(
+                [(turn.session, turn.id, "left") for turn in turns], key=str
+            )
+
+        await on_store(tmp_path, work)

@@ -1,0 +1,66 @@
+"""The settings of heartbeat and schedule: what is wrong is said with its place, at the start."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import ConfigInvalid
+from gateway.settings import load_settings
+
+BASE = """
+owner: {aliases: ["@ann:hs.test", "ann@mail.test"]}
+channels:
+  matrix: {homeserver: "http://127.0.0.1:1", user_id: "@bot:hs.test", password: "x"}
+agents:
+"""
+
+
+def load(tmp_path, agents: str):
+    path = tmp_path / "squidbot.yaml"
+    path.write_text(BASE + agents)
+    path.chmod(0o600)
+    return load_settings(path)
+
+
+@pytest.mark.parametrize(
+    ("agents", "place", "said"),
+    [
+        ("  heartbeat: {timezone: Mars/Phobos}", "heartbeat.timezone", "unknown time zone"),
+        ("  heartbeat: {active_hours_start: '25:00'}", "heartbeat.active_hours_start", "must be a time"),
+        ("  heartbeat: {active_hours_end: 1320}", "heartbeat.active_hours_end", "in quotes"),
+        ("  heartbeat: {target: somewhere}", "heartbeat.target", "is no target"),
+        ("  heartbeat: {target: 'matrix:@bob:hs.test'}", "heartbeat.target", "none of owner.aliases"),
+        ("  heartbeat: {target: 'email:ann@mail.test'}", "heartbeat.target", "no channel 'email'"),
+        ("  heartbeat: {watch: [{file: a, due: true}]}", "heartbeat.watch", "exactly one of"),
+        ("  heartbeat: {digest: {at: 480}}", "heartbeat.digest.at", "in quotes"),
+        ("  heartbeat: {digest: {at: '24:00'}}", "heartbeat.digest.at", "must be a time"),
+        ("  heartbeat: {limits: {steps: 0}}", "heartbeat.limits.steps", "greater than or equal to 1"),
+        ("  heartbeat: {tarket: x}", "heartbeat.tarket", "tarket"),
+        ("  schedule: {timezone: Nowhere}", "schedule.timezone", "unknown time zone"),
+        ("  schedule: {late: perhaps}", "schedule.late", "say"),
+        ("  schedule: {jobs_per_person: 0}", "schedule.jobs_per_person", "greater than or equal to 1"),
+        ("  schedule: {min_interval_minutes: 0}", "schedule.min_interval_minutes", "0.01"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path, agents, place, said):
+    """The key and the reason stand in one error, before anything has started."""
+    with pytest.raises(ConfigInvalid) as caught:
+        load(tmp_path, agents)
+    assert f"agents.{place}" in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_what_is_right_is_taken(tmp_path):
+    """Targets of the owner, in any case of a mail address, a room, watches and a digest."""
+    for target in ("matrix:@ann:hs.test", "matrix:!room:hs.test"):
+        settings = load(tmp_path, f"  heartbeat: {{target: '{target}', watch: [{{command: df -h /}}]}}")
+        assert settings.agents.heartbeat.target == target
+        assert settings.warnings == ()
+
+
+def test_an_empty_window_is_a_warning(tmp_path):
+    """It is allowed and hardly meant."""
+    [warning] = load(
+        tmp_path, "  heartbeat: {active_hours_start: '08:00', active_hours_end: '08:00'}"
+    ).warnings
+    assert "never fires" in warning
