@@ -32,7 +32,7 @@ bench: setup       ## speed and size, as ratios against floors measured beside t
 image:             ## build the container image squidbot (needs Docker with BuildKit)
 	DOCKER_BUILDKIT=1 docker build -t squidbot .
 
-service-test: setup ## prove image, compose file and systemd unit for real (needs root on Debian; three minutes)
+service-test: setup ## prove image, compose file and systemd unit for real (needs root on Debian; five minutes)
 	@deploy/service-test-needs
 	SQUIDBOT_DEPLOY_TESTS=1 .venv/bin/pytest -q -rs tests/deploy
 

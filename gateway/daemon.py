@@ -58,6 +58,8 @@ def run_daemon(settings: Settings, home: Home) -> int:
         format=log.format,
         file=home.path(log.file) if log.file else None,
         secrets=settings.secrets(),
+        file_bytes=int(log.max_file_mb * 1_000_000),
+        files_kept=log.keep_files,
     )
     for warning in settings.warnings:
         _log.warning("settings.doubtful", warning=warning)

@@ -28,6 +28,7 @@ from channels.base import (
 )
 from gateway import metrics
 from gateway.backoff import BackoffPolicy
+from gateway.bodies import quiet
 from gateway.errors import describe
 from gateway.work.port import OutboxRow, StoreUnavailable, WorkStore
 from gateway.work.states import IllegalMove, OutboxState
@@ -131,7 +132,8 @@ class Delivery:
 
     async def _send_guarded(self, row: OutboxRow) -> None:
         try:
-            await self._send(row)
+            with quiet([row.message.text]):
+                await self._send(row)
         except IllegalMove as error:
             _log.info("outbox.changed_meanwhile", channel=self._channel.name, outbox=row.id, error=str(error))
         except StoreUnavailable as error:

@@ -30,6 +30,7 @@ import orjson
 import structlog
 from loguru import logger as _destinations
 
+from gateway.bodies import unquoted
 from gateway.plain import plain_line
 from gateway.redaction import Redactor
 
@@ -70,6 +71,8 @@ def configure_logs(
     secrets: Iterable[str] = (),
     stream: TextIO | None = None,
     quiet: bool = False,
+    file_bytes: int = _FILE_BYTES,
+    files_kept: int = _FILES_KEPT,
 ) -> None:
     """
     Send log lines to ``stream`` (default: stderr) and, as JSON, to ``file``. May be called again.
@@ -77,10 +80,12 @@ def configure_logs(
     Args:
         level: The lowest level that is written: debug, info, warning, error or critical.
         format: ``text`` for people, ``json`` for journals, ``auto`` for text on a terminal and else JSON.
-        file: Grows to 10 MB, then turns into one of five older ones.
+        file: Grows to ``file_bytes``, then turns into one of ``files_kept`` older ones beside it.
         secrets: Values that are masked wherever they stand.
         stream: Where to write, for tests.
         quiet: Write to no stream at all, for commands that speak to a person themselves.
+        file_bytes: The size at which a file becomes an older one.
+        files_kept: How many older ones there are at the most.
     """
     stream = stream or sys.stderr
     redactor = Redactor(secrets)
@@ -90,7 +95,7 @@ def configure_logs(
     if not quiet:
         _destinations.add(_Stream(stream), format=render, **_SAFE)
     if file is not None:
-        _open_file(file)
+        _open_file(file, file_bytes, files_kept)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -174,7 +179,7 @@ def _message_of(record: logging.LogRecord) -> str:
 
 def _redact_with(redactor: Redactor) -> structlog.typing.Processor:
     def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        return redactor.fields(event)
+        return redactor.fields(unquoted(event))
 
     return redact
 
@@ -241,13 +246,13 @@ def _wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def _open_file(file: Path) -> None:
+def _open_file(file: Path, file_bytes: int, files_kept: int) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _destinations.add(
         file,
         format=_json_format,
-        rotation=_FILE_BYTES,
-        retention=_FILES_KEPT,
+        rotation=file_bytes,
+        retention=files_kept,
         encoding="utf-8",
         errors="backslashreplace",
         opener=lambda name, flags: os.open(name, flags, 0o600),

@@ -154,11 +154,16 @@ class HttpSettings(_Strict):
 
 
 class LogSettings(_Strict):
-    """``file`` is relative to the home folder."""
+    """
+    ``file`` is relative to the home folder. It grows to ``max_file_mb`` (millions of bytes) and then becomes
+    an older one, of which ``keep_files`` are kept.
+    """
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"
     file: str | None = Field(default=None, min_length=1)
+    max_file_mb: float = Field(default=10.0, ge=0.01, le=10_000)
+    keep_files: int = Field(default=5, ge=1, le=1000)
 
 
 class GatewaySettings(_Strict):

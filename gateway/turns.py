@@ -31,6 +31,7 @@ from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel, Stage
 from gateway import metrics
 from gateway.access import Access
+from gateway.bodies import quiet
 from gateway.commands.desk import Desk
 from gateway.ends import STORE_RETRY, Ends
 from gateway.failure import Failure, TurnPolicy, decide_failure, poisonous
@@ -218,7 +219,10 @@ class TurnHandler:
             await self._bury(turn, poison)
             return
         started = self._clock.monotonic()
-        with structlog.contextvars.bound_contextvars(turn=turn.id, session=str(turn.session)):
+        with (
+            structlog.contextvars.bound_contextvars(turn=turn.id, session=str(turn.session)),
+            quiet(row.message.text for row in turn.rows),
+        ):
             try:
                 result = None if await self._desk.serves(turn) else await self._answer(turn, run)
             except (LostTurn, StoreUnavailable):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from pathlib import Path
 
 __all__ = ["main"]
 
@@ -26,7 +27,11 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         daemon = parse_run(sys.argv[1:])
-        if daemon is not None:
+        if sys.argv[1:] in (["--help"], ["-h"]):
+            # Made beforehand (`gateway.cli.pages`): the help of all commands takes longer than any of them.
+            sys.stdout.write(Path(__file__).with_name("overview.txt").read_text(encoding="utf-8"))
+            code: object = 0
+        elif daemon is not None:
             code = run(*daemon)
         else:
             from gateway.cli.commands import app  # noqa: PLC0415 - the daemon does without

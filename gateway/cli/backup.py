@@ -51,8 +51,6 @@ def backup(
 
     The keys of the Matrix device are left out on purpose: a restored squidbot logs in as a new one.
 
-    Examples: squidbot backup /srv/backups --encrypt --keep 14
-
     Args:
         file: A new file, or a folder, in which the file is named by its time.
         with_secrets: Also passwords and keys of the configuration, and the folder secrets.
@@ -144,8 +142,6 @@ def restore(
 
     What was under way when the backup was made is not simply done again: answers that may have arrived are
     looked for, and messages that may have been answered since wait in the quarantine for you.
-
-    Examples: squidbot restore squidbot-20260103T140500Z.tar.gz --home /srv/bot --moved
 
     Args:
         file: The backup.

@@ -20,10 +20,13 @@ from cyclopts.validators import Number
 from gateway.cli.backup import add_backup_commands
 from gateway.cli.cron import cron
 from gateway.cli.email import email
+from gateway.cli.examples import add_examples
 from gateway.cli.heartbeat import heartbeat
 from gateway.cli.inbox import inbox
+from gateway.cli.logs import add_log_commands
 from gateway.cli.matrix import matrix
 from gateway.cli.memory import memory
+from gateway.cli.pages import add_page_commands
 from gateway.cli.person import add_person_commands
 from gateway.cli.sessions import sessions
 from gateway.cli.shared import HERE, Json, Where, ask, asker, tell
@@ -43,6 +46,8 @@ for _group in (email, inbox, sessions, memory, matrix, heartbeat, cron):
     app.command(_group)
 add_backup_commands(app)
 add_person_commands(app)
+add_log_commands(app)
+add_page_commands(app)
 
 
 # ── running ──
@@ -168,3 +173,6 @@ def show_version(*, as_json: Json = False) -> int:
     lines = [f"squidbot {version()}", *(f"  {name} {number}" for name, number in libraries.items())]
     tell(as_json, {"version": version(), "libraries": libraries}, "\n".join(lines))
     return 0
+
+
+add_examples(app)  # the last, when all commands are known

@@ -45,8 +45,6 @@ def export(
     """
     Write everything that there is of one person into a new folder.
 
-    Examples: squidbot export @bob:example.org bob@example.org --output /tmp/bob
-
     Args:
         output: The folder (default: squidbot-export-PERSON here).
     """
@@ -74,8 +72,6 @@ def forget(
 
     Lines of theirs in conversations that others shared become a marker. Backups are not changed; those that
     were made here are listed.
-
-    Examples: squidbot forget @bob:example.org bob@example.org --dry-run
 
     Args:
         dry_run: Change nothing, say what would be removed.

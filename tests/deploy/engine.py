@@ -89,7 +89,8 @@ class Engine:
 def running_engine(folder: Path) -> Iterator[Engine]:
     """Start dockerd and stop it again, with everything that ran in it."""
     before = _FORWARD.read_text()
-    bridge_before = Path("/sys/class/net/docker0").exists()
+    links_before = _links()
+    policy_before = _forward_policy()
     (folder / "client").mkdir(parents=True)
     with (folder / "dockerd.log").open("wb") as log:
         daemon = subprocess.Popen(
@@ -116,8 +117,7 @@ def running_engine(folder: Path) -> Iterator[Engine]:
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
-        if not bridge_before:
-            _forget_network()
+        _forget_network(_links() - links_before, policy_before)
         _FORWARD.write_text(before)
 
 
@@ -129,12 +129,28 @@ def _wait_until_up(engine: Engine, daemon: subprocess.Popen[bytes], folder: Path
         time.sleep(0.2)
 
 
-def _forget_network() -> None:
-    _quiet("ip", "link", "delete", "docker0")
+def _links() -> set[str]:
+    """The bridges that engines have made."""
+    return {path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(("docker", "br-"))}
+
+
+def _forward_policy() -> str:
+    """What the firewall does with packets that are passed on, where no rule decides."""
+    told = subprocess.run(["iptables", "-S", "FORWARD"], capture_output=True, text=True, check=False).stdout
+    return "DROP" if told.startswith("-P FORWARD DROP") else "ACCEPT"
+
+
+def _forget_network(links: set[str], policy: str) -> None:
+    """Take away what a dockerd that has ended left in the kernel: its bridges, and the rules that name them."""
+    for link in links:
+        _quiet("ip", "link", "delete", link)
+    _quiet("iptables", "-P", "FORWARD", policy)
+    if "docker0" not in links:
+        return
     for table in ("nat", "filter"):
         rules = subprocess.run(["iptables-save", "-t", table], capture_output=True, text=True, check=False)
         for line in rules.stdout.splitlines():
-            if line.startswith("-A") and "DOCKER" in line:
+            if line.startswith("-A") and ("DOCKER" in line or links & set(line.split())):
                 _quiet("iptables", "-t", table, "-D", *line[3:].split())
         for line in rules.stdout.splitlines():
             if line.startswith(":DOCKER"):

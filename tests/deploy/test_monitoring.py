@@ -1,13 +1,20 @@
-"""Prometheus's own tool on the rules and the configuration."""
+"""Prometheus's own tool on the rules and the configuration, and Prometheus itself beside squidbot."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from devservers.ports import lease_ports
+from tests.deploy.compose import Compose, build_standin, own_secrets
+from tests.deploy.engine import Engine
 from tests.deploy.images import ROOT
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(120)]
@@ -61,3 +68,43 @@ def test_a_broken_rule_is_found(promtool: str, tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert "SquidbotChannelDown" in done.stdout + done.stderr
+
+
+def test_prometheus_sees_squidbot(engine: Engine, image: str, tmp_path: Path) -> None:
+    """The profile `monitoring` as it is, Grafana apart: the target is up, all rules are loaded, none fires."""
+    [lease] = lease_ports(1, tmp_path / "ports")
+    compose = Compose(
+        engine,
+        project="squidwatch",
+        profiles=("monitoring",),
+        environment={
+            **own_secrets(tmp_path / "secrets"),
+            "PROMETHEUS_IMAGE": build_standin(engine, "prometheus"),
+            "PROMETHEUS_PORT": str(lease.port),
+        },
+    )
+
+    def asked(path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{lease.port}/api/v1/{path}", timeout=5) as answer:
+            return json.loads(answer.read())["data"]
+
+    def up() -> bool:
+        try:
+            return [one["health"] for one in asked("targets")["activeTargets"]] == ["up"]
+        except OSError:
+            return False
+
+    try:
+        compose.run("up", "--detach", "--wait", "--wait-timeout", "90", "squidbot", "prometheus")
+        end = time.monotonic() + 60
+        while not up():
+            assert time.monotonic() < end, compose.run("logs", "--tail", "20").stdout
+            time.sleep(0.5)
+        [group] = asked("rules")["groups"]
+        assert len(group["rules"]) == (FOLDER / "alerts.yml").read_text().count("- alert:")
+        assert {rule["state"] for rule in group["rules"]} == {"inactive"}
+        names = set(asked("label/__name__/values"))
+        assert {"squidbot_channel_up", "squidbot_stuck", "squidbot_rows"} <= names
+    finally:
+        compose.run("down", "--volumes", check=False)
+        lease.release()

@@ -199,7 +199,7 @@ class TestMistakes:
         [
             ("agents:\n  wrkspace: x", 'line 2, agents.wrkspace: unknown key; did you mean "workspace"?'),
             ("chanels: {}", 'line 1, chanels: unknown key; did you mean "channels"?'),
-            ("gateway:\n  log:\n    zzz: 1", "line 3, gateway.log.zzz: unknown key; known here: level, format, file"),
+            ("gateway:\n  log:\n    zzz: 1", "line 3, gateway.log.zzz: unknown key; known here: level, format, file, max_file_mb, keep_files"),
             (
                 "llm:\n  models:\n    m: {model: demo/x, maxtokens: 1}\n  pools: {main: [m]}",
                 'line 3, llm.models.m.maxtokens: unknown key; did you mean "max_tokens"?',

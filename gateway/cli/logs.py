@@ -1,0 +1,87 @@
+"""The command ``squidbot logs``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+# ruff: noqa: D417 - what all commands share is told in one place
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from cyclopts import App
+
+from gateway.cli.shared import HERE, Json, Where
+
+__all__ = ["add_log_commands"]
+
+
+def add_log_commands(app: App) -> None:
+    """Register the command."""
+    app.command(logs)
+
+
+def logs(
+    *,
+    session: str = "",
+    turn: str = "",
+    level: Literal["", "debug", "info", "warning", "error", "critical"] = "",
+    since: str = "",
+    follow: bool = False,
+    unit: str = "squidbot",
+    where: Where = HERE,
+    as_json: Json = False,
+) -> int:
+    """
+    Show what the daemon has logged: from its log file, or from the journal of systemd.
+
+    Args:
+        session: Only lines of this conversation (its name, or how it begins).
+        turn: Only lines of this turn.
+        level: This level and above: debug, info, warning, error or critical.
+        since: Not older than 90s, 15m, 2h, 3d, 1w, or a date such as 2026-01-03T14:05.
+        follow: Go on with what comes, until Ctrl-C.
+        unit: The unit in the journal.
+    """
+    from datetime import UTC, datetime
+
+    from gateway.errors import ConfigInvalid
+    from gateway.home import Home, find_home
+    from gateway.log_files import from_files, from_journal
+    from gateway.log_lines import Wanted, parse_line, parse_since, shown
+    from gateway.operations_asked import RequestInvalid
+
+    home = Home(find_home(where.home))
+    try:
+        moment = parse_since(since, datetime.now(UTC)) if since else None
+    except ValueError as error:
+        raise RequestInvalid(str(error)) from error
+    file = _log_file(home.root, where.config or home.config_file)
+    if file is not None and file.exists():
+        lines = from_files(file, since=moment, follow=follow)
+    elif file is not None and follow:
+        raise ConfigInvalid(f"the log file {file} does not exist yet")
+    else:
+        lines = from_journal(unit, since=moment, follow=follow)
+    wanted = Wanted(session, turn, level, moment)
+    for raw in lines:
+        line = parse_line(raw)
+        if wanted.holds(line):
+            print(line.raw if as_json else shown(line), flush=follow)
+    return 0
+
+
+def _log_file(root: Path, config: Path) -> Path | None:
+    """What the configuration names; it may have mistakes, just when somebody looks into the log."""
+    from gateway.errors import ConfigInvalid
+    from gateway.home import Home
+    from gateway.settings import load_settings
+
+    try:
+        file = load_settings(config, missing_ok=True).gateway.log.file
+    except ConfigInvalid:
+        file = None
+    if file is not None:
+        return Home(root).path(file)
+    found = sorted((root / "logs").glob("*.log")) if (root / "logs").is_dir() else []
+    return found[-1] if found else None

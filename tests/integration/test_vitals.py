@@ -1,0 +1,98 @@
+"""What a gateway in earnest tells machines: nobody by name, and when its turns stand still."""
+
+from __future__ import annotations
+
+import anyio
+
+from gateway import metrics
+from gateway.operations import Operations
+from gateway.status import one_line, status_report
+from gateway.web.page import render
+from tests.clock import EPOCH, ManualClock
+from tests.integration.gateway_world import world
+
+CANARY = "c4n4ry"
+
+
+async def test_nobody_is_named_to_machines(tmp_path):
+    """People and texts with a mark in them, answered, failed and refused: no metric, no status, no page has it."""
+    async with world(tmp_path / "home", allow_from={"loopback": (f"{CANARY}-ann",)}) as one:
+        await one.asked(f"hello {CANARY}", person=f"{CANARY}-ann")
+        await one.asked(f"!toolfail {CANARY}", person=f"{CANARY}-ann")
+        one.server.say(f"{CANARY}-stranger", f"let me in {CANARY}")
+        with anyio.fail_after(10):
+            while (await one.built.store.stats()).inbox["ignored"] == 0:
+                await anyio.sleep(0.02)
+
+        async def report():
+            return await status_report(one.built, EPOCH)
+
+        metrics.show_store(await one.built.store.stats())
+        status = await Operations(one.built.store, one.built.memory, status=report).status()
+        told = metrics.exposition().decode()
+        page = render(status, (), now=EPOCH)
+        assert 'squidbot_inbound_ignored_total{channel="loopback",reason="sender_not_allowed"}' in told
+        for text in (told, str(status), page, one_line(one.built)):
+            assert "loopback" in text
+            assert CANARY not in text
+        # The mark is there where it belongs: the check looks at a gateway that has it.
+        assert CANARY in str(await one.built.store.inbox(limit=5))
+
+
+class HangingStore:
+    """A store whose ``claim`` does not come back while ``hang`` is set: a defect that no time limit covers."""
+
+    def __init__(self, store):
+        self._store = store
+        self.hang = anyio.Event()
+        self.hanging = False
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    async def claim(self, *arguments, **named):
+        if self.hanging:
+            await self.hang.wait()
+        return await self._store.claim(*arguments, **named)
+
+
+async def test_a_turn_that_hangs_is_told(tmp_path):
+    """
+    A session that never comes back is told once its time is up, also while others are answered; when it comes
+    back, all is well again.
+    """
+    stores = []
+    clock = ManualClock(EPOCH)
+
+    def hanging(store):
+        stores.append(HangingStore(store))
+        return stores[0]
+
+    async def pass_by(built, minutes):
+        for _ in range(2 * minutes):
+            clock.advance(30)
+            await built.pulse.look()
+
+    limits = {"llm": {"limits": {"seconds": 60}}, "agents": {"heartbeat": {"limits": {"seconds": 60}}}}
+    async with world(tmp_path / "home", settings=limits, clock=clock, wrap_store=hanging) as one:
+        await one.asked("hello")
+        await pass_by(one.built, 60)
+        assert one.built.pulse.reason() is None
+        stores[0].hanging = True
+        one.server.say("ann", "are you there?")
+        with anyio.fail_after(10):
+            while not one.built.gateway.parts.dispatcher.running():
+                await anyio.sleep(0.02)
+        stores[0].hanging = False
+        await one.asked("and I?", person="bob")
+        await pass_by(one.built, 6)
+        assert one.built.pulse.reason() is None
+        await pass_by(one.built, 3)
+        assert "a turn has been running" in (one.built.pulse.reason() or "")
+        stores[0].hang.set()
+        await one.server.answers(2, conversation="dm-ann")
+        with anyio.fail_after(10):
+            while one.built.gateway.parts.dispatcher.running():
+                await anyio.sleep(0.02)
+        await pass_by(one.built, 1)
+        assert one.built.pulse.reason() is None

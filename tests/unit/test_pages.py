@@ -1,0 +1,110 @@
+"""Help, man page and completion: made of the commands, complete, current, and quick."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gateway.cli.commands import app
+from gateway.cli.examples import EXAMPLES, commands
+from gateway.cli.pages import MAN_PAGE, OVERVIEW, man_page, overview
+
+STALE = "the commands have changed: run python -m gateway.cli.make_pages"
+
+
+def squidbot(*arguments, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *arguments],
+        capture_output=True, text=True, timeout=60, check=False, **more,
+    )  # fmt: skip
+
+
+def test_pages_are_those_of_the_commands():
+    """The kept files are what would be made now; another text is noticed."""
+    assert OVERVIEW.read_text(encoding="utf-8") == overview(app), STALE
+    assert MAN_PAGE.read_text(encoding="utf-8") == man_page(app), STALE
+    assert man_page(app) != overview(app)
+
+
+def test_every_command_has_an_example_that_can_be_read():
+    """None is missing, none is of a command that is gone, and each is understood with its options."""
+    assert sorted(EXAMPLES) == sorted(commands(app))
+    for words, example in EXAMPLES.items():
+        line = shlex.split(example.partition(" | ")[0].partition(" > ")[0])
+        assert line[0] == "squidbot"
+        assert " ".join(line[1:]).startswith(words)
+        app.parse_args(line[1:], exit_on_error=False, print_error=False)
+        assert f"Example: {example}" in (commands(app)[words].help_epilogue or "")
+
+
+def test_an_example_that_is_wrong_is_noticed():
+    """The control: an option that does not exist is not understood."""
+    from cyclopts import CycloptsError
+
+    with pytest.raises(CycloptsError):
+        app.parse_args(["backup", "x", "--kept", "3"], exit_on_error=False, print_error=False)
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="no man here")
+def test_the_man_page_is_valid(tmp_path):
+    """No warning of groff, every command and option in it; a page with a mistake has warnings."""
+    if subprocess.run(["man", "-l", str(MAN_PAGE)], capture_output=True, check=False).returncode:
+        pytest.skip("man cannot show pages here")
+
+    def warnings(path):
+        done = subprocess.run(
+            ["man", "--warnings=w", "-E", "UTF-8", "-l", str(path)],
+            capture_output=True, text=True, check=False, env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin"},
+        )  # fmt: skip
+        return done.stderr, done.stdout
+
+    said, shown = warnings(MAN_PAGE)
+    assert said == ""
+    for word in (
+        "squidbot backup",
+        "--with-secrets",
+        "squidbot inbox release",
+        "SQUIDBOT_HOME",
+        "EXIT STATUS",
+    ):
+        assert word in shown
+    broken = tmp_path / "broken.1"
+    broken.write_text(".TH X 1\n.SH NAME\nx \\- y\n.nosuchmacro\n.TP\n\\f[nofont]x\n")
+    assert warnings(broken)[0] != ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_the_commands(shell, tmp_path):
+    """Each shell gets a script that knows commands and options, valid where that shell is there."""
+    done = squidbot("completion", shell)
+    assert done.returncode == 0
+    for word in ("backup", "forget", "with-secrets", "quarantine"):
+        assert word in done.stdout
+    if shutil.which(shell):
+        (tmp_path / "script").write_text(done.stdout)
+        assert subprocess.run([shell, "-n", str(tmp_path / "script")], check=False).returncode == 0
+
+
+def test_help_is_quick():
+    """`squidbot --help` takes a few times as long as Python itself, and says what the commands would say."""
+    done = squidbot("--help")
+    assert done.stdout == OVERVIEW.read_text(encoding="utf-8")
+
+    def best(*arguments):
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    ratio = best("-m", "gateway", "--help") / best("-c", "pass")
+    assert ratio < 5
+    assert (
+        best("-m", "gateway", "version") / best("-c", "pass") > ratio
+    )  # what loads the commands takes longer
