@@ -4,6 +4,8 @@ What the owner is told without having asked: that something was stopped, and wha
 An alert goes out as soon as the store takes it, and not twice within an hour. What waits in quarantine is
 told in one message a day, and only if something new is there: whoever can forge an address can send a
 thousand of them, and must not be able to ring the owner's bell a thousand times.
+
+Both name people and what they wrote, so they go only where the owner reads alone (`OwnerTarget.reach`).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from agent_core.ports import Clock
 from channels.base import LinkState
 from gateway.backoff import BackoffPolicy
 from gateway.supervisor import ChannelStatus
-from gateway.target import OwnerTarget
+from gateway.target import OwnerTarget, Reached
 from gateway.work.port import InboxRow, NewOutbound, StoreUnavailable, WorkStore
 from gateway.work.states import InboxState
 
@@ -37,7 +39,10 @@ LETTER_AGAIN_S = 900.0
 MAX_ALERTS = 50
 MAX_LINES = 20
 MAX_ROWS = 500
+ASK_AGAIN_S = 60.0
+"""If it cannot be said now where the owner reads alone."""
 _WHERE = ("gateway", "owner", "quarantine_digest")
+_TOPIC = "notes"
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
 
@@ -97,6 +102,7 @@ class OwnerNotes:
         if len(self._alerts) >= MAX_ALERTS:
             _log.warning("owner.alert_dropped", about=about)
             return
+        self._told_at = {each: at for each, at in self._told_at.items() if now - at < ALERT_AGAIN_S}
         self._told_at[about] = now
         self._alerts[about] = text
         self._news.set()
@@ -137,9 +143,12 @@ class OwnerNotes:
         text = "\n".join(f"- {each}" for each in told.values()) if many else next(iter(told.values()))
         if many:
             text = f"{len(told)} things need you:\n\n{text}"
-        if not await self._post(text, OutboundKind.ALERT):
-            _log.warning("owner.not_told", about=[*told], error="the owner has no direct conversation yet")
-        elif (target := await self._target.get()) is not None and self._by_letter(target.channel):
+        reached = await self._post(text, OutboundKind.ALERT)
+        if reached.target is None:
+            _log.warning("owner.not_told", about=[*told], error=reached.why)
+            if reached.later:
+                return ASK_AGAIN_S
+        elif self._by_letter(reached.target.channel):
             self._letter_again_at = self._clock.monotonic() + LETTER_AGAIN_S
         for about, each in told.items():
             if self._alerts.get(about) == each:
@@ -156,7 +165,7 @@ class OwnerNotes:
         newest = max((row.id for row in waiting), default=0)
         if newest <= last_id:
             return
-        if not await self._post(_digest(waiting), OutboundKind.NOTICE):
+        if (await self._post(_digest(waiting), OutboundKind.NOTICE)).target is None:
             return
         # In this order a crash in between tells it twice, which is better than never.
         channel, account, name = _WHERE
@@ -164,13 +173,17 @@ class OwnerNotes:
         await self._store.accept(channel, account, [], {name: kept})
         _log.info("owner.quarantine_told", waiting=len(waiting))
 
-    async def _post(self, text: str, kind: OutboundKind) -> bool:
-        target = await self._target.get()
-        if target is None or not self._reaches(target.channel):
-            return False
+    async def _post(self, text: str, kind: OutboundKind) -> Reached:
+        """Put it where the owner reads alone; what is returned has no target if there is no such place."""
+        reached = await self._target.reach(topic=_TOPIC)
+        target = reached.target
+        if target is None:
+            return reached
+        if not self._reaches(target.channel):
+            return Reached(why=f"the owner's channel, {target.channel}, is switched off")
         await self._store.post([NewOutbound(target.channel, target.account, target.session, text, kind)])
         self._on_outbox(target.channel)
-        return True
+        return reached
 
 
 def _read(text: str | None) -> tuple[datetime | None, int]:

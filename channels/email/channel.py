@@ -18,12 +18,11 @@ Housekeeping (flags, filing) is done between two looks, after the fact, and its 
 from __future__ import annotations
 
 import ssl
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import anyio
 import anyio.lowlevel
@@ -48,7 +47,7 @@ from channels.email.addresses import find_addresses
 from channels.email.attachments import Keeper
 from channels.email.chores import Answered, Chore, Chores, UploadCopy
 from channels.email.config import EmailConfig
-from channels.email.dsn import Report
+from channels.email.dsn import Report, in_words
 from channels.email.examine import examine, status_facts
 from channels.email.intake import Intake
 from channels.email.limits import AnswerLimiter
@@ -66,13 +65,11 @@ from channels.email.submit import Submitter, SubmitTiming
 from channels.email.threads import message_id_of
 from channels.email.tls import verifying_context
 from channels.email.tokens import AskProvider
+from channels.email.went_out import WentOut
 
 __all__ = ["Clock", "EmailChannel"]
 
-MAX_REMEMBERED = 2_000
 _PROBE_AGAIN_S = 10.0
-_ABSENCE_S = 300.0
-_T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 
@@ -147,10 +144,7 @@ class EmailChannel(LetterReaching):
         self._context: ssl.SSLContext | None = None
         self._context_lock = anyio.Lock()
         self._stubborn: dict[int, int] = {}
-        self._delivered: OrderedDict[str, None] = OrderedDict()
-        self._copies_seen: OrderedDict[str, None] = OrderedDict()
-        self._doubts: OrderedDict[str, float] = OrderedDict()
-        self._answered_at: OrderedDict[str, float] = OrderedDict()
+        self._went_out = WentOut(clock.monotonic)
 
     # ── receiving ──
     async def run(self, inbox: Inbox) -> None:
@@ -177,7 +171,7 @@ class EmailChannel(LetterReaching):
             self._intake,
             self._chores,
             now=self._clock.now,
-            own_copy_seen=lambda message_id: _remember(self._copies_seen, message_id, None),
+            own_copy_seen=self._went_out.copy_came,
             just_answered=self._just_answered,
             before_commit=self._safety.save,
             stubborn=self._stubborn,
@@ -200,24 +194,22 @@ class EmailChannel(LetterReaching):
             await mailbox.wait()
 
     def _just_answered(self, headers: Headers) -> bool:
-        now = self._clock.monotonic()
-        senders = find_addresses(headers.first("from") or "")
-        return any(now - self._answered_at.get(sender, now - _ABSENCE_S) < _ABSENCE_S for sender in senders)
+        return self._went_out.just_answered(find_addresses(headers.first("from") or ""))
 
     # ── sending ──
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         """Send one message; see `channels.base.Channel.deliver`."""
         message_id = message_id_of(message.id, message.session, account=self.account)
-        if message.id in self._delivered:
+        if self._went_out.is_delivered(message.id):
             return Receipt(message_id)
-        if message.id not in self._doubts:  # what may be out already is not held back
+        if not self._went_out.in_doubt(message.id):  # what may be out already is not held back
             self._safety.before_sending(message)
         elif self._can_look and await self._taken_after_all(message, uncertain):
             return Receipt(message_id)
 
         async def past_return() -> None:
             await uncertain()
-            _remember(self._doubts, message.id, self._clock.monotonic())
+            self._went_out.doubt(message.id)
 
         try:
             mail = await self._posting.post(message, past_return)
@@ -228,7 +220,7 @@ class EmailChannel(LetterReaching):
                 )
             raise
         except ChannelError as exc:
-            self._doubts.pop(message.id, None)  # a clear refusal
+            self._went_out.refused(message.id)
             if isinstance(exc, ChannelAuthFailed):
                 self._safety.patience.refused(exc)
             raise
@@ -246,11 +238,8 @@ class EmailChannel(LetterReaching):
 
     def _undelivered(self, report: Report) -> None:
         """A mail of ours came back: its row says so now, and the owner is told, once an hour for each."""
-        whom = report.recipient or "somebody"
         _log.warning("mail.undelivered", channel=self.name, why=report.why)
-        self._alert(
-            f"undelivered {whom}", f"My mail to {whom} did not arrive: {report.why or 'no reason given'}"
-        )
+        self._alert(f"undelivered {report.recipient or 'somebody'}", in_words(report))
 
     async def _taken_after_all(
         self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]
@@ -265,22 +254,20 @@ class EmailChannel(LetterReaching):
     async def probe(self, message: OutboundMessage) -> Receipt | None:
         """Find out whether a mail went out; see `channels.base.Channel.probe`."""
         message_id = message_id_of(message.id, message.session, account=self.account)
-        since = self._doubts.get(message.id)
-        if since is None:
-            since = self._clock.monotonic()
-            _remember(self._doubts, message.id, since)
-        if message.id in self._delivered or message_id in self._copies_seen or await self._find(message_id):
+        self._went_out.doubted_for(message.id)
+        known = self._went_out.is_delivered(message.id) or self._went_out.has_copy(message_id)
+        if known or await self._find(message_id):
             self._delivered_now(message, None)
             return Receipt(message_id)
         if not self._can_look:
             raise ChannelUnavailable("there is no copy of what was sent, so nobody can look")
-        left_s = self._config.probe_grace_s - (self._clock.monotonic() - since)
+        left_s = self._config.probe_grace_s - self._went_out.doubted_for(message.id)
         if left_s > 0 and self._config.sent_copy != "append":
             raise ChannelUnavailable(
                 f"the copy of {message_id} is not there; it may still come within {left_s:.0f} s",
                 retry_after_s=min(left_s, _PROBE_AGAIN_S),
             )
-        self._doubts.pop(message.id, None)
+        self._went_out.refused(message.id)
         return None
 
     async def _find(self, message_id: str) -> bool:
@@ -296,10 +283,7 @@ class EmailChannel(LetterReaching):
             raise ChannelUnavailable(f"cannot look for the copy: {exc}") from exc
 
     def _delivered_now(self, message: OutboundMessage, recipient: str | None) -> None:
-        self._doubts.pop(message.id, None)
-        _remember(self._delivered, message.id, None)
-        if recipient is not None:
-            _remember(self._answered_at, recipient, self._clock.monotonic())
+        self._went_out.delivered(message.id, recipient)
         uid, uidvalidity = message.context.get("uid"), message.context.get("uidvalidity")
         if isinstance(uid, int) and isinstance(uidvalidity, int):
             self._add_chore(Answered(uid, uidvalidity))
@@ -356,10 +340,3 @@ def _prover(
 ) -> SenderProof:
     records = TextRecords(lookup or DnsLookup(config.dns_servers), clock.monotonic)
     return SenderProof(records, lambda: clock.now().timestamp(), knows)
-
-
-def _remember(memory: OrderedDict[str, _T], key: str, value: _T) -> None:
-    memory[key] = value
-    memory.move_to_end(key)
-    while len(memory) > MAX_REMEMBERED:
-        memory.popitem(last=False)

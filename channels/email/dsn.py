@@ -26,7 +26,7 @@ from channels.email.mime import (
 from channels.email.threads import OWN_ID_PREFIX, is_own_id
 from channels.email.transfer import transferred
 
-__all__ = ["Fate", "Report", "read_report"]
+__all__ = ["Fate", "Report", "in_words", "read_report"]
 
 MAX_BYTES = 300_000
 MAX_IDS = 10
@@ -88,6 +88,20 @@ def read_report(raw: bytes, *, account: str) -> Report | None:
             "\n".join(_text(data, part) for part in parts if part.media_type.startswith("text/"))
         )
     return Report(ids, fate, recipient, " ".join(CONTROL.sub(" ", why).split())[:MAX_WHY])
+
+
+def in_words(report: Report) -> str:
+    """
+    For the owner, in Markdown. What stands in a report may be anybody's, so it is shown in code marks, in
+    which it can be neither a link nor seem to be ours.
+    """
+    whom, why = (_in_marks(text) for text in (report.recipient, report.why))
+    return f"My mail to {whom or 'somebody'} did not arrive: {why or 'no reason given'}"
+
+
+def _in_marks(text: str) -> str:
+    flat = " ".join(text.replace("`", "'").split())
+    return f"`{flat}`" if flat else ""
 
 
 def _leaves(root: Part) -> Iterator[Part]:

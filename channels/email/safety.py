@@ -138,11 +138,17 @@ class Safety:
             self._sent_ids.popitem(last=False)
 
     def bounced(self, raw: bytes) -> None:
-        """A report came that some mail did not arrive. Only one about a mail that we sent counts."""
+        """
+        A report came that some mail did not arrive. Only one about a mail that we sent counts, and that once:
+        whoever has got one answer can write any number of reports about it.
+        """
         ids = {match.group(0) for match in _OWN_ID.finditer(raw[:MAX_BOUNCE_BYTES])}
         ours = [found for found in ids if is_own_id(found.decode("ascii"), account=self._account)]
-        if not any(found in self._sent_ids for found in ours):
+        known = [found for found in ours if found in self._sent_ids]
+        if not known:
             return
+        for found in known:
+            del self._sent_ids[found]
         now = self._clock.monotonic()
         _log.warning("mail.bounced", channel=self._name)
         pulled = self._brake.bounced(now)

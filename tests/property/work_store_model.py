@@ -76,12 +76,23 @@ class Model:
         ready = self.of(session, IN.READY)
         if self.of(session, IN.RUNNING) or not ready:
             return None
-        return max(0.0, (ready[0].next_at or 0.0) - self.now)
+        wait = self.wait(ready[0])
+        return 0.0 if wait and self.overtaking(ready) else wait
+
+    def wait(self, row: Row) -> float:
+        return max(0.0, (row.next_at or 0.0) - self.now)
+
+    def overtaking(self, ready: list[Row]) -> Row | None:
+        """What no model answers does not wait for a head that waits for its retry."""
+        return next((row for row in ready if row.alone and not self.wait(row)), None)
 
     def claimable(self, session: str, merge: int) -> list[Row]:
         if self.due_in(session) != 0.0:
             return []
-        head, *others = self.of(session, IN.READY)
+        ready = self.of(session, IN.READY)
+        head = ready[0] if not self.wait(ready[0]) else self.overtaking(ready)
+        assert head is not None
+        others = [row for row in ready if row is not head]
         if head.turn is not None and self.clear(head.turn):
             return self.claimable(session, merge)
         if head.turn is not None:

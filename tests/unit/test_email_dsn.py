@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.dsn import Fate, read_report
+from channels.email.dsn import Fate, Report, in_words, read_report
+from channels.markup import to_html
 
 BOT = "bot@mail.test"
 OURS = f"<squidbot.{'a' * 24}.{'b' * 24}@mail.test>"
@@ -105,3 +106,16 @@ def test_linear(piece: str) -> None:
     read_report(report(piece * (300_000 // len(piece))), account=BOT)
     read_report(f"From: x\n\n{OURS}\n{piece * (300_000 // len(piece))}".encode(), account=BOT)
     assert time.process_time() - begun < 1
+
+
+def test_the_owner_sees_the_words_of_a_report_as_such() -> None:
+    """Anybody who got a mail of ours can write a report about it, with links and our voice in it."""
+    why = "550 `no` **Your password has expired**, see [here](https://evil.test)"
+    shown = in_words(Report((OURS,), Fate.FAILED, "bob@mail.test **x**", why))
+    html = to_html(shown)
+    assert "<a " not in html
+    assert "<strong>" not in html
+    assert "Your password has expired" in html
+    naive = to_html(f"My mail to bob@mail.test did not arrive: {why}")
+    assert "<a " in naive, "the control: as it was, it is a link"
+    assert in_words(Report((OURS,), Fate.FAILED)) == "My mail to somebody did not arrive: no reason given"

@@ -170,11 +170,27 @@ class TestCompose:
         assert mail["Bcc"] is None
         assert all(len(word) <= 75 for word in mail["Subject"].split())
 
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("**d6**: my answer to `bob@mail.test` waits.\n\nIt is", "d6: my answer to bob@mail.test waits."),
+            ("\n---\n> *well* [here](https://a.test/b)", "well here (https://a.test/b)"),
+            ("snake_case_name and 2*3", "snake_case_name and 2*3"),
+            ("**  **\n# ", "Message"),
+            ("", "Message"),
+        ],
+    )
+    def test_subjects_without_markup(self, text: str, expected: str) -> None:
+        """A subject is plain text: no marks of Markdown are left in it, also not in the middle."""
+        mail = sent(row(text=text, kind=OutboundKind.ALERT, context={}))
+
+        assert mail["Subject"] == expected
+
     def test_what_answers_nothing(self) -> None:
         """An alert goes to the person in the session, is auto-generated, and takes its subject from its text."""
         mail = sent(row(text="# Disk *full*\n\nreally", kind=OutboundKind.ALERT, context={}))
 
-        assert (mail["To"], mail["Subject"]) == ("alice@mail.test", "Disk *full")
+        assert (mail["To"], mail["Subject"]) == ("alice@mail.test", "Disk full")
         assert mail["Auto-Submitted"] == "auto-generated"
         assert mail["In-Reply-To"] is None
 

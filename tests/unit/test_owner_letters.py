@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
+from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.access import Role
 from gateway.clock import SystemClock
 from gateway.owner_notes import LETTER_AGAIN_S, OwnerNotes
@@ -25,7 +26,8 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
     Where it is a chat (the control) each is told when it comes.
     """
     store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock())
-    clock, target = ManualClock(), OwnerTarget(store)
+    clock = ManualClock()
+    target = OwnerTarget(store, channels={"email": LoopbackChannel(LoopbackServer(), name="email")})
     notes = OwnerNotes(
         store=store,
         target=target,
@@ -35,7 +37,7 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
         by_letter=lambda _: by_letter,
         look_every_s=0.01,
     )
-    thread = SessionKey("email", "thread-" + "a" * 24, "ann@mail.test")
+    thread = SessionKey("email", "dm-ann@mail.test")
     person = Sender(address="ann@mail.test", verified=True)
     said = inbound(0, channel="email", session=thread, sender=person, audience=Audience.DIRECT)
     await target.learn(said, Role.OWNER)
