@@ -273,13 +273,14 @@ class Approvals:
 
     async def written(self, message: InboundMessage) -> Decision | None:
         """
-        Take a word that the owner writes below the notice, in a letter: ``approve`` or ``reject`` and nothing
-        else in its first line. None: it is no decision, but a message like any other.
+        Take a word that the owner writes below the notice, in a letter: ``approve`` or ``reject``, with or
+        without the sign of a command, and nothing else in its first line. None: it is no decision, but a
+        message like any other.
 
         Raises:
             StoreUnavailable: Not now.
         """
-        word = message.text.lstrip()[:100].partition("\n")[0].strip().strip(".!").lower()
+        word = message.text.lstrip()[:100].partition("\n")[0].strip().strip(".!/").lower()
         if message.kind != "message" or word not in _WRITTEN:
             return None
         return await self._about_notice(message, yes=_WRITTEN[word])

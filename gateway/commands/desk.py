@@ -110,8 +110,9 @@ class Desk:
                 return True
             return False
         command = self._command(head)
-        if command is None:
-            written = await self._approvals.written(head) if self._is_letter(head) else None
+        # Below a notice `!approve` means what the notice is about, and needs no name.
+        written = await self._approvals.written(head) if self._is_letter(head) else None
+        if command is None or written is not None:
             if written is not None:
                 await self._commit(turn, written)
             return written is not None

@@ -1,0 +1,123 @@
+"""
+A guest came into the room in which the owner talks to the bot. The daily note about quarantined mail, with
+the addresses and subjects of those who wrote, and alerts were put there for both to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from channels.base import ChannelUnavailable
+from channels.loopback import LoopbackChannel, LoopbackServer
+from gateway.access import Role
+from gateway.clock import SystemClock
+from gateway.owner_notes import ASK_AGAIN_S, OwnerNotes
+from gateway.target import OwnerTarget, Reached
+from gateway.work.port import Pending
+from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import ManualClock
+
+ANN = "@ann:hs.test"
+ROOM = SessionKey("matrix", f"dm-{ANN}")
+
+
+class Careless(OwnerTarget):
+    """Writes where the owner once was alone, as it was done."""
+
+    async def reach(self, *, topic: str = "") -> Reached:
+        return Reached(await self.get())
+
+
+class Away(LoopbackChannel):
+    """Has lost its server, so it cannot say who is in a room."""
+
+    async def alone_with(self, session: SessionKey, person: str) -> bool:
+        raise ChannelUnavailable("no connection")
+
+
+def said(number: int, **more: object) -> InboundMessage:
+    values = {
+        "channel": "matrix",
+        "account": "bot",
+        "native_id": f"n{number}",
+        "session": ROOM,
+        "sender": Sender(address=ANN, verified=True),
+        "text": "hello",
+        "received_at": ManualClock().now(),
+        "audience": Audience.DIRECT,
+    }
+    return InboundMessage.model_validate(values | more)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
+    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
+        yield opened
+
+
+async def notes_of(store: SqliteWorkStore, kind: type[OwnerTarget], channel: LoopbackChannel) -> OwnerNotes:
+    """Notes to an owner who has spoken, with a mail in quarantine and an alert to be told."""
+    target = kind(store, channels={"matrix": channel})
+    await target.learn(said(1), Role.OWNER)
+    kept = Pending(
+        said(
+            2,
+            channel="email",
+            account="bot@mail.test",
+            session=SessionKey("email", "x"),
+            context={"quarantine": "x"},
+        ),
+        quarantine="sender_not_verified",
+    )
+    await store.accept("email", "bot@mail.test", [kept], {})
+    notes = OwnerNotes(
+        store=store,
+        target=target,
+        reaches=lambda _: True,
+        clock=ManualClock(),
+        on_outbox=lambda _: None,
+    )
+    notes.alert("brake", "stopped")
+    return notes
+
+
+async def once(notes: OwnerNotes) -> None:
+    """Let it tell what it will."""
+    with anyio.move_on_after(0.3):
+        await notes.run()
+
+
+@pytest.mark.parametrize("kind", [OwnerTarget, Careless])
+async def test_a_note_is_not_put_where_others_read(store: SqliteWorkStore, kind: type[OwnerTarget]) -> None:
+    """Nothing while a guest is there; the daily note comes when the owner is alone again."""
+    server = LoopbackServer()
+    notes = await notes_of(store, kind, LoopbackChannel(server, name="matrix"))
+    server.groups.add(ROOM.conversation)
+    await once(notes)
+    heard = [row.message.text for row in await store.outbox()]
+    if kind is Careless:
+        assert len(heard) == 2, "the control puts both there"
+        return
+    assert heard == []
+    server.groups.clear()
+    await once(notes)
+    (row,) = await store.outbox()
+    assert "kept back" in row.message.text
+    assert row.message.session == ROOM
+
+
+async def test_an_alert_waits_for_a_channel_that_cannot_say_who_reads(store: SqliteWorkStore) -> None:
+    """It is kept and told later, not dropped."""
+    server = LoopbackServer()
+    notes = await notes_of(store, OwnerTarget, Away(server, name="matrix"))
+    assert await notes._tell_alerts() == ASK_AGAIN_S
+    assert await store.outbox() == []
+    notes._target.channels = {"matrix": LoopbackChannel(server, name="matrix")}
+    await notes._tell_alerts()
+    (row,) = await store.outbox()
+    assert row.message.text == "stopped"

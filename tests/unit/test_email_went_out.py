@@ -1,0 +1,48 @@
+"""What is known of the mails that left."""
+
+from __future__ import annotations
+
+from channels.email.went_out import ABSENCE_S, MAX_REMEMBERED, WentOut
+from tests.clock import ManualClock
+
+
+def test_a_doubt_ends_when_somebody_knows() -> None:
+    """It lasts until the mail is known to be out, or not; while it lasts its age is that of its beginning."""
+    clock = ManualClock()
+    it = WentOut(clock.monotonic)
+    assert not it.in_doubt("a")
+    assert it.doubted_for("a") == 0
+    clock.advance(5)
+    assert it.doubted_for("a") == 5
+    it.doubt("a")
+    assert it.doubted_for("a") == 0, "another try begins anew"
+    it.refused("a")
+    assert not it.in_doubt("a")
+    it.doubt("a")
+    it.delivered("a", None)
+    assert it.is_delivered("a")
+    assert not it.in_doubt("a")
+
+
+def test_people_are_just_answered_for_minutes() -> None:
+    """Only those who were written to, and not by a mail that was merely found to be out."""
+    clock = ManualClock()
+    it = WentOut(clock.monotonic)
+    it.delivered("a", "ann@mail.test")
+    it.delivered("b", None)
+    assert it.just_answered({"ann@mail.test", "bob@mail.test"})
+    assert not it.just_answered({"bob@mail.test"})
+    clock.advance(ABSENCE_S)
+    assert not it.just_answered({"ann@mail.test"})
+
+
+def test_it_is_bounded_and_keeps_the_newest() -> None:
+    """The oldest go; one that is named again is new."""
+    it = WentOut(ManualClock().monotonic)
+    it.copy_came("first")
+    it.copy_came("second")
+    it.copy_came("first")
+    for number in range(MAX_REMEMBERED - 1):
+        it.copy_came(str(number))
+    assert it.has_copy("first")
+    assert not it.has_copy("second")
