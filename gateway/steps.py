@@ -6,6 +6,9 @@ for everything that happened in the turn before the step, see `agent_core.agent`
 
 A tool may have a memory of its own within a turn, such as the version of a document that the model has seen.
 Such a tool is `Resumable`: its state is recorded with each step and given back when the step is taken up.
+
+A tool that only reads, or whose effect leaves with the answer, is `Repeatable`: cut off by a kill it simply
+runs again, where any other has an outcome that nobody knows.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from agent_core.models import ToolCall, ToolResult, Usage
 from agent_core.ports import ToolPort
 from gateway.work.port import Step, Turn, WorkStore
 
-__all__ = ["Resumable", "StoreStepJournal"]
+__all__ = ["Repeatable", "Resumable", "StoreStepJournal"]
 
 _UNKNOWN_OUTCOME = (
     "The outcome of this call is unknown: the program was stopped while it ran. It may or may not have had "
@@ -40,6 +43,14 @@ class Resumable(Protocol):
         ...
 
 
+@runtime_checkable
+class Repeatable(Protocol):
+    """A tool whose unfinished run has changed nothing, if `repeatable` is true."""
+
+    name: str
+    repeatable: bool
+
+
 class StoreStepJournal:
     """
     Implements `agent_core.ports.StepJournal` for a claimed turn.
@@ -48,7 +59,7 @@ class StoreStepJournal:
         store: The durable queue.
         turn: The claim.
         steps: What ``store.steps(turn)`` gave at its start.
-        tools: The tools of this run; of interest are the `Resumable` ones.
+        tools: The tools of this run; of interest are the `Resumable` and the `Repeatable` ones.
     """
 
     def __init__(
@@ -58,6 +69,7 @@ class StoreStepJournal:
         self._turn = turn
         self._steps = {step.number: step for step in steps}
         self._resumable = [tool for tool in tools if isinstance(tool, Resumable)]
+        self._repeatable = {tool.name for tool in tools if isinstance(tool, Repeatable) and tool.repeatable}
 
     @classmethod
     async def load(cls, store: WorkStore, turn: Turn, tools: Sequence[ToolPort] = ()) -> StoreStepJournal:
@@ -100,11 +112,13 @@ class StoreStepJournal:
         await self._store.step_finished(self._turn, Step(number, "model", digest, self._states(), result))
 
     async def tool_result(self, number: int, digest: str) -> ToolResult | None:
-        """The recorded result, an "outcome unknown" for a tool that had only started, or None."""
+        """The recorded result; for a tool that had only started "outcome unknown", or None: run it."""
         step = self._find(number, "tool", digest)
         if step is None:
             return None
         if step.result is None:
+            if step.request["call"]["name"] in self._repeatable:
+                return None
             return ToolResult(content=_UNKNOWN_OUTCOME, is_error=True)
         return ToolResult.model_validate(step.result)
 

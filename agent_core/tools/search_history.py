@@ -36,6 +36,7 @@ class SearchHistoryTool:
     """
 
     name = "search_history"
+    repeatable = True
     description = (
         "Search what was said earlier, in this and other conversations, newest first. All words must occur."
     )

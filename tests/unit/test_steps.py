@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, ScopeKind, ToolCall, ToolResult, Usage
 from agent_core.storage import InMemoryMemory
+from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
 from agent_core.tools.memory_write import MemoryWriteTool
+from agent_core.tools.schedule import ScheduleTool
+from agent_core.tools.search_history import SearchHistoryTool
 from gateway.steps import Resumable, StoreStepJournal
 from gateway.work.port import Pending, Turn
 from gateway.work.sqlite import SqliteWorkStore
@@ -136,3 +140,39 @@ async def test_another_digest_is_another_step(store: SqliteWorkStore) -> None:
 def test_the_memory_tool_is_resumable() -> None:
     """The one tool with a state of its own has the shape that the journal looks for."""
     assert isinstance(tool_on(InMemoryMemory(), shown=0), Resumable)
+
+
+class LookingTool:
+    """Only looks something up."""
+
+    name = "look"
+    description = "Look."
+    parameters: Mapping[str, Any] = {}
+
+    def __init__(self, *, repeatable: bool) -> None:
+        self.repeatable = repeatable
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Find nothing."""
+        return ToolResult(content="nothing")
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+async def test_only_a_tool_without_an_effect_runs_again(store: SqliteWorkStore, repeatable: bool) -> None:
+    """Killed in the middle: what only reads, or goes out with the answer, runs again; all else is unknown."""
+    tools = [LookingTool(repeatable=repeatable)]
+    call = ToolCall(id="l", name="look", arguments={})
+    turn = await claimed(store)
+    await (await StoreStepJournal.load(store, turn, tools)).record_tool_start(1, "d1", call)
+
+    journal = await StoreStepJournal.load(store, await restarted(store), tools)
+    result = await journal.tool_result(1, "d1")
+
+    assert (result is None) is repeatable
+
+
+def test_which_tools_run_again() -> None:
+    """Reading and attaching change nothing outside of the turn; memory and schedule do."""
+    again = {tool.name for tool in (ReadAttachmentTool, SendFileTool, SearchHistoryTool) if tool.repeatable}
+    assert again == {"read_attachment", "send_file", "search_history"}
+    assert not any(hasattr(tool, "repeatable") for tool in (MemoryWriteTool, ScheduleTool))
