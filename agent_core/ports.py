@@ -150,7 +150,7 @@ class StepJournal(Protocol):
         The recorded result of step ``number``, or None if the tool never started.
 
         A tool that had started without a result is answered with an error result that says that its
-        outcome is unknown; only one that declares itself ``repeatable`` (it has no effect of its own) is None.
+        outcome is unknown; only a tool that declares itself ``repeatable`` (without effects) gives None.
         """
         ...
 
