@@ -24,6 +24,7 @@ from gateway.approvals import Approval
 from gateway.assembly_links import build_deliveries, build_supervisor
 from gateway.assembly_mind import build_mind, turn_limits
 from gateway.attachments import AttachmentSweeper, open_attachments
+from gateway.budget.spending import Spending
 from gateway.budget_notes import BudgetNotes
 from gateway.clock import SystemClock
 from gateway.commands.desk import build_desk
@@ -32,13 +33,12 @@ from gateway.history import HistoryWriter
 from gateway.home import Home
 from gateway.lifecycle import Gateway, Parts
 from gateway.mark import Extent, MarkKeeper
-from gateway.operations_send import accounts_of
+from gateway.operations.sending import accounts_of
 from gateway.owner_notes import OwnerNotes
 from gateway.pulse import Pulse, allowed_seconds
 from gateway.refusals import Refusals
 from gateway.router import Intake
 from gateway.settings import Settings
-from gateway.spending import Spending
 from gateway.stages import Stages
 from gateway.status import status_report
 from gateway.supervisor import Supervisor

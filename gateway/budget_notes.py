@@ -18,10 +18,10 @@ from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from gateway import metrics
 from gateway.backoff import BackoffPolicy
-from gateway.budget import Amount, Claimant, Limits, budget_state, day_of, opens_at, reached
-from gateway.operations_usage import Costs
+from gateway.budget.rules import Amount, Claimant, Limits, budget_state, day_of, opens_at, reached
+from gateway.budget.spending import Spending
+from gateway.operations.usage import Costs
 from gateway.refusals import notice_name
-from gateway.spending import Spending
 from gateway.target import OwnerTarget
 from gateway.work.port import NewOutbound, StoreUnavailable
 from gateway.work.spend_port import SpendStore

@@ -22,8 +22,8 @@ import anyio.abc
 from channels.base import ChannelError
 from channels.terminal import Answer, Preview, TerminalChannel, Typing
 from gateway.app import Overrides, build
-from gateway.control_chat import RemoteTerminal
-from gateway.control_client import DaemonGone
+from gateway.control.chat import RemoteTerminal
+from gateway.control.client import DaemonGone
 from gateway.errors import AlreadyRunning, StateUnusable
 from gateway.home import Home
 from gateway.lock import hold_home

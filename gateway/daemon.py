@@ -21,7 +21,7 @@ from aiohttp import web
 from anyio.abc import TaskGroup
 
 from gateway.app import Built, build
-from gateway.control import serve_control
+from gateway.control.server import serve_control
 from gateway.errors import StateUnusable
 from gateway.health import Health, serve
 from gateway.home import Home
@@ -29,7 +29,7 @@ from gateway.lock import hold_home
 from gateway.logs import configure_logs
 from gateway.metrics import show_heartbeat, show_store, watch_vitals
 from gateway.operations import Operations
-from gateway.operations_send import accounts_of
+from gateway.operations.sending import accounts_of
 from gateway.sdnotify import Notifier
 from gateway.settings import Settings, parse_listen
 from gateway.signs import give_signs, last_resort

@@ -202,7 +202,7 @@ def _check_home(report: Report, home: Home) -> None:
 
 
 async def _check_live(report: Report, settings: Settings, home: Home) -> None:
-    from gateway.control_client import ControlClient  # noqa: PLC0415 - needed in one of two cases
+    from gateway.control.client import ControlClient  # noqa: PLC0415 - needed in one of two cases
     from gateway.lock import hold_home, holder_of  # noqa: PLC0415
 
     if holder_of(home) is not None:

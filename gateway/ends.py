@@ -20,11 +20,11 @@ from agent_core.models import TurnResult, Usage
 from channels.base import Channel, Stage
 from gateway import metrics
 from gateway.backoff import BackoffPolicy
+from gateway.budget.tally import Tally
 from gateway.failure import Failure
 from gateway.history import HistoryWriter
 from gateway.parcels import parcels
 from gateway.stages import Stages
-from gateway.tally import Tally
 from gateway.work.port import Completion, NewOutbound, OutboxRow, StoreUnavailable, Turn, WorkStore
 
 __all__ = ["STORE_RETRY", "Ends"]

@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from gateway.control_client import UnixConnection
+from gateway.control.client import UnixConnection
 from gateway.home import Home, find_home
 
 __all__ = ["main"]

@@ -22,10 +22,10 @@ from agent_core.messages import SessionKey
 from agent_core.models import Purpose
 from agent_core.ports import Clock
 from gateway.access import Access, Role
-from gateway.budget import Limits, day_of, next_day_at, opens_at
+from gateway.budget.rules import Limits, day_of, next_day_at, opens_at
+from gateway.budget.spending import Spending
+from gateway.budget.tally import Tally
 from gateway.ends import Ends
-from gateway.spending import Spending
-from gateway.tally import Tally
 from gateway.work.port import NewOutbound, Turn, WorkStore
 from gateway.work.spend_port import SpendStore
 

@@ -32,6 +32,7 @@ from channels.base import Channel, Stage
 from gateway import metrics
 from gateway.access import Access
 from gateway.bodies import quiet
+from gateway.budget.tally import Tally
 from gateway.commands.desk import Desk
 from gateway.ends import STORE_RETRY, Ends
 from gateway.failure import Failure, TurnPolicy, decide_failure, poisonous
@@ -41,7 +42,6 @@ from gateway.refusals import Refusals
 from gateway.sink import TurnSink
 from gateway.stages import Stages
 from gateway.steps import StoreStepJournal
-from gateway.tally import Tally
 from gateway.target import OwnerTarget
 from gateway.ticks import TickPlan, Ticks
 from gateway.work.port import Completion, LostTurn, NewOutbound, StoreUnavailable, Turn, WorkStore

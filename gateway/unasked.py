@@ -18,7 +18,7 @@ from agent_core.tools.schedule import ScheduleTool
 from channels.base import Channel
 from channels.heartbeat import HeartbeatChannel
 from gateway.access import Access, Role
-from gateway.operations_planning import Planned
+from gateway.operations.planning import Planned
 from gateway.schedule.desk import JobDesk, Place, SessionDesk
 from gateway.schedule.runs import JobRuns
 from gateway.schedule.scheduler import Scheduler

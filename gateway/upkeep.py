@@ -20,9 +20,9 @@ from agent_core.models import Purpose
 from agent_core.ports import Clock, LLMPort, MemoryPort, SkillsPort
 from agent_core.storage.search_index import SearchIndex
 from gateway import metrics
+from gateway.budget.spending import Spending
 from gateway.history import HistoryWriter
 from gateway.refusals import wait_s
-from gateway.spending import Spending
 
 if TYPE_CHECKING:
     from agent_core.llm.build import Models

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.control_client import ControlClient, DaemonGone
+from gateway.control.client import ControlClient, DaemonGone
 from gateway.errors import AlreadyRunning, ConfigInvalid, NotFound
 from gateway.home import Home
 from gateway.lock import hold_home, holder_of
@@ -104,9 +104,9 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
     from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
     from gateway.clock import SystemClock  # noqa: PLC0415
     from gateway.operations import Operations  # noqa: PLC0415
-    from gateway.operations_planning import planned_at_rest  # noqa: PLC0415
-    from gateway.operations_send import accounts_of  # noqa: PLC0415
-    from gateway.operations_usage import Costs  # noqa: PLC0415
+    from gateway.operations.planning import planned_at_rest  # noqa: PLC0415
+    from gateway.operations.sending import accounts_of  # noqa: PLC0415
+    from gateway.operations.usage import Costs  # noqa: PLC0415
     from gateway.work.sqlite import SqliteWorkStore  # noqa: PLC0415
 
     clock = SystemClock()

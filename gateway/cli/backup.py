@@ -17,9 +17,9 @@ from cyclopts import App, Parameter
 from gateway.cli.shared import HERE, Json, Where, agreed, asker, tell
 
 if TYPE_CHECKING:
-    from gateway.backup import Made
-    from gateway.backup_reading import Looked
-    from gateway.backup_restore import Restored
+    from gateway.backup.making import Made
+    from gateway.backup.reading import Looked
+    from gateway.backup.restoring import Restored
 
 __all__ = ["add_backup_commands"]
 
@@ -59,10 +59,10 @@ def backup(
     """
     from datetime import UTC
 
-    from gateway.backup import BackupFailed, BackupSource, backup_name, make_backup, prune_backups
-    from gateway.backup_config import kept_config
-    from gateway.backup_files import Choice
-    from gateway.backup_list import note_backup
+    from gateway.backup.config import kept_config
+    from gateway.backup.files import Choice
+    from gateway.backup.listing import note_backup
+    from gateway.backup.making import BackupFailed, BackupSource, backup_name, make_backup, prune_backups
     from gateway.home import Home, find_home
 
     home = Home(find_home(where.home))
@@ -153,8 +153,8 @@ def restore(
     """
     from datetime import UTC
 
-    from gateway.backup_reading import look_into, needs_passphrase
-    from gateway.backup_restore import restore as bring_back
+    from gateway.backup.reading import look_into, needs_passphrase
+    from gateway.backup.restoring import restore as bring_back
     from gateway.home import find_home
 
     root = find_home(where.home)
@@ -237,7 +237,7 @@ def _story(done: Restored) -> str:
 
 
 def _passphrase(file: Path | None, *, new: bool) -> str:
-    from gateway.backup_seal import WrongPassphrase
+    from gateway.backup.sealing import WrongPassphrase
 
     if file is not None:
         try:

@@ -47,9 +47,9 @@ def logs(
 
     from gateway.errors import ConfigInvalid
     from gateway.home import Home, find_home
-    from gateway.log_files import from_files, from_journal
-    from gateway.log_lines import Wanted, parse_line, parse_since, shown
-    from gateway.operations_asked import RequestInvalid
+    from gateway.logs.files import from_files, from_journal
+    from gateway.logs.lines import Wanted, parse_line, parse_since, shown
+    from gateway.operations.asked import RequestInvalid
 
     home = Home(find_home(where.home))
     try:

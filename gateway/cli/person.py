@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agent_core.storage.layout import Layout
     from gateway.home import Home
     from gateway.person_data import Person
-    from gateway.person_data_forget import Forgotten
+    from gateway.person_data.forgetting import Forgotten
 
 __all__ = ["add_person_commands"]
 
@@ -51,7 +51,7 @@ def export(
     from datetime import UTC, datetime
 
     from agent_core.storage.layout import folder_name
-    from gateway.person_data_export import export_person
+    from gateway.person_data.export import export_person
 
     home, layout, person = _meant(people, where)
     target = (output or Path(f"squidbot-export-{folder_name(person.name)}")).absolute()
@@ -81,7 +81,7 @@ def forget(
     from datetime import UTC, datetime
 
     from gateway.lock import hold_home
-    from gateway.person_data_forget import forget_person
+    from gateway.person_data.forgetting import forget_person
 
     home, layout, person = _meant(people, where)
     now = datetime.now(UTC)

@@ -21,13 +21,13 @@ from agent_core.messages import InboundMessage, Sender
 from agent_core.models import Message
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.access import Access
-from gateway.backup import BackupFailed, BackupSource, backup_name, make_backup, prune_backups
-from gateway.backup_config import kept_config
-from gateway.backup_files import Choice
-from gateway.backup_list import known_backups, note_backup
-from gateway.backup_reading import BackupRefused, look_into
-from gateway.backup_restore import HomeInUse, restore
-from gateway.backup_seal import SealBroken, Sealing, Unsealing, WrongPassphrase
+from gateway.backup.config import kept_config
+from gateway.backup.files import Choice
+from gateway.backup.listing import known_backups, note_backup
+from gateway.backup.making import BackupFailed, BackupSource, backup_name, make_backup, prune_backups
+from gateway.backup.reading import BackupRefused, look_into
+from gateway.backup.restoring import HomeInUse, restore
+from gateway.backup.sealing import SealBroken, Sealing, Unsealing, WrongPassphrase
 from gateway.errors import AlreadyRunning
 from gateway.home import Home
 from gateway.lock import hold_home

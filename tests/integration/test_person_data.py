@@ -18,10 +18,10 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.backup_list import note_backup
+from gateway.backup.listing import note_backup
 from gateway.person_data import PersonUnclear, find_person, people
-from gateway.person_data_export import ExportRefused, export_person
-from gateway.person_data_forget import MARKER, forget_person
+from gateway.person_data.export import ExportRefused, export_person
+from gateway.person_data.forgetting import MARKER, forget_person
 from gateway.work.plan_port import JobKind
 from gateway.work.port import NewOutbound
 from gateway.work.sqlite import SqliteWorkStore

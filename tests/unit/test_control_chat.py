@@ -11,9 +11,9 @@ import pytest
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelError, ChannelUnavailable
 from channels.terminal import Answer, Preview, TerminalChannel
-from gateway.control import serve_control
-from gateway.control_chat import RemoteTerminal
-from gateway.control_client import DaemonGone
+from gateway.control.chat import RemoteTerminal
+from gateway.control.client import DaemonGone
+from gateway.control.server import serve_control
 from gateway.home import open_home
 from gateway.operations import Operations
 from tests.clock import EPOCH

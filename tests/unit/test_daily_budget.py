@@ -18,7 +18,8 @@ from agent_core.memory.condensing import Condensed
 from agent_core.memory.consolidator import Consolidator
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, Purpose, Usage
-from gateway.budget import (
+from gateway.budget.config import BudgetSettings
+from gateway.budget.rules import (
     Amount,
     Claimant,
     Decision,
@@ -28,12 +29,11 @@ from gateway.budget import (
     decide,
     next_day_at,
 )
-from gateway.budget_config import BudgetSettings
+from gateway.budget.spending import Spending
 from gateway.cli.show_usage import bar, shortened
 from gateway.cli.show_usage import usage as shown
 from gateway.operations import Operations
-from gateway.operations_usage import Costs
-from gateway.spending import Spending
+from gateway.operations.usage import Costs
 from gateway.upkeep import PaidCondensing
 from gateway.work.port import Completion
 from gateway.work.sqlite import SqliteWorkStore

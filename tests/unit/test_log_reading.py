@@ -12,9 +12,9 @@ import pytest
 import structlog
 
 from gateway.errors import NotFound
-from gateway.log_files import from_files, from_journal, log_files
-from gateway.log_lines import Wanted, parse_line, parse_since, shown
 from gateway.logs import configure_logs
+from gateway.logs.files import from_files, from_journal, log_files
+from gateway.logs.lines import Wanted, parse_line, parse_since, shown
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
 

@@ -15,8 +15,8 @@ from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.cli import show
-from gateway.control import serve_control
-from gateway.control_client import ControlClient, ControlFailed, DaemonGone
+from gateway.control.client import ControlClient, ControlFailed, DaemonGone
+from gateway.control.server import serve_control
 from gateway.errors import NotFound, StateUnusable
 from gateway.home import Home, open_home
 from gateway.operations import OPERATIONS, Operations, RequestInvalid, parse_scope, show_scope

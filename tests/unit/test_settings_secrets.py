@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import ConfigInvalid
 from gateway.settings import load_settings
-from gateway.settings_secrets import is_secret_file_name, secret_places
+from gateway.settings.secrets import is_secret_file_name, secret_places
 
 TEXT = """\
 llm:

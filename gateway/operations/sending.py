@@ -9,7 +9,7 @@ from agent_core.messages import OutboundKind, SessionKey
 from channels.base import Channel, ChannelError, Reaching
 from channels.matrix.config import MatrixConfig
 from channels.split import split_markdown
-from gateway.operations_asked import RequestInvalid
+from gateway.operations.asked import RequestInvalid
 from gateway.settings import Settings
 from gateway.work.port import NewOutbound, WorkStore
 

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from gateway.backup_files import DATABASE_NAME
+from gateway.backup.files import DATABASE_NAME
 from gateway.errors import NotFound, StateUnusable
 from gateway.mark import Extent
 from gateway.work.port import WorkStore

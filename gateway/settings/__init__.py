@@ -29,13 +29,13 @@ from pydantic import (
 from agent_core.llm.build import LLMSpec
 from channels.heartbeat.config import HeartbeatConfig
 from gateway.access import Alias, kind_of
-from gateway.budget_config import BudgetSettings
+from gateway.budget.config import BudgetSettings
 from gateway.errors import ConfigInvalid
 from gateway.schedule.config import ScheduleConfig
-from gateway.settings_accounts import KINDS, ChannelSettings
-from gateway.settings_checks import check_whole, permission_warnings
-from gateway.settings_problems import explain, problems_of
-from gateway.settings_source import Problem, Source, read_source
+from gateway.settings.accounts import KINDS, ChannelSettings
+from gateway.settings.checks import check_whole, permission_warnings
+from gateway.settings.problems import explain, problems_of
+from gateway.settings.source import Problem, Source, read_source
 
 __all__ = [
     "AgentSettings",

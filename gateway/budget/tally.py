@@ -16,10 +16,10 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefinition, Usage
 from agent_core.ports import LLMPort
 from gateway import metrics
-from gateway.budget import Amount, Claimant, Decision
+from gateway.budget.rules import Amount, Claimant, Decision
 
 if TYPE_CHECKING:
-    from gateway.spending import Spending
+    from gateway.budget.spending import Spending
 
 __all__ = ["Tally", "over_current"]
 

@@ -10,8 +10,8 @@ from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, Message
 from agent_core.ports import MemoryPort
 from gateway.errors import NotFound
-from gateway.operations_asked import parse_session, within
-from gateway.operations_view import inbox_row, message_line
+from gateway.operations.asked import parse_session, within
+from gateway.operations.view import inbox_row, message_line
 from gateway.work.port import WorkStore
 from gateway.work.states import InboxState
 

@@ -28,8 +28,8 @@ from agent_core.budget import TokenEstimate
 from agent_core.messages import SessionKey
 from agent_core.models import Message, Purpose, ToolDefinition
 from agent_core.ports import Clock, LLMPort
-from gateway.budget import Amount, Claimant, Decision, Limits, claimant_of, day_of, decide
-from gateway.tally import Tally, over_current
+from gateway.budget.rules import Amount, Claimant, Decision, Limits, claimant_of, day_of, decide
+from gateway.budget.tally import Tally, over_current
 from gateway.work.port import StoreUnavailable, WorkStore
 from gateway.work.spend_port import SpendStore
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from gateway.settings_secrets import is_secret_file_name, secret_places
+from gateway.settings.secrets import is_secret_file_name, secret_places
 
 __all__ = ["KeyPath", "Problem", "Source", "is_secret_name", "read_source", "show_path"]
 

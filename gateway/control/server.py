@@ -19,7 +19,7 @@ import structlog
 from aiohttp import web
 
 from channels.terminal.channel import TerminalChannel
-from gateway.control_chat import terminal_routes
+from gateway.control.chat import terminal_routes
 from gateway.errors import GatewayError, StateUnusable, describe
 from gateway.health import Health, json_answer
 from gateway.home import Home, short_path

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.backup import HEAD_NAME, MANIFEST_NAME
-from gateway.backup_files import DATABASE_NAME
-from gateway.backup_reading import (
+from gateway.backup.files import DATABASE_NAME
+from gateway.backup.making import HEAD_NAME, MANIFEST_NAME
+from gateway.backup.reading import (
     BackupRefused,
     Looked,
     checked_name,

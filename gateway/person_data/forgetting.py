@@ -32,7 +32,7 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.lines import encode_object
 from agent_core.storage.record import Record, RecordFile
 from agent_core.storage.references import named_files
-from gateway.backup_list import known_backups
+from gateway.backup.listing import known_backups
 from gateway.person_data import Person, PersonFiles, Share, find_person, is_theirs, lines_of
 from gateway.work.forgetting import erase_rows, named_in_rows
 

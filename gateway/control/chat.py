@@ -26,7 +26,7 @@ from channels.base import ChannelUnavailable
 from channels.terminal.channel import TerminalChannel
 from channels.terminal.event import Answer, Preview, Typing, parse_event
 from channels.terminal.link import TerminalLink
-from gateway.control_client import DaemonGone
+from gateway.control.client import DaemonGone
 from gateway.home import Home, short_path
 
 __all__ = ["RemoteTerminal", "terminal_routes"]

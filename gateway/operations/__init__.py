@@ -17,7 +17,7 @@ from agent_core.messages import OutboundKind, SessionKey
 from agent_core.ports import MemoryPort
 from channels.base import Channel
 from gateway.errors import NotFound
-from gateway.operations_asked import (
+from gateway.operations.asked import (
     RequestInvalid,
     parse_scope,
     parse_session,
@@ -25,15 +25,15 @@ from gateway.operations_asked import (
     show_scope,
     within,
 )
-from gateway.operations_backup import BACKUP_OPERATIONS, BackupOperations
-from gateway.operations_drafts import DraftOperations, given_up_by_a_person
-from gateway.operations_matrix import MATRIX_OPERATIONS, MatrixOperations
-from gateway.operations_memory import MemoryOperations
-from gateway.operations_planning import PLAN_OPERATIONS, Planned, PlanOperations
-from gateway.operations_send import SendOperations
-from gateway.operations_sessions import SessionCare, SessionOperations
-from gateway.operations_usage import Costs, UsageOperations
-from gateway.operations_view import inbox_row, outbox_row, trouble
+from gateway.operations.backup import BACKUP_OPERATIONS, BackupOperations
+from gateway.operations.drafts import DraftOperations, given_up_by_a_person
+from gateway.operations.matrix import MATRIX_OPERATIONS, MatrixOperations
+from gateway.operations.memory import MemoryOperations
+from gateway.operations.planning import PLAN_OPERATIONS, Planned, PlanOperations
+from gateway.operations.sending import SendOperations
+from gateway.operations.sessions import SessionCare, SessionOperations
+from gateway.operations.usage import Costs, UsageOperations
+from gateway.operations.view import inbox_row, outbox_row, trouble
 from gateway.version import version_of
 from gateway.work.port import OutboxRow, WorkStore
 from gateway.work.states import IllegalMove, InboxState, OutboxState

@@ -19,7 +19,7 @@ from channels.base import ChannelError
 from channels.heartbeat import HeartbeatChannel
 from channels.heartbeat.schedule import tick_name
 from gateway.errors import NotFound
-from gateway.operations_asked import RequestInvalid, parse_session, within
+from gateway.operations.asked import RequestInvalid, parse_session, within
 from gateway.schedule.desk import JobDesk, Place
 from gateway.schedule.scheduler import job_message
 from gateway.schedule.timing import TimingInvalid

@@ -19,9 +19,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from gateway.backup import FORMAT, HEAD_NAME, MANIFEST_NAME, PREFIX
-from gateway.backup_files import CONFIG_NAME, DATABASE_NAME
-from gateway.backup_seal import MAGIC, Unsealing, is_sealed
+from gateway.backup.files import CONFIG_NAME, DATABASE_NAME
+from gateway.backup.making import FORMAT, HEAD_NAME, MANIFEST_NAME, PREFIX
+from gateway.backup.sealing import MAGIC, Unsealing, is_sealed
 from gateway.errors import GatewayError
 
 __all__ = [

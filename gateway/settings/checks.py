@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from agent_core.llm.build import LLMSpec, ModelSpec, ProviderSpec, check_references
 from channels.heartbeat.config import split_target
 from gateway.access import entry_problem, normalise
-from gateway.settings_source import KeyPath, Problem, Source
+from gateway.settings.source import KeyPath, Problem, Source
 
 __all__ = ["check_whole", "permission_warnings"]
 

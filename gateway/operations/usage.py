@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agent_core.models import Usage
 from agent_core.ports import Clock
-from gateway.budget import Amount, Limits, budget_state, day_of
+from gateway.budget.rules import Amount, Limits, budget_state, day_of
 from gateway.errors import NotFound
 from gateway.work.spend_port import By, SpendStore, Spent
 

@@ -28,7 +28,7 @@ from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, 
 from channels.base import Channel
 from channels.split import split_markdown
 from gateway.access import Access, Role
-from gateway.approval_words import line, outcome, quoted, waits, words
+from gateway.approvals.words import line, outcome, quoted, waits, words
 from gateway.backoff import BackoffPolicy
 from gateway.owner_notes import told_daily
 from gateway.target import OwnerTarget

@@ -8,7 +8,7 @@ from typing import Any
 from agent_core.memory.scopes import OWNER
 from agent_core.ports import MemoryPort
 from gateway.errors import NotFound
-from gateway.operations_asked import parse_scope, show_scope
+from gateway.operations.asked import parse_scope, show_scope
 
 __all__ = ["MemoryOperations"]
 

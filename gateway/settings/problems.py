@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.redaction import Redactor
-from gateway.settings_accounts import AccountProblems
-from gateway.settings_source import KeyPath, Problem, Source, is_secret_name, show_path
+from gateway.settings.accounts import AccountProblems
+from gateway.settings.source import KeyPath, Problem, Source, is_secret_name, show_path
 
 __all__ = ["explain", "problems_of"]
 

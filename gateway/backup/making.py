@@ -1,7 +1,7 @@
 """
 Making a backup: one file with everything that a squidbot is, consistent, whether or not it runs.
 
-The file is a tar in gzip (and, if wished for, in the encryption of `gateway.backup_seal`)::
+The file is a tar in gzip (and, if wished for, in the encryption of `gateway.backup.sealing`)::
 
     squidbot-backup.json     the head: format, versions, the moment, what it was made of
     home/…                   the files
@@ -9,7 +9,7 @@ The file is a tar in gzip (and, if wished for, in the encryption of `gateway.bac
 
 so anybody can look into it with ``tar tzvf``. It is written under a temporary name, synced and renamed: what
 has the right name is whole. What is read in which order, and why that is consistent, is in
-`gateway.backup_files` and `gateway.work.snapshot`.
+`gateway.backup.files` and `gateway.work.snapshot`.
 
 The daemon makes nothing but the copy of its database, inside its home, because it alone may open that; the
 rest is done by whoever makes the backup, who can also write where the daemon's sandbox does not let it.
@@ -34,8 +34,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gateway.backup_files import CONFIG_NAME, DATABASE_NAME, Choice, Found, Part
-from gateway.backup_seal import Sealing
+from gateway.backup.files import CONFIG_NAME, DATABASE_NAME, Choice, Found, Part
+from gateway.backup.sealing import Sealing
 from gateway.errors import GatewayError
 from gateway.version import version_of
 

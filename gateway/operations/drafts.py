@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from gateway.errors import NotFound
-from gateway.operations_asked import within
-from gateway.operations_view import draft
+from gateway.operations.asked import within
+from gateway.operations.view import draft
 from gateway.work.port import OutboxRow, WorkStore
 from gateway.work.states import IllegalMove, OutboxState
 

@@ -1,0 +1,1 @@
+"""What may be spent in a day, on whom, and what was."""

@@ -1,0 +1,1 @@
+"""The socket by which the command line talks to the daemon."""
