@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: demo test check fmt kill fuzz bench image service-test setup clean help
+.PHONY: demo test check fmt kill explore fuzz bench image service-test setup clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -22,6 +22,9 @@ check: setup       ## style, types, import directions, file sizes
 
 kill: setup        ## at least 200 SIGKILLs at named and seeded moments
 	SQUIDBOT_KILLS=200 .venv/bin/pytest -q -m kill tests/kill --timeout 1800
+
+explore: setup    ## property tests with examples that are new each time
+	SQUIDBOT_EXPLORE=1 .venv/bin/pytest -q tests/property tests/contract --timeout 3600
 
 fuzz: setup        ## bad input for the parsers of mail, a minute for each
 	.venv/bin/python -m tests.fuzz --seconds 60
