@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: demo test check fmt kill explore fuzz bench image service-test setup clean help
+.PHONY: demo test check fmt kill explore fuzz bench soak image service-test setup clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -31,6 +31,9 @@ fuzz: setup        ## bad input for the parsers of mail, a minute for each
 
 bench: setup       ## speed and size, as ratios against floors measured beside them
 	.venv/bin/python -m tests.bench
+
+soak: setup        ## half an hour under load on real servers: does anything grow? (SOAK_MINUTES, SOAK_PER_SECOND)
+	PYTHONPATH=.:deploy .venv/bin/python -u -m tests.soak
 
 image:             ## build the container image squidbot (needs Docker with BuildKit)
 	DOCKER_BUILDKIT=1 docker build -t squidbot .

@@ -286,3 +286,5 @@ class OutboundMessage(_Frozen):
     attachments: tuple[Attachment, ...] = ()
     context: dict[str, Any] = Field(default_factory=dict)
     """The `InboundMessage.context` of the message that is answered; empty if there is none."""
+    maybe_sent: bool = Field(default=False, exclude=True)
+    """An earlier try may have arrived. Said for each try by whoever delivers, and never stored."""

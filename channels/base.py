@@ -193,7 +193,7 @@ class Channel(Protocol):
 
     ``name`` is the key under ``channels:`` in the configuration, ``account`` the bot's own address there.
     Both methods that talk to the server may be called before ``run`` is connected: ``deliver`` then raises
-    `ChannelUnavailable`.
+    `ChannelUnavailable`. A channel may have ``heard_at``, when its server has last answered or called.
     """
 
     name: str
@@ -296,5 +296,6 @@ class Staging(Protocol):
 
         A hint: it never raises `ChannelError`, no turn waits for it, it may be cancelled at every await, and
         any of them may be left out or told twice. Those of one message come in order, one after the other.
+        Of a message that was taken back only its native id is left: ``{"event_id": …, "left_over": True}``.
         """
         ...

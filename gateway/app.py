@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent_core.llm.build import Models
+from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
-from agent_core.ports import Clock, LLMPort, MemoryPort, ToolPort
+from agent_core.ports import Clock, LLMPort, ToolPort
 from agent_core.storage.jsonl import JsonlMemory
 from channels.attachments import AttachmentStore
 from channels.base import Channel
@@ -31,11 +32,12 @@ from gateway.commands.desk import build_desk
 from gateway.ends import Ends
 from gateway.history import HistoryWriter
 from gateway.home import Home
+from gateway.leftovers import Leftovers
 from gateway.lifecycle import Gateway, Parts
 from gateway.mark import Extent, MarkKeeper
 from gateway.operations.sending import accounts_of
 from gateway.owner_notes import OwnerNotes
-from gateway.pulse import Pulse, allowed_seconds
+from gateway.pulse import LOOK_EVERY_S, Pulse, allowed_seconds
 from gateway.refusals import Refusals
 from gateway.router import Intake
 from gateway.settings import Settings
@@ -70,6 +72,7 @@ class Overrides:
         tools: Tools for every run, besides the built-in ones.
         policy: How much is done for one turn.
         approval: Whose answers the owner sees first, by channel, instead of what the settings say.
+        turn_allowed_s: How long a turn may take before it counts as stuck, looked at twice as often.
     """
 
     clock: Clock | None = None
@@ -82,6 +85,7 @@ class Overrides:
     tools: Sequence[ToolPort] = ()
     policy: TurnPolicy = TurnPolicy()  # noqa: RUF009 - a frozen value
     approval: Mapping[str, Approval] = field(default_factory=dict)
+    turn_allowed_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     on_outbox: Callable[[str], None] = lambda name: deliveries[name].wake() if name in deliveries else None  # noqa: E731
     notes = OwnerNotes(
         store=store,
+        plans=plans,
         target=target,
         reaches=lambda name: name in deliveries,
         clock=clock,
@@ -190,6 +195,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         plans=plans,
         store=store,
         target=target,
+        notes=notes,
         access=access,
         channels=by_name,
         clock=clock,
@@ -257,6 +263,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             mark.run,
             upkeep.run,
             stages.run,
+            Leftovers(store, stages, by_name, clock).run,
             desk.run,
             notes.run,
             budget.run,
@@ -264,7 +271,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             *unasked.background,
         ],
     )
-    pulse = _pulse(settings, dispatcher, sqlite, clock)
+    pulse = _pulse(settings, dispatcher, sqlite, clock, overrides.turn_allowed_s)
     gateway = Gateway(replace(parts, pulse=pulse), drain_s=settings.gateway.drain_seconds)
     built = Built(
         gateway, store, mind.memory, mind.models, supervisor, by_name, upkeep, unasked, budget, pulse
@@ -280,13 +287,20 @@ def _approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
     return asked | dict(overrides.approval)
 
 
-def _pulse(settings: Settings, dispatcher: LaneDispatcher, store: SqliteWorkStore, clock: Clock) -> Pulse:
+def _pulse(
+    settings: Settings,
+    dispatcher: LaneDispatcher,
+    store: SqliteWorkStore,
+    clock: Clock,
+    allowed_s: float | None,
+) -> Pulse:
     """The watch over the turns; no turn may take longer than the longest limit in the settings."""
     longest_s = max(settings.llm.limits.seconds, settings.agents.heartbeat.limits.seconds)
     return Pulse(
         dispatcher,
         store.open_sessions,
-        allowed_s=allowed_seconds(longest_s),
+        allowed_s=allowed_seconds(longest_s) if allowed_s is None else allowed_s,
+        look_every_s=LOOK_EVERY_S if allowed_s is None else allowed_s / 2,
         clock=clock,
         blocked=lambda: store.refusing or store.stalled_s > _STALLED_S,
     )

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.llm.build import Models, build_models
 from agent_core.memory import MemoryManager
+from agent_core.memory_ports import MemoryPort
 from agent_core.models import Purpose, Session
-from agent_core.ports import Clock, LLMPort, MemoryPort, ToolPort
+from agent_core.ports import Clock, LLMPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.jsonl import JsonlMemory

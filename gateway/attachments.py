@@ -15,8 +15,9 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from agent_core.memory_ports import MemoryPort
 from agent_core.models import Session
-from agent_core.ports import Clock, MemoryPort, ToolPort
+from agent_core.ports import Clock, ToolPort
 from agent_core.storage.references import named_files
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
 from channels.attachments import AttachmentStore, AttachmentsUnavailable

@@ -61,6 +61,7 @@ class BudgetNotes:
         self._clock = clock
         self._on_outbox = on_outbox
         self._told: tuple[str, str] | None = None
+        self._why_not = ("", "", "")
         self._news = anyio.Event()
         spending.changed = self.changed
         limits = spending.limits
@@ -124,10 +125,10 @@ class BudgetNotes:
             return True
         place = await self._target.reach(topic=f"budget {day}")
         if place.target is None:
-            _log.warning("budget.owner_not_told", reason=place.why)
-            if not place.later:
-                self._told = (day, kind)
-            return not place.later
+            if self._why_not != (day, kind, place.why):
+                self._why_not = (day, kind, place.why)
+                _log.warning("budget.owner_not_told", reason=place.why)
+            return False
         to = place.target
         opens = opens_at(now, limits)
         text = _spent_text(spent, limits, opens) if kind == "spent" else _warning(spent, limits, opens)

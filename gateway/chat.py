@@ -25,7 +25,7 @@ from gateway.app import Overrides, build
 from gateway.control.chat import RemoteTerminal
 from gateway.control.client import DaemonGone
 from gateway.errors import AlreadyRunning, StateUnusable
-from gateway.home import Home
+from gateway.home import Home, open_home
 from gateway.lock import hold_home
 from gateway.logs import configure_logs
 from gateway.plain import plain_text
@@ -70,6 +70,8 @@ async def _chat(settings: Settings, home: Home, session: str) -> int:
 
 @asynccontextmanager
 async def _alone(settings: Settings, home: Home, session: str) -> AsyncIterator[Conversation]:
+    # Only here: beside a daemon nothing is written, so root can talk to one that runs under another user.
+    open_home(home.root)
     # Into the file alone: a traceback in the middle of a conversation helps nobody.
     configure_logs("error", file=home.root / "chat.log", secrets=settings.secrets(), quiet=True)
     try:

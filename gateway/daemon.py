@@ -20,7 +20,7 @@ import structlog
 from aiohttp import web
 from anyio.abc import TaskGroup
 
-from gateway.app import Built, build
+from gateway.app import Built, Overrides, build
 from gateway.control.server import serve_control
 from gateway.errors import StateUnusable
 from gateway.health import Health, serve
@@ -32,6 +32,7 @@ from gateway.operations import Operations
 from gateway.operations.sending import accounts_of
 from gateway.sdnotify import Notifier
 from gateway.settings import Settings, parse_listen
+from gateway.settings.last_good import keep_last_good
 from gateway.signs import give_signs, last_resort
 from gateway.status import one_line, status_report
 from gateway.web.history import DayHistory
@@ -45,9 +46,11 @@ _SETTLED_AFTER_S = 30
 _log = structlog.get_logger(__name__)
 
 
-def run_daemon(settings: Settings, home: Home) -> int:
+def run_daemon(settings: Settings, home: Home, overrides: Overrides = Overrides()) -> int:  # noqa: B008 - a frozen value
     """
     Run until a signal. Returns the exit code: 0 drained, 1 forced by a second signal.
+
+    ``overrides`` are for tests: the same process with something in it that goes wrong.
 
     Raises:
         AlreadyRunning, StateUnusable, ListenFailed: It cannot start; each knows its exit code.
@@ -64,12 +67,12 @@ def run_daemon(settings: Settings, home: Home) -> int:
     for warning in settings.warnings:
         _log.warning("settings.doubtful", warning=warning)
     with hold_home(home):
-        return anyio.run(_run, settings, home)
+        return anyio.run(_run, settings, home, overrides)
 
 
-async def _run(settings: Settings, home: Home) -> int:
+async def _run(settings: Settings, home: Home, overrides: Overrides) -> int:
     try:
-        built = await build(settings, home)
+        built = await build(settings, home, overrides)
     except StoreUnusable as error:
         raise StateUnusable(str(error), **error.fields) from error
     notifier = Notifier()
@@ -92,6 +95,7 @@ async def _run(settings: Settings, home: Home) -> int:
             )
             tasks.start_soon(_settle, built)
             _log.info("gateway.started", home=str(home.root))
+            _keep_settings(settings, home)
             await built.gateway.run()
             tasks.cancel_scope.cancel()
     return _FORCED if forced.yes else 0
@@ -99,6 +103,14 @@ async def _run(settings: Settings, home: Home) -> int:
 
 class _Forced:
     yes = False
+
+
+def _keep_settings(settings: Settings, home: Home) -> None:
+    """It has started with them, so they are good; that they cannot be kept stops nothing."""
+    try:
+        keep_last_good(settings, home.last_good)
+    except OSError as error:
+        _log.warning("settings.not_kept", path=str(home.last_good), error=str(error))
 
 
 async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: Home) -> None:

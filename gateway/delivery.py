@@ -149,16 +149,21 @@ class Delivery:
             return
         await self._store.sending(row)
         reached = _Reached(self._store, row)
+        # What becomes of this try says nothing about an earlier one that nobody has asked for.
+        probed = self._channel.capabilities.redelivery is not Redelivery.SAME_KEY
+        open_before = row.uncertain_since is not None and not probed
         try:
             with anyio.fail_after(_LIMIT_S):
-                receipt = await self._channel.deliver(row.message, uncertain=reached.mark)
+                message = row.message.model_copy(update={"maybe_sent": open_before})
+                receipt = await self._channel.deliver(message, uncertain=reached.mark)
         except (ChannelError, TimeoutError) as error:
-            await self._failed(row, error, certain=not reached.uncertain or _is_certain(error))
+            certain = not reached.uncertain or _is_certain(error)
+            await self._failed(row, error, certain=certain and not open_before)
         except (StoreUnavailable, IllegalMove):
             raise
         except Exception as error:  # noqa: BLE001 - a defect of a channel costs a retry, not the loop
             _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)
-            await self._failed(row, error, certain=not reached.uncertain)
+            await self._failed(row, error, certain=not reached.uncertain and not open_before)
         else:
             await self._tell_sent(row, receipt.provider_id)
             metrics.OUTBOUND.labels(self._channel.name, "sent").inc()

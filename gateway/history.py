@@ -16,8 +16,8 @@ import anyio
 import structlog
 
 from agent_core.errors import StorageUnavailable
+from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
-from agent_core.ports import MemoryPort
 from gateway.work.port import JournalLine, StoreUnavailable, WorkStore
 
 __all__ = ["HistoryWriter"]

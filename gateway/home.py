@@ -21,7 +21,6 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from pathlib import Path
 
 from gateway.errors import StateUnusable
 
-__all__ = ["Home", "find_home", "home_warnings", "open_home", "short_path"]
+__all__ = ["Home", "find_home", "open_home", "short_path"]
 
 _FOLDERS = ("sessions", "memory", "workspace", "state", "attachments", "run")
 _PROBE_BYTES = 4096
@@ -57,6 +56,11 @@ class Home:
     def store_mark(self) -> Path:
         """How far the durable queue was, see `gateway.mark`."""
         return self.root / "state" / "gateway-db.json"
+
+    @property
+    def last_good(self) -> Path:
+        """The configuration with which the daemon last started, see `gateway.settings.last_good`."""
+        return self.root / "state" / "last-good.yaml"
 
     @property
     def run(self) -> Path:
@@ -124,14 +128,6 @@ def open_home(root: Path) -> Home:
     except OSError as error:
         raise StateUnusable(_explain(root, error), home=str(root)) from error
     return home
-
-
-def home_warnings(root: Path) -> list[str]:
-    """What is allowed and yet dangerous about the home folder, as sentences for the operator."""
-    mode = stat.S_IMODE(root.stat().st_mode)
-    if mode & 0o022:
-        return [f"other users of this machine can change {root}; run: chmod 700 {root}"]
-    return []
 
 
 @contextmanager

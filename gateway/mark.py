@@ -5,8 +5,9 @@ An older copy works. But it does not know what came after it was made: that is f
 more and answered once more. Nothing else can tell, so the operator is told, in the log and by the check.
 
 `squidbot restore` knows more: when the copy was made, and when the one that is lost can have run at the
-latest. What was sent to the bot in that time (`Gap`) may have been answered already, by a gateway of which
-nothing is left, so it waits in the quarantine for a person instead of being answered twice.
+latest. What was sent to the bot until then (`Gap`), and is not in the copy, may have been answered already,
+by a gateway of which nothing is left, so it waits in the quarantine for a person instead of being answered
+twice.
 
 The mark is a hint. It may be missing or behind, and then merely less is noticed.
 """
@@ -68,8 +69,13 @@ class Gap:
     until: datetime
 
     def holds(self, instant: datetime) -> bool:
-        """Whether something was sent in this time; both ends count."""
-        return self.since <= instant <= self.until
+        """
+        Whether something that was sent at this instant, and that the backup does not know, may be answered.
+
+        What was sent before the backup counts, too: it may have been fetched only after it, and a mail has
+        its date in whole seconds.
+        """
+        return instant <= self.until
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +201,7 @@ def write_restored_mark(
     told = f"gateway.db was restored from a backup of {made_at:%Y-%m-%d %H:%M} UTC."
     if gap is not None:
         told += (
-            f" Messages sent between {gap.since:%Y-%m-%d %H:%M} and {gap.until:%Y-%m-%d %H:%M} UTC may have "
+            f" Messages of the time until {gap.until:%Y-%m-%d %H:%M} UTC that are not in it may have "
             "been answered by what was lost: they are kept and not answered by themselves; squidbot inbox "
             "list --quarantine shows them, squidbot inbox release ID lets one in"
         )

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["OLLAMA_URL", "ModelChoice", "choose_model", "ollama_models"]
+__all__ = ["OLLAMA_URL", "ModelChoice", "choose_model", "found_keys", "ollama_models"]
 
 OLLAMA_URL = "http://127.0.0.1:11434"
 _KEYS = (
@@ -20,6 +20,7 @@ _KEYS = (
     ("OPENAI_API_KEY", "openai/gpt-5-mini"),
     ("MISTRAL_API_KEY", "mistral/mistral-small-latest"),
     ("GEMINI_API_KEY", "gemini/gemini-2.5-flash"),
+    ("OPENROUTER_API_KEY", "openrouter/openai/gpt-5-mini"),
 )
 
 
@@ -54,6 +55,11 @@ def choose_model(environ: Mapping[str, str], ollama: list[str]) -> ModelChoice:
         provider = {"api_base": f"{OLLAMA_URL}/v1", "api_key": "ollama"}
         return ModelChoice(f"{name}, from the Ollama on this machine", _llm(provider, f"openai/{name}"))
     return ModelChoice("the built-in demo model (no key and no Ollama found)", {})
+
+
+def found_keys(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The keys of providers that the environment has: the variable, and the usual model for it."""
+    return [(variable, usual) for variable, usual in _KEYS if environ.get(variable)]
 
 
 def _llm(provider: dict[str, str], model: str) -> dict[str, Any]:

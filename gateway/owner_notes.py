@@ -5,17 +5,20 @@ An alert goes out as soon as the store takes it, and not twice within an hour. W
 told in one message a day, and only if something new is there: whoever can forge an address can send a
 thousand of them, and must not be able to ring the owner's bell a thousand times.
 
-Both name people and what they wrote, so they go only where the owner reads alone (`OwnerTarget.reach`).
+Both name people and what they wrote, so they go only where the owner reads alone (`OwnerTarget.reach`). While
+there is no such place, alerts are kept in the store, counted in ``status``, and told when there is one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from math import inf
+from typing import Any
 
 import anyio
 import structlog
@@ -26,6 +29,7 @@ from channels.base import LinkState
 from gateway.backoff import BackoffPolicy
 from gateway.supervisor import ChannelStatus
 from gateway.target import OwnerTarget, Reached
+from gateway.work.plan_port import PlanStore
 from gateway.work.port import InboxRow, NewOutbound, StoreUnavailable, WorkStore
 from gateway.work.states import InboxState
 
@@ -42,6 +46,8 @@ MAX_ROWS = 500
 ASK_AGAIN_S = 60.0
 """If it cannot be said now where the owner reads alone."""
 _WHERE = ("gateway", "owner", "quarantine_digest")
+_KEPT = ("gateway", "owner", "alerts")
+_LONGEST = 2000
 _TOPIC = "notes"
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
@@ -58,6 +64,7 @@ class OwnerNotes:
 
     Args:
         store: Where messages wait, and where notes are put.
+        plans: The same store; puts what was kept into the outbox once, whatever is killed when.
         target: Where the owner is reached.
         reaches: Whether a channel of this name runs.
         clock: Where time comes from.
@@ -69,6 +76,7 @@ class OwnerNotes:
         self,
         *,
         store: WorkStore,
+        plans: PlanStore,
         target: OwnerTarget,
         reaches: Callable[[str], bool],
         clock: Clock,
@@ -77,6 +85,7 @@ class OwnerNotes:
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._store = store
+        self._plans = plans
         self._target = target
         self._reaches = reaches
         self._clock = clock
@@ -85,6 +94,9 @@ class OwnerNotes:
         self._by_letter = by_letter
         self._letter_again_at = -inf
         self._alerts: OrderedDict[str, str] = OrderedDict()
+        self._kept: str | None = None
+        self._loaded = False
+        self._why_not = ""
         self._told_at: dict[str, float] = {}
         self._news = anyio.Event()
 
@@ -104,11 +116,35 @@ class OwnerNotes:
             return
         self._told_at = {each: at for each, at in self._told_at.items() if now - at < ALERT_AGAIN_S}
         self._told_at[about] = now
-        self._alerts[about] = text
+        self._alerts[about] = text[:_LONGEST]
         self._news.set()
+
+    async def keep(self, about: str, text: str) -> None:
+        """
+        As `alert`, for what is known at this moment only: it is in the store when this returns.
+
+        Raises:
+            StoreUnavailable: It is not.
+        """
+        await self._load()
+        if about not in self._alerts and len(self._alerts) < MAX_ALERTS:
+            self._alerts[about] = text[:_LONGEST]
+        await self._keep()
+        self._news.set()
+
+    def look(self) -> None:
+        """There may be a place now. Returns at once."""
+        if self._alerts:
+            self._news.set()
+
+    def state(self) -> dict[str, Any]:
+        """For ``status``: how many alerts wait, and why; no texts, no people."""
+        return {"alerts_waiting": len(self._alerts), "why": self._why_not if self._alerts else ""}
 
     def channel_changed(self, status: ChannelStatus) -> None:
         """Hear of a channel's state; one that needs a person is told."""
+        if status.state is LinkState.UP:
+            self.look()
         if status.state is LinkState.FAILED and status.detail:
             self.alert(f"channel {status.name}", f"The channel {status.name} needs you: {status.detail}")
 
@@ -135,25 +171,52 @@ class OwnerNotes:
 
         Returns how long they still have to.
         """
+        await self._load()
         wait_s = self._letter_again_at - self._clock.monotonic()
         if not self._alerts or wait_s > 0:
             return max(wait_s, 0.0) if self._alerts else inf
-        told = dict(self._alerts)
+        # What was kept goes alone: whether it has gone already is known of exactly that.
+        told = _alerts_of(self._kept) or dict(self._alerts)
         many = len(told) > 1
         text = "\n".join(f"- {each}" for each in told.values()) if many else next(iter(told.values()))
         if many:
             text = f"{len(told)} things need you:\n\n{text}"
-        reached = await self._post(text, OutboundKind.ALERT)
+        reached = await self._post(text, OutboundKind.ALERT, once=self._kept)
         if reached.target is None:
-            _log.warning("owner.not_told", about=[*told], error=reached.why)
-            if reached.later:
-                return ASK_AGAIN_S
-        elif self._by_letter(reached.target.channel):
+            if reached.why != self._why_not:
+                self._why_not = reached.why
+                _log.warning("owner.not_told", about=[*told], error=reached.why)
+            await self._keep()
+            return ASK_AGAIN_S
+        if self._by_letter(reached.target.channel):
             self._letter_again_at = self._clock.monotonic() + LETTER_AGAIN_S
+        self._why_not = ""
         for about, each in told.items():
             if self._alerts.get(about) == each:
                 del self._alerts[about]
-        return inf if not self._alerts else LETTER_AGAIN_S
+        await self._keep()
+        return inf if not self._alerts else max(self._letter_again_at - self._clock.monotonic(), 0.0)
+
+    async def _load(self) -> None:
+        """What an earlier life could not tell comes first."""
+        if self._loaded:
+            return
+        self._kept = await self._store.position(*_KEPT)
+        self._loaded = True
+        for about, text in reversed(_alerts_of(self._kept).items()):
+            self._alerts.setdefault(about, text)
+            self._alerts.move_to_end(about, last=False)
+
+    async def _keep(self) -> None:
+        """Let the store have what is not told yet; nothing is written as long as there was nothing."""
+        alerts = dict(self._alerts)
+        if alerts == _alerts_of(self._kept):
+            return
+        # The time makes it another value than all before, see `_post`.
+        kept = json.dumps({"at": self._clock.now().isoformat(), "alerts": alerts})
+        channel, account, name = _KEPT
+        await self._store.accept(channel, account, [], {name: kept})
+        self._kept = kept
 
     async def _tell_digest(self) -> None:
         last_at, last_id = _read(await self._store.position(*_WHERE))
@@ -173,17 +236,35 @@ class OwnerNotes:
         await self._store.accept(channel, account, [], {name: kept})
         _log.info("owner.quarantine_told", waiting=len(waiting))
 
-    async def _post(self, text: str, kind: OutboundKind) -> Reached:
-        """Put it where the owner reads alone; what is returned has no target if there is no such place."""
+    async def _post(self, text: str, kind: OutboundKind, *, once: str | None = None) -> Reached:
+        """
+        Put it where the owner reads alone; what is returned has no target if there is no such place.
+
+        What was kept is put there ``once``: a kill before it is forgotten tells nothing twice.
+        """
         reached = await self._target.reach(topic=_TOPIC)
         target = reached.target
         if target is None:
             return reached
         if not self._reaches(target.channel):
             return Reached(why=f"the owner's channel, {target.channel}, is switched off")
-        await self._store.post([NewOutbound(target.channel, target.account, target.session, text, kind)])
+        note = NewOutbound(target.channel, target.account, target.session, text, kind)
+        if once is None or not _alerts_of(once):
+            await self._store.post([note])
+        else:
+            value = hashlib.sha256(once.encode()).hexdigest()
+            await self._plans.post_planned("owner alerts", value, [note])
         self._on_outbox(target.channel)
         return reached
+
+
+def _alerts_of(kept: str | None) -> dict[str, str]:
+    """What `OwnerNotes` kept; nothing, if that cannot be read."""
+    try:
+        alerts = json.loads(kept or "")["alerts"]
+        return {str(about): str(text) for about, text in alerts.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _read(text: str | None) -> tuple[datetime | None, int]:

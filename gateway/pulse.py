@@ -76,6 +76,7 @@ class Pulse:
         allowed_s: How long one run of a session may take.
         clock: The time.
         blocked: Whether the disk takes nothing at the moment.
+        look_every_s: How often to look.
     """
 
     def __init__(
@@ -86,12 +87,14 @@ class Pulse:
         allowed_s: float,
         clock: Clock,
         blocked: Callable[[], bool] = lambda: False,
+        look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._dispatcher = dispatcher
         self._open_sessions = open_sessions
         self._allowed_s = allowed_s
         self._clock = clock
         self._blocked = blocked
+        self._look_every_s = look_every_s
         self._runs: dict[SessionKey, _Run] = {}
         self._begun = 0
         self._begun_before = 0
@@ -130,7 +133,7 @@ class Pulse:
 
     def reason(self) -> str | None:
         """Why the turn runner stands still; None while it does not."""
-        if self._looked_at is not None and self._clock.monotonic() - self._looked_at > 5 * LOOK_EVERY_S:
+        if self._looked_at is not None and self._clock.monotonic() - self._looked_at > 5 * self._look_every_s:
             return "nobody watches the turns any more"
         return self._reason
 
@@ -141,12 +144,12 @@ class Pulse:
                 await self.look()
             except Exception as error:  # noqa: BLE001 - the watch must outlive what it watches
                 _log.warning("pulse.not_taken", error=type(error).__name__)
-            await anyio.sleep(LOOK_EVERY_S)
+            await anyio.sleep(self._look_every_s)
 
     async def look(self) -> None:
         """One look."""
         now = self._clock.monotonic()
-        since_s = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * LOOK_EVERY_S)
+        since_s = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * self._look_every_s)
         self._looked_at = now
         blocked = self._blocked()
         if not blocked:

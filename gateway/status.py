@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.version import version
+from gateway.version import version, version_of
 
 if TYPE_CHECKING:
     from gateway.app import Built
@@ -50,6 +50,12 @@ async def status_report(built: Built, started_at: datetime) -> dict[str, Any]:
         "sessions": len(await built.memory.sessions()),
         "stuck_because": built.pulse.reason(),
         "python": platform.python_version(),
+        "versions": {
+            "python": platform.python_version(),
+            "nio": version_of("matrix-nio"),
+            "aioimaplib": version_of("aioimaplib"),
+            "litellm": version_of("litellm"),
+        },
         "memory_mb": _resident_mb(),
     }
 

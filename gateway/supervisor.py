@@ -40,8 +40,9 @@ class ChannelStatus:
     How a channel is doing.
 
     ``since`` is when the state began, ``detail`` a sentence for the operator, ``last_error`` the newest error
-    (kept while the link is up again), ``retry_at`` when the next try is due, ``facts`` whatever the channel
-    tells about itself.
+    (kept while the link is up again, with its time: then it is history), ``retry_at`` when the next try is
+    due, ``heard_at`` when its server has last answered or called, ``facts`` whatever the channel tells about
+    itself.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ChannelStatus:
     last_error: str = ""
     last_error_at: datetime | None = None
     retry_at: datetime | None = None
+    heard_at: datetime | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,6 +69,7 @@ class ChannelStatus:
             "last_error": self.last_error,
             "last_error_at": self.last_error_at.isoformat() if self.last_error_at else None,
             "retry_at": self.retry_at.isoformat() if self.retry_at else None,
+            "heard_at": self.heard_at.isoformat() if self.heard_at else None,
             "facts": dict(self.facts),
         }
 
@@ -162,11 +165,11 @@ class Supervisor:
 
     def statuses(self) -> list[ChannelStatus]:
         """All channels, in the order in which they were given."""
-        return [watched.status for watched in self._watched.values()]
+        return [_heard(watched) for watched in self._watched.values()]
 
     def status(self, name: str) -> ChannelStatus:
         """One channel."""
-        return self._watched[name].status
+        return _heard(self._watched[name])
 
     @property
     def all_up(self) -> bool:
@@ -249,6 +252,12 @@ class Supervisor:
         self._changed = anyio.Event()
         if self._on_change is not None:
             self._on_change(watched.status)
+
+
+def _heard(watched: _Watched) -> ChannelStatus:
+    """The status, with when the server was last heard of, if the channel knows."""
+    heard_at = getattr(watched.channel, "heard_at", None)
+    return watched.status if heard_at is None else replace(watched.status, heard_at=heard_at)
 
 
 def _speaker(error: BaseException | None) -> BaseException | None:

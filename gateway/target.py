@@ -91,6 +91,8 @@ class OwnerTarget:
         self._aliases = tuple(aliases)
         self._known: Target | None = None
         self._loaded = False
+        self.changed: Callable[[], None] = lambda: None
+        """Called when the owner's conversation is another one than before."""
 
     async def get(self) -> Target | None:
         """
@@ -187,7 +189,8 @@ class OwnerTarget:
         if role is not Role.OWNER or message.audience is not Audience.DIRECT or not message.sender.verified:
             return
         seen = Target(message.channel, message.account, message.session, message.sender.address)
-        if better(seen, known, self._kind):
+        gone = known is not None and bool(self.channels) and known.channel not in self.channels
+        if gone or better(seen, known, self._kind):
             await self._keep(seen)
 
     def _kind(self, channel: str) -> str:
@@ -207,6 +210,7 @@ class OwnerTarget:
         )
         await self._store.accept(channel, account, [], {name: json.dumps(kept) if kept else ""})
         self._known = seen
+        self.changed()
 
 
 def _parsed_or_none(text: str | None) -> Target | None:

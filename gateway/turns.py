@@ -162,8 +162,8 @@ class TurnHandler:
         run = self._running[key] = _Run()
         try:
             await self._history.flush(key)
-            merging = self._queue_modes.get(key.channel, "merge") == "merge"
-            turn = await self._store.claim(key, merge=self._policy.merge if merging else 1)
+            each = self._queue_modes.get(key.channel, "merge") == "each" or await self._desk.anew.waits(key)
+            turn = await self._store.claim(key, merge=1 if each else self._policy.merge)
             if turn is not None:
                 await self._hold(turn, run)
             due_s = await self._store.due_in(key)
@@ -239,6 +239,7 @@ class TurnHandler:
 
     async def _answer(self, turn: Turn, run: _Run) -> TurnResult | None:
         """Answer a turn with a model and commit that. None: it is a tick that was skipped."""
+        await self._desk.anew.begin(turn)
         plan = await self._ticks.plan(turn) if self._ticks.concerns(turn) else None
         if plan is not None and plan.skip:
             await self._end_tick(turn, plan, self._ticks.skipped(turn, plan))

@@ -19,6 +19,7 @@ from channels.base import Channel
 from channels.heartbeat import HeartbeatChannel
 from gateway.access import Access, Role
 from gateway.operations.planning import Planned
+from gateway.owner_notes import OwnerNotes
 from gateway.schedule.desk import JobDesk, Place, SessionDesk
 from gateway.schedule.runs import JobRuns
 from gateway.schedule.scheduler import Scheduler
@@ -46,6 +47,7 @@ class Unasked:
     desk: JobDesk
     scheduler: Scheduler
     vigil: Vigil
+    notes: OwnerNotes
     heartbeat: HeartbeatChannel | None
     tools: Callable[[Session, InboundMessage], list[ToolPort]]
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
@@ -68,6 +70,7 @@ class Unasked:
         waiting = [job for job in jobs if job.state == "active" and job.next_at is not None]
         return {
             "heartbeat": await self.vigil.state(),
+            "owner": self.notes.state(),
             "schedule": {
                 "jobs": len(jobs),
                 "next": min(job.next_at for job in waiting if job.next_at).isoformat() if waiting else None,
@@ -82,6 +85,7 @@ def build_unasked(
     plans: PlanStore,
     store: WorkStore,
     target: OwnerTarget,
+    notes: OwnerNotes,
     access: Access,
     channels: Mapping[str, Channel],
     clock: Clock,
@@ -98,6 +102,7 @@ def build_unasked(
         plans: Jobs, ledger and digest.
         store: Inbox and outbox.
         target: Where the owner is reached unasked.
+        notes: Keeps what cannot be told yet.
         access: Who may speak.
         channels: All channels by name.
         clock: The time.
@@ -110,6 +115,7 @@ def build_unasked(
     zone = zone_named(scheduling.timezone, config.timezone)
     aliases = settings.owner.aliases
     target.channels = channels
+    target.changed = notes.look
     scheduler = Scheduler(
         plans=plans, store=store, access=access, channels=channels, config=scheduling, clock=clock, wake=wake
     )
@@ -142,6 +148,7 @@ def build_unasked(
         heartbeat=None if heartbeat is None else heartbeat.name,
         committed=committed,
         on_outbox=on_outbox,
+        keep=notes.keep,
     )
     if heartbeat is not None:
         heartbeat.log = vigil
@@ -168,5 +175,17 @@ def build_unasked(
     if scheduling.enabled:
         background.append(scheduler.run)
     return Unasked(
-        plans, target, ticks, desk, scheduler, vigil, heartbeat, tools, background, owner, local, clock
+        plans,
+        target,
+        ticks,
+        desk,
+        scheduler,
+        vigil,
+        notes,
+        heartbeat,
+        tools,
+        background,
+        owner,
+        local,
+        clock,
     )

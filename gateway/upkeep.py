@@ -15,9 +15,10 @@ import structlog
 from agent_core.memory.condensing import Condensed
 from agent_core.memory.consolidator import Condenses, Consolidator
 from agent_core.memory.manager import DEFAULT_CONTEXT_TOKENS, MemoryManager
+from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose
-from agent_core.ports import Clock, LLMPort, MemoryPort, SkillsPort
+from agent_core.ports import Clock, LLMPort, SkillsPort
 from agent_core.storage.search_index import SearchIndex
 from gateway import metrics
 from gateway.budget.spending import Spending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata
 
 __all__ = ["version", "version_of"]
@@ -12,6 +13,7 @@ def version() -> str:
     return version_of("squidbot-gateway")
 
 
+@cache
 def version_of(distribution: str) -> str:
     """The installed version of a distribution, ``unknown`` where it is not installed."""
     try:

@@ -11,7 +11,7 @@ between. A machine that was off tells it at its start, where the check-ins of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
@@ -38,6 +38,7 @@ _PRUNE_EVERY_S = 6 * 3600.0
 _KEEP_S = 90 * 86_400.0
 _ASK_LIMIT_S = 30.0
 _LOOKED_AT = 100
+_ENDED_AMONG = 500
 _log = structlog.get_logger(__name__)
 
 
@@ -55,6 +56,7 @@ class Vigil:
         heartbeat: The name of the heartbeat's channel; None: there is none.
         committed: Told of sessions whose history has got something.
         on_outbox: Told of channels that have something to send.
+        keep: Keeps a note for the owner until there is a place to tell it; what it is about, and its text.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Vigil:
         heartbeat: str | None = "heartbeat",
         committed: Callable[[SessionKey], None] = lambda _: None,
         on_outbox: Callable[[str], None] = lambda _: None,
+        keep: Callable[[str, str], Awaitable[None]] | None = None,
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
         self._plans = plans
@@ -81,10 +84,11 @@ class Vigil:
         self._heartbeat = heartbeat
         self._committed = committed
         self._on_outbox = on_outbox
+        self._keep = keep
         self._look_every_s = look_every_s
         self._began_at = clock.now()
         self._pruned_at: float | None = None
-        self._nobody_for = ""
+        self._nobody_for = ("", "")
 
     async def run(self) -> None:
         """Work until cancelled; nothing that fails comes out of here."""
@@ -122,8 +126,17 @@ class Vigil:
     async def missed(self, name: str, since: datetime, until: datetime) -> None:
         """Ticks were merged into the one at ``until``; if they are many, the owner is told."""
         limit = self._config.dead_man_intervals
+        if not limit:
+            return
+        try:
+            # A clock that was wrong in between, such as one that begins with 1970, says nothing.
+            lines = await self._plans.ledger(name=name, limit=_LOOKED_AT)
+        except StoreUnavailable as error:
+            _log.warning("ledger.unreadable", error=str(error))
+            lines = []
+        since = max([since, *(at for one in lines if (at := one.until or one.instant) < until)])
         count = self._schedule.open_between(since, until - timedelta(microseconds=1), at_most=100_000)
-        if not limit or count < limit:
+        if count < limit:
             return
         zone = self._schedule.zone
         text = (
@@ -131,17 +144,20 @@ class Vigil:
             "I was not running, or this machine was asleep. They are merged into one, which runs now."
         )
         try:
-            await self._tell_owner(tick_name(since), text)
+            # This is known at this moment only: what cannot be told now, such as at the start, is kept.
+            if not await self._tell_owner(tick_name(since), text) and self._keep is not None:
+                await self._keep(f"check-ins since {tick_name(since)}", text)
         except StoreUnavailable as error:
             _log.warning("vigil.blocked", error=str(error))
 
-    async def failed_last(self, name: str) -> bool:
-        """Whether the last tick that was run has failed."""
+    async def ended(self, name: str, instant: datetime) -> bool | None:
+        """How a tick ended; see `TickLog.ended`."""
         try:
-            return bool(failing_since(await self._plans.ledger(name=name, limit=_LOOKED_AT)))
+            entries = await self._plans.ledger(name=name, limit=_ENDED_AMONG)
         except StoreUnavailable as error:
             _log.warning("ledger.unreadable", error=str(error))
-            return False
+            return None
+        return how_ended(entries, instant)
 
     # ── the dead man's notice ──
 
@@ -161,16 +177,17 @@ class Vigil:
         text = f"My check-ins have not worked since {_told(since, zone)}, {limit} of them or more.{why}"
         await self._tell_owner(tick_name(since), text)
 
-    async def _tell_owner(self, since: str, text: str) -> None:
-        if since == self._nobody_for:
-            return
+    async def _tell_owner(self, since: str, text: str) -> bool:
+        """Tell it once; False: there is no place to tell it in now."""
         reached = await self._target.reach(topic=f"check-ins since {since}")
         if reached.target is None:
-            self._nobody_for = "" if reached.later else since
-            _log.warning("heartbeat.missed", since=since, why=reached.why)
-            return
+            if self._nobody_for != (since, reached.why):
+                self._nobody_for = (since, reached.why)
+                _log.warning("heartbeat.missed", since=since, why=reached.why)
+            return False
         if await self._post("dead_man", since, reached.target, text, OutboundKind.NOTICE):
             _log.warning("heartbeat.missed", since=since, told=reached.target.channel)
+        return True
 
     # ── the digest ──
 
@@ -271,6 +288,24 @@ def alive_at(entries: list[Entry]) -> datetime | None:
         if good or (entry.outcome is Outcome.SKIPPED and entry.reason.startswith(NOTHING)):
             return entry.until or entry.instant
     return None
+
+
+def how_ended(entries: list[Entry], instant: datetime) -> bool | None:
+    """
+    How the tick at ``instant``, for which there was something to do, has ended by the ledger, newest first.
+    Pure.
+
+    True: with an answer. False: without one. None: not yet. Ticks end in order, so one without a line of its
+    own has ended unheard when a later one has ended.
+    """
+    passed = False
+    for entry in entries:
+        if entry.outcome is Outcome.SKIPPED and entry.reason.startswith(NOTHING):
+            continue  # not said of this one, even if it stands in the middle of such a row
+        if entry.instant <= instant <= (entry.until or entry.instant):
+            return entry.outcome not in (Outcome.SKIPPED, Outcome.FAILED)
+        passed = passed or entry.instant > instant
+    return False if passed else None
 
 
 def digest_text(alerts: list[Collected], zone: tzinfo | None) -> str:

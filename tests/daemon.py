@@ -83,6 +83,10 @@ class Daemon:
         config.touch(mode=0o600)
         config.write_text(yaml.safe_dump(whole))
         self.process: subprocess.Popen[bytes] | None = None
+        self.module = "gateway"
+        """What is started: ``python -m MODULE run --home HOME``."""
+        self.environment: dict[str, str] = {}
+        """What is set in the environment of the next process besides."""
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start a process; several at once are the test's own affair."""
@@ -91,13 +95,13 @@ class Daemon:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT),
-                    *(sys.executable, "-m", "gateway", "run", "--home", str(self.home)),
+                    *(sys.executable, "-m", self.module, "run", "--home", str(self.home)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.home,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": path, **self.environment},
             )
         return self.process
 

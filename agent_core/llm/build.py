@@ -46,32 +46,47 @@ class ProviderSpec(_Spec):
     """Where models are, and the key that opens the door. Both may be empty."""
 
     api_base: Annotated[str, AfterValidator(_address)] = ""
+    """The server's address for anything that speaks OpenAI's protocol; empty: the provider's own."""
     api_key: SecretStr = SecretStr("")
+    """Better a reference: ``${secret:NAME}``, ``${file:/path}`` or ``${NAME}`` of the environment."""
 
 
 class PriceSpec(_Spec):
     """US dollars for a million tokens."""
 
     prompt_usd_per_million: float = Field(ge=0)
+    """For what is sent."""
     completion_usd_per_million: float = Field(ge=0)
+    """For what is answered."""
 
 
 class ModelSpec(_Spec):
     """One model of one provider."""
 
     provider: str = ""
+    """One of ``llm.providers``."""
     model: str = Field(min_length=1)
+    """Its name, as litellm writes it: ``anthropic/…``, ``openai/…``, ``ollama_chat/…``."""
     max_tokens: int | None = Field(default=None, ge=1)
+    """The longest answer; empty: as long as the provider lets it be."""
     max_context_tokens: int = Field(default=32_000, ge=1_000)
+    """The longest prompt; older messages are left out of a longer one."""
     vision: bool = False
     """Whether it looks at pictures; to others they are only named."""
     client: Literal["auto", "litellm", "openai"] = "auto"
+    """
+    ``auto`` takes the plain client for ``openai/…`` at an ``api_base``, and litellm for everything else.
+    """
     temperature: float | None = Field(default=None, ge=0, le=2)
+    """Empty: the provider's own."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Further parameters of the request, as the provider knows them."""
     first_token_limit_s: float = Field(default=90.0, gt=0)
+    """How long until an answer begins."""
     idle_limit_s: float = Field(default=60.0, gt=0)
+    """How long it may pause."""
     total_limit_s: float = Field(default=600.0, gt=0)
+    """How long it may take as a whole."""
     price: PriceSpec | None = None
 
     @property
@@ -84,9 +99,11 @@ class LLMSpec(_Spec):
     """What stands under ``llm:``."""
 
     default_pool: str = "main"
+    """Which pool answers where no other is named."""
     providers: dict[str, ProviderSpec] = Field(default_factory=dict)
     models: dict[str, ModelSpec] = Field(default_factory=dict)
     pools: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Lists of models; the next one is tried when one fails."""
 
     def is_plain(self, model: ModelSpec) -> bool:
         """Whether a model is asked by our own client, which knows no prices, and not by litellm."""

@@ -17,7 +17,6 @@ from agent_core.prompt import MEMORY_HEADING
 __all__ = [
     "MEMORY_TOOL",
     "Reply",
-    "condensed",
     "last_user_text",
     "magic_in",
     "memory_in",
@@ -32,13 +31,6 @@ SCHEDULE_TOOL = "schedule"
 SEND_TOOL = "send_file"
 READ_TOOL = "read_attachment"
 _MEMORY = re.compile(rf"^{re.escape(MEMORY_HEADING)}\s+<memory>\n(.*?)\n?</memory>", re.DOTALL | re.MULTILINE)
-
-_MATERIAL = re.compile(r"\A<(conversation|summary)>\n(.*?)\n?</\1>(.*)", re.DOTALL)
-_MISSING = re.compile(r"<missing>\n(.*?)\n?</missing>", re.DOTALL)
-_SAID = re.compile(r"^USER: (.+)$", re.MULTILINE)
-_SENTENCE = re.compile(r"[^.!?]+[.!?]*\s*")
-_SUMMARY_LINES = 8
-_SUMMARY_WORDS = 12
 
 _CONFLICT = re.compile(r"changed the memory.*?memory_write again\.\n\n(.*)", re.DOTALL)
 _MERGES = 4
@@ -114,19 +106,6 @@ def magic_in(text: str) -> tuple[str, str | None] | None:
     """The first magic word and what follows it (a number or ``always``), or None."""
     found = _MAGIC.search(text)
     return (found[1], found[2]) if found else None
-
-
-def condensed(messages: Sequence[Message]) -> str | None:
-    """What it makes of a conversation or a summary that it is to condense; None if it is asked to chat."""
-    found = _MATERIAL.search(messages[-1].content) if messages and messages[-1].role == "user" else None
-    if found is None:
-        return None
-    if missing := _MISSING.search(found[3]):
-        return " ".join(f"{line.removeprefix('- ').rstrip('.')}." for line in missing[1].splitlines())
-    if found[1] == "summary":
-        return "".join(_SENTENCE.findall(found[2])[:_SUMMARY_LINES]).strip()
-    said = [" ".join(line.split()[:_SUMMARY_WORDS]).rstrip(".") for line in _SAID.findall(found[2])]
-    return f"The user said: {'; '.join(said[:_SUMMARY_LINES])}." if said else "The user said nothing."
 
 
 def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:

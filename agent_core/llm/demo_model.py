@@ -11,7 +11,7 @@ It is deterministic: the same conversation gets the same answer. What it can do:
 - ``!sendfile PATH`` sends a file of the workspace (in backticks, if there are blanks in the path), without a
   path the attachment of the message; ``!readfile`` tells what is in the attachment, or in an earlier one with
   ``!readfile ID``; a message with files and no such word is answered with their names;
-- asked to condense a conversation, it gives the beginnings of what was said.
+- asked to condense a conversation, it picks the sentences that tell most.
 
 Magic words make it fail. A number after the word says how many times in a row (``always``: each time);
 after that the same message is answered, which shows what retrying does.
@@ -50,10 +50,10 @@ from agent_core.errors import (
     StreamBroken,
 )
 from agent_core.llm.classify import empty_answer
+from agent_core.llm.demo_condensing import condensed
 from agent_core.llm.demo_mind import (
     MEMORY_TOOL,
     Reply,
-    condensed,
     last_user_text,
     magic_in,
     question_in,

@@ -35,8 +35,9 @@ from agent_core.memory.essentials import (
     missing,
     split_list,
 )
+from agent_core.memory_ports import MemoryPort
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, ModelChunk, Usage
-from agent_core.ports import LLMPort, MemoryPort
+from agent_core.ports import LLMPort
 
 __all__ = ["Attempt", "Condensed", "Condensing"]
 

@@ -61,7 +61,7 @@ _MONTHS = {
 }
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _ADDRESS = re.compile(
-    r"https?://[^\s<>\"')\]]+"
+    r"https?://[^\s<>\"')\]“”„«»’]+"
     r"|[@#!][\w.\-=/+]{1,200}:[\w.\-]{1,200}\w"
     r"|(?<![\w.+\-])[\w.+\-]{1,64}@[\w\-]{1,63}(?:\.[\w\-]{1,63}){1,8}"
 )

@@ -37,9 +37,10 @@ from agent_core.errors import SkillInvalid
 from agent_core.memory.condensing import CALL_LIMIT_S, Condensing
 from agent_core.memory.consolidation import Rules
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
+from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
-from agent_core.ports import LLMPort, MemoryPort, SkillsPort
+from agent_core.ports import LLMPort, SkillsPort
 
 __all__ = ["DEFAULT_CONSOLIDATION_TOKENS", "DEFAULT_CONTEXT_TOKENS", "MemoryManager"]
 

@@ -28,13 +28,14 @@ A line of a history::
 ``n`` is the line's position, counted from 0. A cursor is a position too: everything before it is in the
 summary. Because the last line knows its position, the length of a history is known without reading it. A
 torn or unreadable line keeps its position, so it never shifts the cursor. Lines without ``n`` (written by
-hand, imported) take the position that follows from their neighbours.
+hand, imported) take the position that follows from their neighbours. The record knows the byte at which the
+cursor's line begins, too, and that decides: so a line too much or a wrong ``n`` hides no message.
 
 Files: ``layout`` (paths), ``lines`` (a message as a line), ``tail`` (reading backwards), ``window`` (what is
-handed out), ``history`` (one history file), ``record`` (cursor and summary), ``session_files`` (those two
-together), ``documents`` (memory documents and their versions), ``disk`` (atomic writes, errors), ``threads``
-(where all of that blocks), ``jsonl`` (the `MemoryPort` over it), ``in_memory`` (the twin), ``search_index``
-(the `SearchPort`).
+handed out), ``history`` (one history file), ``durability`` (when it is on the disk), ``record`` (cursor and
+summary), ``session_files`` (those two together), ``documents`` (memory documents and their versions),
+``disk`` (atomic writes, errors), ``threads`` (where all of that blocks), ``jsonl`` (the `MemoryPort` over
+it), ``in_memory`` (the twin), ``search_index`` (the `SearchPort`).
 """
 
 from agent_core.storage.in_memory import InMemoryMemory

@@ -11,18 +11,30 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from agent_core.errors import StorageUnavailable
 
-__all__ = ["append", "exclusive", "make_folder", "replace", "storage_errors", "sync_folder", "write_new"]
+__all__ = [
+    "append",
+    "exclusive",
+    "is_file_or_nothing",
+    "lock",
+    "make_folder",
+    "read",
+    "replace",
+    "storage_errors",
+    "sync_folder",
+    "write_new",
+]
 
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
-_LOCK_TRIES = 40
-_LOCK_PAUSE_S = 0.05
+_LOCK_TRIES = 45
+_LOCK_PAUSES_S = (0.001, 0.05)
 
 
 @contextlib.contextmanager
@@ -55,6 +67,27 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_file_or_nothing(path: Path) -> bool:
+    """Whether ``path`` is a regular file, a link to one, or free; no folder, pipe or link to nowhere."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return not path.is_symlink()
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            return False
+        raise
+
+
+def read(path: Path) -> bytes:
+    """The content of a file. What is no regular file is refused; opening a pipe would wait for ever."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as file:  # noqa: PTH123 - a handle has no path
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read()
 
 
 def write_new(path: Path, data: bytes) -> None:
@@ -110,7 +143,7 @@ def exclusive(path: Path, *, sync: bool = False) -> Iterator[int]:
     new = not path.exists()
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
     try:
-        _lock(handle)
+        lock(handle)
         yield handle
         if sync:
             os.fsync(handle)
@@ -120,13 +153,15 @@ def exclusive(path: Path, *, sync: bool = False) -> Iterator[int]:
         os.close(handle)
 
 
-def _lock(handle: int) -> None:
+def lock(handle: int) -> None:
+    """Wait up to two seconds until no other process has the file, which is ours until it is closed."""
     for attempt in range(_LOCK_TRIES):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if attempt == _LOCK_TRIES - 1:
                 raise
-            time.sleep(_LOCK_PAUSE_S)
+            shortest, longest = _LOCK_PAUSES_S
+            time.sleep(min(longest, shortest * 2**attempt))
         else:
             return

@@ -139,7 +139,7 @@ class DocumentFile:
 
     def _text(self) -> str:
         try:
-            return self._path.read_bytes().decode("utf-8", "replace")
+            return disk.read(self._path).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
 

@@ -9,19 +9,22 @@ last lines; only a file without it is counted, by newlines from the last known p
 A message is left out of an append if its id is among the ids of the last thousand lines (or of the last half
 MiB): that is how far a crash can make the same lines come again.
 
-After a failed fdatasync Linux takes what it could not write for written, and the next one succeeds without
-it. So the bytes since the last good one are put into the cache again, the same at the same place, before the
-next try.
+Where a cursor points is told by the byte at which its line begins, as long as that line is the one that was
+meant. A number alone would not do: damage can make two lines of one, and then lines do not stand where they
+say they do.
 
 Everything here blocks and is called in a worker thread, by one caller at a time.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 import structlog
@@ -29,8 +32,9 @@ import structlog
 from agent_core.budget import message_chars
 from agent_core.models import HistoryTail, Message
 from agent_core.storage import disk, lines
-from agent_core.storage.tail import BLOCK_BYTES, ReadAt, count_lines, lines_backwards, lines_forwards
-from agent_core.storage.window import Entry, Place, newest, oldest
+from agent_core.storage.durability import Durability
+from agent_core.storage.tail import ReadAt, count_lines, lines_backwards, lines_forwards
+from agent_core.storage.window import Entry, Numbering, Place, entries_from, newest, oldest, place_of
 
 __all__ = ["HistoryFile"]
 
@@ -40,7 +44,9 @@ _RECENT_IDS = 1000
 _RECENT_BYTES = 512 * 1024
 _LINES_TO_ASK = 64
 _LINES_TO_PLACE = 5000
+_BYTES_TO_PLACE = 8 * 1024 * 1024
 _REPORTS = 1000
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not make anybody wait
 
 log = structlog.get_logger(__name__)
 
@@ -60,12 +66,8 @@ class HistoryFile:
     ) -> None:
         self.path = path
         self._read_at = read_at
-        self._fdatasync = sync
-        # How far the file is on the disk; None until this process writes to it.
-        self._sound_to: int | None = None
-        self._doubtful = False
+        self._durability = Durability(path, sync)
         self._reported: set[int] = set()
-        self._names_durable = False
         self._forget()
 
     def _forget(self) -> None:
@@ -76,11 +78,12 @@ class HistoryFile:
         self._tail_chars = 0
         self._tail_from = 0
         self._recent: dict[str, None] | None = None
+        self._judged: tuple[Place, bool] | None = None
 
     def end(self, hint: Place = Place()) -> int:  # noqa: B008 (a frozen constant)
-        """How many positions there are."""
+        """How many positions there are; where ``hint`` holds, at least as many as it says."""
         with self._opened(hint) as handle:
-            return self._end if handle is not None else 0
+            return self._end_after(handle, hint) if handle is not None else 0
 
     def read(
         self, *, cursor: int, max_messages: int | None, max_chars: int | None, hint: Place
@@ -89,10 +92,14 @@ class HistoryFile:
         with self._opened(hint) as handle:
             if handle is None:
                 return HistoryTail()
+            total = self._end_after(handle, hint)
+            entries = self._entries(handle)
+            if cursor == hint.position and self._is_right(handle, hint):
+                entries = entries_from(hint, entries)
             return newest(
-                self._entries(handle),
-                cursor=min(cursor, self._end),
-                total=self._end,
+                entries,
+                cursor=min(cursor, total),
+                total=total,
                 max_messages=max_messages,
                 max_chars=max_chars,
             )
@@ -106,24 +113,36 @@ class HistoryFile:
                 return HistoryTail()
             place = hint if hint.position <= start and self._is_right(handle, hint) else Place()
             entries = self._entries_forwards(handle, place)
+            total = self._end_after(handle, hint)
             return oldest(
                 (entry for entry in entries if entry.position >= start),
-                cursor=min(cursor, self._end),
-                total=self._end,
+                cursor=min(cursor, total),
+                total=total,
                 max_messages=max_messages,
                 max_chars=max_chars,
             )
 
     def place(self, position: int, hint: Place) -> Place:
-        """Where ``position`` begins, if that can be found near the end; otherwise a place without offset."""
+        """
+        Where the message at ``position`` begins, or the next one that can be read, as `segment` counts from
+        ``hint``. Behind the last one is the end; what is far from both is a place without offset.
+        """
         with self._opened(hint) as handle:
             if handle is None or position <= 0:
                 return Place()
+            if hint.position <= position and self._is_right(handle, hint):
+                for entry in self._entries_forwards(handle, hint):
+                    if entry.position >= position and entry.message is not None:
+                        return place_of(entry)
+                    if entry.offset - hint.offset > _BYTES_TO_PLACE:
+                        break
+                else:
+                    return Place(self._end, self._size)
             if position >= self._end:
                 return Place(self._end, self._size)
             for count, entry in enumerate(self._entries(handle)):
-                if entry.position == position:
-                    return Place(position, entry.offset, entry.message.id if entry.message else None)
+                if entry.position == position and entry.message is not None:
+                    return place_of(entry)
                 if entry.position < position or count >= _LINES_TO_PLACE:
                     break
             return Place(position, -1)
@@ -136,10 +155,10 @@ class HistoryFile:
         """
         handle = self._opened_to_append()
         try:
+            disk.lock(handle)
             if _state(handle) != self._seen:
                 self._refresh(handle, hint())
-            if self._sound_to is None:
-                self._sound_to = self._size
+            self._durability.begun(self._size)
             known = self._recent_ids(handle)
             new: list[Message] = []
             for message in messages:
@@ -150,7 +169,7 @@ class HistoryFile:
             if new:
                 self._write(handle, new)
             if durable:
-                self._sync(handle)
+                self._durability.sync(handle)
         except BaseException:
             self._forget()
             raise
@@ -161,52 +180,28 @@ class HistoryFile:
     def sync(self) -> None:
         """Return when everything appended so far is on the disk, the file's name included."""
         try:
-            handle = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = os.open(self.path, _READ)
         except FileNotFoundError:
             return
         try:
-            self._sync(handle)
+            self._durability.sync(handle)
         finally:
             os.close(handle)
 
     # ── inside ──
 
     def _opened_to_append(self) -> int:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             return os.open(self.path, flags, 0o600)
         except FileNotFoundError:
             disk.make_folder(self.path.parent)
             return os.open(self.path, flags, 0o600)
 
-    def _sync(self, handle: int) -> None:
-        if self._doubtful:
-            self._write_again()
-        end = os.fstat(handle).st_size
-        try:
-            self._fdatasync(handle)
-        except OSError:
-            self._doubtful = True
-            raise
-        self._doubtful, self._sound_to = False, end
-        if not self._names_durable:
-            disk.sync_folder(self.path.parent)
-            self._names_durable = True
-
-    def _write_again(self) -> None:
-        """Put what is not on the disk for certain into the cache once more, unchanged."""
-        handle = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            at = self._sound_to or 0
-            while block := os.pread(handle, BLOCK_BYTES, at):
-                at += os.pwrite(handle, block, at)
-        finally:
-            os.close(handle)
-
     @contextmanager
     def _opened(self, hint: Place) -> Iterator[int | None]:
         try:
-            handle = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = os.open(self.path, _READ)
         except FileNotFoundError:
             self._forget()
             yield None
@@ -240,18 +235,26 @@ class HistoryFile:
         place = hint if self._is_right(handle, hint) else Place()
         return place.position + count_lines(handle, place.offset, self._size, read_at=self._read_at)
 
+    def _end_after(self, handle: int, hint: Place) -> int:
+        return max(self._end, hint.position) if self._is_right(handle, hint) else self._end
+
     def _is_right(self, handle: int, hint: Place) -> bool:
         """Whether the place still is what it was, as far as one look can tell."""
+        if self._judged is None or self._judged[0] != hint:
+            self._judged = (hint, self._looks_right(handle, hint))
+        return self._judged[1]
+
+    def _looks_right(self, handle: int, hint: Place) -> bool:
         if not 0 < hint.offset <= self._size or self._read_at(handle, 1, hint.offset - 1) != b"\n":
             return hint.offset == hint.position == 0
-        if hint.message_id is None:
-            return True
         for _, raw in lines_forwards(
             handle, hint.offset, max_line_bytes=lines.MAX_LINE_BYTES, read_at=self._read_at
         ):
             value = lines.as_object(raw) if raw else None
-            return value is not None and value.get("id") == hint.message_id
-        return False
+            number = lines.position_in(value, hint.offset)
+            named = hint.message_id is None or (value is not None and value.get("id") == hint.message_id)
+            return named and number in (None, hint.position)
+        return hint.message_id is None
 
     def _raw_backwards(self, handle: int, end: int) -> Iterator[tuple[int, bytes | None]]:
         return lines_backwards(handle, end, max_line_bytes=lines.MAX_LINE_BYTES, read_at=self._read_at)
@@ -259,13 +262,12 @@ class HistoryFile:
     def _entries(self, handle: int) -> Iterator[Entry]:
         """All lines, newest first: those of the tail, then from the disk, which lets the tail grow."""
         yield from reversed(self._tail)
-        position = self._tail[0].position if self._tail else self._end
+        unread = len(list(takewhile(lambda entry: entry.message is None, self._tail)))
+        last = self._tail[unread].position if unread < len(self._tail) else self._end
+        numbering = Numbering(last, step=-1, unread=unread)
         growing = True
         for offset, raw in self._raw_backwards(handle, self._tail_from):
-            value = lines.as_object(raw) if raw else None
-            number = lines.position_in(value, offset)
-            position = number if number is not None and number < position else max(0, position - 1)
-            entry = self._entry(position, offset, raw, value)
+            entry = self._entry(numbering, offset, raw)
             room = len(self._tail) < _TAIL_ENTRIES and self._tail_chars + entry.chars <= _TAIL_CHARS
             growing = growing and room
             if growing:
@@ -275,19 +277,19 @@ class HistoryFile:
             yield entry
 
     def _entries_forwards(self, handle: int, place: Place) -> Iterator[Entry]:
-        position = place.position - 1
+        numbering = Numbering(place.position - 1)
         for offset, raw in lines_forwards(
             handle, place.offset, max_line_bytes=lines.MAX_LINE_BYTES, read_at=self._read_at
         ):
-            value = lines.as_object(raw) if raw else None
-            number = lines.position_in(value, offset)
-            position = number if number is not None and number > position else position + 1
-            yield self._entry(position, offset, raw, value)
+            yield self._entry(numbering, offset, raw)
 
-    def _entry(self, position: int, offset: int, raw: bytes | None, value: dict[str, object] | None) -> Entry:
+    def _entry(self, numbering: Numbering, offset: int, raw: bytes | None) -> Entry:
+        value = lines.as_object(raw) if raw else None
+        number = lines.position_in(value, offset)
         message = lines.from_object(value) if value is not None else None
+        position = numbering.next(number, readable=message is not None)
         if message is not None:
-            return Entry(position, offset, message, message_chars(message))
+            return Entry(position, offset, message, message_chars(message), number=number)
         broken = raw is None or bool(raw.strip())
         if broken and offset not in self._reported and len(self._reported) < _REPORTS:
             self._reported.add(offset)
@@ -317,7 +319,7 @@ class HistoryFile:
         if not self._tail:
             self._tail_from = offset
         for message, line in zip(messages, encoded, strict=True):
-            entry = Entry(self._end, offset, message, message_chars(message))
+            entry = Entry(self._end, offset, message, message_chars(message), number=self._end)
             self._tail.append(entry)
             self._tail_chars += entry.chars
             self._end += 1
@@ -338,4 +340,6 @@ class HistoryFile:
 def _state(handle: int) -> tuple[int, int, int, int]:
     """What tells that a file is as it was: device, inode, size, time."""
     state = os.fstat(handle)
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
     return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)

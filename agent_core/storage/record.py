@@ -16,6 +16,7 @@ Everything here blocks and is called in a worker thread, by one caller at a time
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +28,7 @@ from agent_core.storage import disk
 from agent_core.storage.lines import as_object, encode_object
 from agent_core.storage.window import Place
 
-__all__ = ["Record", "RecordFile", "session_in"]
+__all__ = ["Record", "RecordFile", "parse_record", "session_in"]
 
 log = structlog.get_logger(__name__)
 
@@ -68,13 +69,15 @@ class RecordFile:
 
     def load(self, now: datetime) -> Record:
         """The record; an empty one if there is none."""
+        if not disk.is_file_or_nothing(self._path):
+            self._make_room(now)
         try:
             state = self._path.stat()
         except FileNotFoundError:
             return Record(summary=self._copied_summary())
         seen = (state.st_ino, state.st_size, state.st_mtime_ns)
         if seen != self._seen:
-            raw = self._path.read_bytes()
+            raw = disk.read(self._path)
             record = self._parsed(raw)
             if record is None:
                 return self._recovered(now, seen)
@@ -99,9 +102,21 @@ class RecordFile:
             log.error("record.restored", file=self._path.name, cursor=record.cursor, kept_as=kept_as)
         return record
 
+    def _make_room(self, now: datetime) -> None:
+        """Put aside what is no file at all; the spare takes its place, or everything stays as it is."""
+        spare = self._parsed_spare()
+        aside = self._put_aside(now)
+        if aside is None or spare is None:
+            return
+        try:
+            self.save(spare)
+        except OSError:
+            aside.rename(self._path)
+            raise
+
     def _parsed_spare(self) -> Record | None:
         try:
-            raw = self._spare.read_bytes()
+            raw = disk.read(self._spare)
         except OSError:
             return None
         return self._parsed(raw)
@@ -132,23 +147,7 @@ class RecordFile:
         return self._path.exists()
 
     def _parsed(self, raw: bytes) -> Record | None:
-        value = as_object(raw)
-        if value is None or value.get("session", str(self._key)) != str(self._key):
-            return None
-        cursor, summary = value.get("last_consolidated"), value.get("summary")
-        if isinstance(cursor, bool) or not isinstance(cursor, int) or cursor < 0:
-            return None
-        if summary is None:
-            summary = self._copied_summary()
-        if not isinstance(summary, str):
-            return None
-        private = (
-            frozenset(map(str, value["private"])) if isinstance(value.get("private"), list) else frozenset()
-        )
-        offset, message_id = value.get("offset"), value.get("message_id")
-        if isinstance(offset, bool) or not isinstance(offset, int) or not isinstance(message_id, str | None):
-            return Record(summary, Place(cursor, -1), private)
-        return Record(summary, Place(cursor, offset, message_id), private)
+        return parse_record(raw, self._key, self._copied_summary)
 
     def keep_copy(self, now: datetime) -> str | None:
         """Keep what is there under another name, because it is about to be corrected; its name, or None."""
@@ -162,18 +161,21 @@ class RecordFile:
     def _aside(self, now: datetime) -> Path:
         return self._path.with_name(f"{self._path.name}.bad-{now:%Y%m%dT%H%M%S%fZ}")
 
-    def _put_aside(self, now: datetime) -> None:
+    def _put_aside(self, now: datetime) -> Path | None:
         aside = self._aside(now)
         try:
             self._path.replace(aside)
         except OSError as exc:
             log.error("record.unreadable", file=self._path.name, kept_as=None, reason=exc.strerror)
-        else:
-            log.error("record.unreadable", file=self._path.name, kept_as=aside.name)
+            return None
+        log.error("record.unreadable", file=self._path.name, kept_as=aside.name)
+        return aside
 
     def _copied_summary(self) -> str:
+        if not disk.is_file_or_nothing(self._copy):
+            return ""
         try:
-            return self._copy.read_bytes().decode("utf-8", "replace")
+            return disk.read(self._copy).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
 
@@ -201,10 +203,29 @@ class RecordFile:
             log.warning("record.spare_failed", file=str(self._spare), reason=exc.strerror)
 
 
+def parse_record(raw: bytes, key: SessionKey, copied_summary: Callable[[], str]) -> Record | None:
+    """Read what a record says; None if it is none, or another session's."""
+    value = as_object(raw)
+    if value is None or value.get("session", str(key)) != str(key):
+        return None
+    cursor, summary = value.get("last_consolidated"), value.get("summary")
+    if isinstance(cursor, bool) or not isinstance(cursor, int) or cursor < 0:
+        return None
+    if summary is None:
+        summary = copied_summary()
+    if not isinstance(summary, str):
+        return None
+    private = frozenset(map(str, value["private"])) if isinstance(value.get("private"), list) else frozenset()
+    offset, message_id = value.get("offset"), value.get("message_id")
+    if isinstance(offset, bool) or not isinstance(offset, int) or not isinstance(message_id, str | None):
+        return Record(summary, Place(cursor, -1), private)
+    return Record(summary, Place(cursor, offset, message_id), private)
+
+
 def session_in(path: Path) -> SessionKey | None:
     """The session that a record belongs to: the only place where a shortened name is told in full."""
     try:
-        value = as_object(path.read_bytes())
+        value = as_object(disk.read(path)) if disk.is_file_or_nothing(path) else None
         return SessionKey.parse(str(value["session"])) if value else None
     except (FileNotFoundError, KeyError, ValueError):
         return None

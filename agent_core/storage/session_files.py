@@ -93,8 +93,7 @@ class SessionFiles:
         if summary is not None:
             record = replace(record, summary=storable(summary))
         if cursor is not None:
-            end = self.history.end(record.place)
-            record = replace(record, place=self.history.place(min(max(0, cursor), end), record.place))
+            record = replace(record, place=self.history.place(cursor, record.place))
         self.record_file.save(record)
 
     def append(self, messages: tuple[Message, ...], *, durable: bool) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from agent_core.models import HistoryTail, Message
 
-__all__ = ["Entry", "Place", "newest", "oldest"]
+__all__ = ["Entry", "Numbering", "Place", "entries_from", "newest", "oldest", "place_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,59 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line: its message, or None where there is none that can be read."""
+    """
+    One line: its message, or None where there is none that can be read.
+
+    ``number`` is the position that the line itself says it has.
+    """
 
     position: int
     offset: int
     message: Message | None
     chars: int = 0
     broken: bool = False
+    number: int | None = None
+
+
+class Numbering:
+    """
+    The positions of lines that are read one after the other, forwards (``step`` 1) or backwards (-1).
+
+    A line stands where it says, if that is beyond the one before. A line that cannot be read counts only for
+    those after it that say nothing: damage must not push what is sound out of its place.
+
+    Args:
+        last: The position before the first line.
+        unread: How many lines that cannot be read have come since.
+    """
+
+    def __init__(self, last: int, *, step: int = 1, unread: int = 0) -> None:
+        self._last = last
+        self._step = step
+        self._unread = unread
+
+    def next(self, number: int | None, *, readable: bool) -> int:
+        """The position of the next line, which says ``number`` of itself."""
+        counted = max(0, self._last + self._step * (self._unread + 1))
+        if not readable:
+            self._unread += 1
+            return counted
+        beyond = number is not None and (number - self._last) * self._step > 0
+        self._last = number if number is not None and beyond else counted
+        self._unread = 0
+        return self._last
+
+
+def place_of(entry: Entry) -> Place:
+    """Where an entry begins, by the number that its line says it has: with that it is known again."""
+    position = entry.position if entry.number is None else entry.number
+    return Place(position, entry.offset, entry.message.id if entry.message else None)
+
+
+def entries_from(place: Place, entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Those of the entries, given newest first, that begin at the place or after it."""
+    for entry in takewhile(lambda each: each.offset >= place.offset, entries):
+        yield entry if entry.position >= place.position else replace(entry, position=place.position)
 
 
 def newest(

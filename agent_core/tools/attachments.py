@@ -20,9 +20,10 @@ from typing import Any
 import anyio.to_thread
 
 from agent_core.budget import is_picture
+from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import Message, ScopeKind, Session, ToolResult
-from agent_core.ports import AttachmentPort, MemoryPort
+from agent_core.ports import AttachmentPort
 from agent_core.prompt import attachment_lines, fenced
 from agent_core.tools.plain_text import looks_like_html, text_in
 

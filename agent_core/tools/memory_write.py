@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_core.errors import MemoryConflict, StorageUnavailable
+from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryScope, ScopeKind, ToolResult
-from agent_core.ports import MemoryPort
 
 __all__ = ["DEFAULT_MAX_CHARS", "MemoryWriteTool"]
 

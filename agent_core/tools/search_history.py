@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from agent_core.memory_ports import SearchPort
 from agent_core.models import MemoryScope, Message, SearchAnswer, SearchHit, ToolResult
-from agent_core.ports import Clock, SearchPort
+from agent_core.ports import Clock
 from agent_core.prompt import fenced
 
 __all__ = ["SearchHistoryTool"]

@@ -141,6 +141,8 @@ class EmailChannel(LetterReaching):
         self._intake = Intake(name, config, limiter, self._safety.is_braked)
         self._prove = _prover(config, clock, knows, lookup).find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None
+        self.heard_at: datetime | None = None
+        """When the mail server has last answered or called."""
         self._context: ssl.SSLContext | None = None
         self._context_lock = anyio.Lock()
         self._stubborn: dict[int, int] = {}
@@ -187,6 +189,7 @@ class EmailChannel(LetterReaching):
             mailbox.look()
             await receiver.take_new()
             await self._chores.do(mailbox, receiver.position.uidvalidity)
+            self.heard_at = self._clock.now()
             if not told:
                 told = True
                 facts = status_facts(self._config, mailbox)

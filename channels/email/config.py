@@ -38,8 +38,11 @@ def _on_this_machine(host: str) -> bool:
 
 class _Server(_Strict):
     host: str = Field(min_length=1, max_length=253)
+    """Its name, as its certificate says it."""
     port: int = Field(ge=1, le=65535)
+    """993 is usual for IMAP, 587 (starttls) or 465 (tls) for sending."""
     security: Literal["tls", "starttls", "none"]
+    """``tls`` from the first byte, ``starttls``, or ``none`` on this machine only."""
 
     @model_validator(mode="after")
     def _never_in_the_clear(self) -> Self:
@@ -70,9 +73,13 @@ class AnswerLimits(_Strict):
     """How many mails are answered at most; 0 means no limit."""
 
     sender_per_hour: int = Field(default=10, ge=0)
+    """To one person."""
     sender_per_day: int = Field(default=40, ge=0)
+    """To one person."""
     thread_per_hour: int = Field(default=6, ge=0)
+    """In one thread."""
     total_per_hour: int = Field(default=100, ge=0)
+    """To everybody together."""
 
 
 class AnswerBrake(_Strict):
@@ -103,7 +110,9 @@ class SecretTag(_Strict):
     """
 
     sender: str
+    """Whose address it is."""
     secret: SecretStr
+    """16 to 60 small letters, digits and hyphens, chosen by chance."""
 
     @field_validator("sender")
     @classmethod
@@ -129,16 +138,22 @@ class OAuth(_Strict):
     provider: Literal["google", "microsoft", "custom"]
     client_id: str = Field(min_length=1, max_length=500)
     client_secret: SecretStr | None = None
+    """If the registration has one."""
     tenant: str = Field(default="common", pattern=r"^[A-Za-z0-9.-]{1,100}$")
     """Microsoft only: the directory, or ``common``, ``organizations``, ``consumers``."""
     mechanism: Literal["xoauth2", "oauthbearer"] = "xoauth2"
+    """What the server calls the login with a token."""
     flow: Literal["auto", "device", "browser"] = "auto"
     """``device``: a code is typed in on another machine (RFC 8628). ``browser``: the address that the browser
     shows in the end is pasted (Google does not give mail to devices). ``auto``: what the provider can."""
     device_endpoint: str = ""
+    """Where codes come from (``custom``)."""
     authorization_endpoint: str = ""
+    """What the browser opens (``custom``)."""
     token_endpoint: str = ""
+    """Where tokens come from (``custom``)."""
     scope: str = ""
+    """What the token is for (``custom``)."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -159,8 +174,11 @@ class EmailConfig(_Strict):
     """One entry under ``channels:`` for a mailbox."""
 
     enabled: bool = True
+    """``false`` keeps the entry and leaves the mailbox alone."""
     address: str
+    """The bot's own address."""
     username: str = Field(min_length=1)
+    """What it logs in with, mostly the address."""
     password: SecretStr | None = None
     """Or ``oauth``; exactly one of the two."""
     oauth: OAuth | None = None
@@ -169,6 +187,7 @@ class EmailConfig(_Strict):
     tls_ca_file: Path | None = None
     """Certificates of one's own authority, believed besides those of the system."""
     allow_from: tuple[str, ...] = ()
+    """Who may write to the bot: addresses, ``*@domain`` or ``*``. Nobody by default."""
     trusted_authserv_ids: tuple[str, ...] = ()
     """Whose Authentication-Results are believed: the name that one's own mail provider writes there."""
     trust_headerless_auth_results: bool = False
@@ -187,9 +206,11 @@ class EmailConfig(_Strict):
     names it.
     """
     sender_verification: Literal["enforce", "off"] = "enforce"
+    """``off`` believes every From field. Never on a mailbox that the world can reach."""
     limits: AnswerLimits = AnswerLimits()
     brake: AnswerBrake = AnswerBrake()
     queue: Literal["merge", "each"] = "each"
+    """``each``: one answer for each mail; ``merge``: what waits in a thread is answered together."""
     sent_copy: Literal["self", "server", "append", "none"] = "self"
     """
     How a copy of an answer comes into the Sent folder, and what that is worth after a crash.

@@ -26,7 +26,7 @@ from channels.email.mime import Unreadable, parse_headers
 from channels.email.outbound import Envelope
 from channels.email.threads import message_id_of
 
-__all__ = ["Submit", "examine", "status_facts"]
+__all__ = ["Submit", "evidence_servers", "examine", "status_facts", "there_and_back"]
 
 FOUND_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.5
@@ -54,9 +54,6 @@ async def examine(
     Raises:
         ChannelError: Something does not work; what, in plain words.
     """
-    key, nobody = f"check-{secrets.token_hex(8)}", SessionKey("check", "self")
-    message_id = message_id_of(key, nobody, account=config.address)
-    mail = _mail(config, message_id, now)
     async with open_mailbox() as mailbox:
         selected = await mailbox.select("INBOX")
         facts = {
@@ -67,19 +64,49 @@ async def examine(
         }
         if mailbox.read_only:
             facts["problem"] = "the mailbox can only be read, so answered mails cannot be marked"
-        await submit(Envelope(config.address, config.address), mail)
-        uids = await _found(mailbox, message_id, config.address)
-        if not uids:
+        raws = await there_and_back(config, mailbox, submit, now)
+        if not raws:
             facts["a mail to ourselves"] = (
                 f"was taken by the server and did not arrive within {FOUND_WITHIN_S:.0f} s; look into Spam, "
                 "and whether address is the address of this mailbox"
             )
             return facts
         facts["a mail to ourselves"] = "sent and found"
-        raws = await mailbox.bodies(uids, header_only=True)
-        facts["senders are proven by"] = _evidence(config, raws.values())
-        await mailbox.remove(uids)
+        facts["senders are proven by"] = _evidence(config, raws)
     return facts
+
+
+async def there_and_back(config: EmailConfig, mailbox: Mailbox, submit: Submit, now: datetime) -> list[bytes]:
+    """
+    Send ourselves a mail, find it in the open folder, and remove it: its header, as often as it came.
+
+    Raises:
+        ChannelError: It cannot be done; why, in plain words.
+    """
+    key, nobody = f"check-{secrets.token_hex(8)}", SessionKey("check", "self")
+    message_id = message_id_of(key, nobody, account=config.address)
+    await submit(Envelope(config.address, config.address), _mail(config, message_id, now))
+    uids = await _found(mailbox, message_id, config.address)
+    raws = await mailbox.bodies(uids, header_only=True)
+    if uids:
+        await mailbox.remove(uids)
+    return list(raws.values())
+
+
+def evidence_servers(raws: Iterable[bytes]) -> list[str | None]:
+    """
+    Who has written the topmost Authentication-Results of each mail: "" for a field without a name, None where
+    there is none, or none that can be read.
+    """
+    servers: list[str | None] = []
+    for raw in raws:
+        try:
+            fields = parse_headers(raw).all("authentication-results")
+        except Unreadable:
+            fields = []
+        parsed = parse_auth_results(fields[0], headerless=True) if fields else None
+        servers.append(parsed.authserv_id if parsed is not None else None)
+    return servers
 
 
 def status_facts(config: EmailConfig, mailbox: Mailbox) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Protocol
 import anyio
 import structlog
 
-from agent_core.messages import InboundMessage, OutboundMessage, Sender, SessionKey
+from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.base import (
     Capabilities,
     ChannelUnavailable,
@@ -36,16 +36,17 @@ from channels.base import (
 )
 from channels.heartbeat.checklist import has_work
 from channels.heartbeat.schedule import Schedule, parse_instant, tick_name
-from channels.heartbeat.silence import SILENCE, is_silence
+from channels.heartbeat.silence import is_silence
+from channels.heartbeat.tick import asked, tick_message
 from channels.heartbeat.watch import Called, Watch, decide, look_at
 
 __all__ = ["NOTHING", "Forward", "Found", "HeartbeatChannel", "TickLog", "tick_message"]
 
 _MAX_BYTES = 2_000_000
-_MAX_CHARS = 16_000
 _POSITION = "last_tick"
 _TOLD = "told"
 _TOLD_AT_MOST = 20
+_OPEN_AT_MOST = 20
 NOTHING = "nothing to do"
 """How the reasons begin for which a tick is left out because all is well."""
 _log = structlog.get_logger(__name__)
@@ -65,8 +66,11 @@ class TickLog(Protocol):
         """Between the tick at ``since`` and the one at ``until`` others were due, and are merged into it."""
         ...
 
-    async def failed_last(self, name: str) -> bool:
-        """Whether the last tick that was run has failed, so that nobody was told what it was about."""
+    async def ended(self, name: str, instant: datetime) -> bool | None:
+        """
+        How the tick at ``instant`` ended: True, with an answer; False, without one (it has failed, or was
+        left out), so that nobody was told what it was about; None: not yet, or it cannot be said.
+        """
         ...
 
 
@@ -86,8 +90,8 @@ class _NoLog:
     async def missed(self, name: str, since: datetime, until: datetime) -> None:
         pass
 
-    async def failed_last(self, name: str) -> bool:
-        return False
+    async def ended(self, name: str, instant: datetime) -> bool | None:
+        return True
 
 
 class HeartbeatChannel:
@@ -211,25 +215,35 @@ class HeartbeatChannel:
         work = has_work(checklist)
         if not self._watches:
             if work:
-                return Found(_asked(local, checklist))
+                return Found(asked(local, checklist))
             return Found(reason=reason or f"{NOTHING}: {self._checklist.name} asks for nothing")
         called = await self._called(inbox, checklist, local)
-        told, positions = [*await self._untold(inbox), *called.told], dict(called.positions or {})
+        untold, open_ticks = await self._untold(inbox)
+        told, positions = [*untold, *called.told], dict(called.positions or {})
         if not told:
             return Found(reason=f"{NOTHING}: no watch calls", positions=positions)
         told = list(dict.fromkeys(told))[-_TOLD_AT_MOST:]
-        positions[_TOLD] = json.dumps(told)
-        return Found(_asked(local, checklist if work else "", told), positions=positions)
+        ticks = {**open_ticks, tick_name(instant): told}
+        positions[_TOLD] = json.dumps(dict(list(ticks.items())[-_OPEN_AT_MOST:]))
+        return Found(asked(local, checklist if work else "", told), positions=positions)
 
-    async def _untold(self, inbox: Inbox | None) -> list[str]:
-        """What watches have called for in a tick that has failed: a change is seen only once."""
-        if inbox is None or not await self.log.failed_last(self.name):
-            return []
-        try:
-            kept = json.loads(await inbox.position(_TOLD) or "[]")
-        except ValueError:
-            return []
-        return [str(one) for one in kept] if isinstance(kept, list) else []
+    async def _untold(self, inbox: Inbox | None) -> tuple[list[str], dict[str, list[str]]]:
+        """
+        What watches have called for without anybody being told, because a change is seen only once: in ticks
+        that have come to nothing, and, by the name of the tick, in those that have not ended yet.
+        """
+        untold: list[str] = []
+        open_ticks: dict[str, list[str]] = {}
+        if inbox is None:
+            return untold, open_ticks
+        for name, texts in _told_before(await inbox.position(_TOLD)).items():
+            instant = parse_instant(name)
+            ended = True if instant is None else await self.log.ended(self.name, instant)
+            if ended is None:
+                open_ticks[name] = texts
+            elif not ended:
+                untold += texts
+        return untold, open_ticks
 
     async def _called(self, inbox: Inbox | None, checklist: str, local: datetime) -> Called:
         seen: dict[str, str | None] = {}
@@ -271,48 +285,17 @@ class HeartbeatChannel:
         """There is nothing to let go of."""
 
 
-def tick_message(
-    instant: datetime, text: str, *, name: str = "heartbeat", account: str = "heartbeat"
-) -> InboundMessage:
-    """
-    The message that a tick is; the same one for the same instant and text.
-
-    Args:
-        instant: When the tick stands; makes its identity.
-        text: What the model is asked.
-        name: The channel's name.
-        account: The channel's account.
-    """
-    return InboundMessage(
-        channel=name,
-        account=account,
-        native_id=tick_name(instant),
-        session=SessionKey(name, "owner"),
-        sender=Sender(address="heartbeat", verified=True),
-        text=text,
-        received_at=instant,
-        kind="tick",
-    )
-
-
-def _asked(local: datetime, checklist: str, told: Sequence[str] = ()) -> str:
-    """The question of a check-in."""
-    order = (
-        f"This is the regular check-in of {local:%A, %Y-%m-%d %H:%M %z}; no person wrote it.\n"
-        "Go through what stands below and do what is due. Write to the owner only if something needs their "
-        f"attention; otherwise answer with nothing but {SILENCE}."
-    )
-    parts = [order]
-    parts += [f"Seen just now:\n{one}" for one in told]
-    if checklist.strip():
-        parts.append(f"HEARTBEAT.md:\n{_shortened(checklist.strip())}")
-    return "\n\n".join(parts)
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _MAX_CHARS:
-        return text
-    return f"{text[:_MAX_CHARS]}\n[The rest of the file was left out: it has {len(text)} characters.]"
+def _told_before(kept: str | None) -> dict[str, list[str]]:
+    """What ticks were about, by their names; nothing of what cannot be read."""
+    try:
+        ticks = json.loads(kept or "{}")
+    except ValueError:
+        return {}
+    return {
+        str(name): [str(text) for text in texts]
+        for name, texts in (ticks.items() if isinstance(ticks, dict) else ())
+        if isinstance(texts, list)
+    }
 
 
 def _load_checklist(path: Path) -> str:

@@ -24,8 +24,11 @@ class TickLimits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     steps: int = Field(default=8, ge=1, le=200)
+    """Model calls."""
     seconds: float = Field(default=240.0, gt=0, le=3600)
+    """From start to answer."""
     tokens: int = Field(default=60_000, ge=1000)
+    """Read and written."""
 
 
 class DailyDigest(BaseModel):
@@ -39,6 +42,7 @@ class DailyDigest(BaseModel):
 
     enabled: bool = True
     at: str = "08:00"
+    """The time of day, in quotes."""
 
     @field_validator("at", mode="before")
     @classmethod
@@ -61,19 +65,25 @@ class HeartbeatConfig(BaseModel):
     When the bot looks around by itself, what it may cost, and whom it tells.
 
     ``target``: where alerts go: ``matrix:@you:server``, ``matrix:!room:server`` (with you alone in it) or
-    ``email:you@domain``; empty: the conversation in which you have last written directly. ``watch``: what
-    decides without a model, see `channels.heartbeat.watch.Watch`; with a list, a model is asked only if one
-    of it calls. ``repeat_after_hours``: the same alert is not sent again before that; 0 sends it each time.
-    ``dead_man_intervals``: after so many intervals without a check-in you are told once; 0 switches it off.
+    ``email:you@domain``, with the name of the account if there are several; empty: the conversation in which
+    you have last written directly. ``watch``: what decides without a model; with a list, a model is asked
+    only if one of it calls. ``repeat_after_hours``: the same alert is not sent again before that; 0 sends it
+    each time. ``dead_man_intervals``: after so many intervals without a check-in you are told once; 0
+    switches it off.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     enabled: bool = True
+    """Whether there are check-ins."""
     interval_minutes: float = Field(default=30.0, ge=0.01, le=7 * 24 * 60, allow_inf_nan=False)
+    """From one check-in to the next."""
     active_hours_start: str = "00:00"
+    """Check-ins begin at this time of day; the hours may cross midnight."""
     active_hours_end: str = "24:00"
+    """They end at this time; ``"24:00"`` is midnight."""
     timezone: str = "local"
+    """Whose times these are, such as ``Europe/Berlin``; ``local``: this machine's."""
     pool: str = ""
     """Empty: the default pool."""
     target: str = ""
@@ -133,24 +143,31 @@ class HeartbeatConfig(BaseModel):
 
 def split_target(text: str) -> tuple[str, str]:
     """
-    The channel and the place on it that a target names.
+    The channel and the place on it that a target names; what kind of place it must be is known of ``matrix``
+    and ``email``, and for an account with a name of its own only to the whole configuration.
 
     Raises:
         ValueError: It is no target.
     """
     channel, colon, place = text.partition(":")
-    known = {"matrix": ("@", "!")}.get(channel)
-    sound = bool(channel and colon and place) and not any(char.isspace() for char in text)
-    if known is not None:
-        # Ids of rooms of version 12 and later name no server.
-        sound = sound and place.startswith(known) and (":" in place or place.startswith("!"))
-    elif channel == "email":
-        sound = sound and "@" in place[1:-1]
+    shapes = {"matrix": _is_matrix_place, "email": _is_mail_place}
+    shape = shapes.get(channel, lambda one: _is_matrix_place(one) or _is_mail_place(one))
+    sound = bool(channel and colon) and not any(char.isspace() for char in text) and shape(place)
     if not sound:
         raise ValueError(
-            f"{text!r} is no target; write matrix:@you:server, matrix:!room:server or email:you@domain"
+            f"{text!r} is no target; write matrix:@you:server, matrix:!room:server or email:you@domain "
+            "(of several accounts, the name of one instead of matrix or email)"
         )
     return channel, place
+
+
+def _is_matrix_place(place: str) -> bool:
+    # Ids of rooms of version 12 and later name no server.
+    return len(place) > 1 and (place.startswith("!") or (place.startswith("@") and ":" in place))
+
+
+def _is_mail_place(place: str) -> bool:
+    return "@" in place[1:-1]
 
 
 def _not_a_number(value: Any) -> Any:

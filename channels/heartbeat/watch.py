@@ -38,6 +38,7 @@ __all__ = ["Called", "Look", "Watch", "decide", "look_at"]
 _FILES_AT_MOST = 2000
 _OUTPUT_BYTES = 4000
 _SHOWN_CHARS = 1500
+_ITEMS_SHOWN, _ITEM_CHARS = 30, 300
 _KILL_LIMIT_S = 5.0
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME")
 _log = structlog.get_logger(__name__)
@@ -171,8 +172,9 @@ async def look_at(watch: Watch, *, workspace: Path, checklist: str, now: datetim
     if watch.command is not None:
         return await _look_at_command(watch, workspace)
     items = due_items(checklist, now)
-    told = "These items are due:\n" + "\n".join(items)
-    return Look(bool(items), _digest(*items), told)
+    shown = [item[:_ITEM_CHARS] for item in items[:_ITEMS_SHOWN]]
+    more = [f"and {len(items) - len(shown)} more"] if len(items) > len(shown) else []
+    return Look(bool(items), _digest(*items), "\n".join(["These items are due:", *shown, *more]))
 
 
 def _look_at_file(path: Path, shown: str) -> Look:

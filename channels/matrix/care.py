@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from channels.base import ChannelError, ChannelUnavailable
 from channels.matrix.crypto import Crypto
 from channels.matrix.key_requests import TokenRefused
+from channels.matrix.standing import ask_standing
 from channels.matrix.verification import Verifications
-from channels.matrix.wire import LinkBroken
+from channels.matrix.wire import Homeserver, LinkBroken
 
 __all__ = ["MatrixCare"]
 
@@ -27,11 +28,18 @@ class MatrixCare:
         crypto: Its keys.
         verifications: Its verifications.
         allows: Who may verify the bot.
+        homeserver: The connection.
     """
 
     def __init__(
-        self, user_id: str, crypto: Crypto, verifications: Verifications, allows: Callable[[str], bool]
+        self,
+        user_id: str,
+        crypto: Crypto,
+        verifications: Verifications,
+        allows: Callable[[str], bool],
+        homeserver: Homeserver,
     ) -> None:
+        self._homeserver = homeserver
         self.user_id = user_id
         self._crypto = crypto
         self._verifications = verifications
@@ -60,6 +68,10 @@ class MatrixCare:
             found.insert(0, {**mine, "this": True})
         verified = self._crypto.identities.is_verified(user_id)
         return [{"user": user_id, "verified": verified, **one} for one in found]
+
+    async def standing(self) -> dict[str, Any]:
+        """How the account's encryption stands, as its homeserver sees it."""
+        return (await ask_standing(self._homeserver)).as_dict()
 
     async def verify(self, user_id: str = "") -> dict[str, Any]:
         """Attend to verifications from now on; with somebody, ask them to verify the bot."""

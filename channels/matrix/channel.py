@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ class MatrixChannel:
         self._crypto: Crypto | None = None
         self._login: Login | None = None
         self._rooms: Rooms | None = None
+        self._receiver: Receiver | None = None
         self.care: MatrixCare | None = None
         """What an operator can ask about encryption, once there is a connection."""
 
@@ -160,6 +162,7 @@ class MatrixChannel:
             attachments=self._attachments,
             read_receipts=self._config.display.read_receipts,
         )
+        self._receiver = receiver
         sending = Sending(
             self._config,
             homeserver,
@@ -247,8 +250,9 @@ class MatrixChannel:
             if stage is Stage.RECEIVED:
                 self._shown.began(session, room_id, context)
             else:
-                self._shown.ended(context, stage)
+                self._shown.ended(room_id, context, stage)
         gone = self._conversation is not None and self._conversation.is_gone(room_id, context.get("event_id"))
+        gone = gone or bool(context.get("left_over"))
         if self._marks is not None and self._config.acknowledge == "reactions" and not gone:
             self._marks.mark(room_id, context, stage)
 
@@ -264,6 +268,11 @@ class MatrixChannel:
         if self._directs is None:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
         return await self._directs.alone_with(self._room_of(session), person)
+
+    @property
+    def heard_at(self) -> datetime | None:
+        """When the homeserver has last answered a question for news."""
+        return self._receiver.heard_at if self._receiver is not None else None
 
     async def aclose(self) -> None:
         """Close the connection; what is still being sent ends as uncertain."""
@@ -331,7 +340,7 @@ class MatrixChannel:
             allows=self._may_invite,
             send_in_room=send_in_room,
         )
-        self.care = MatrixCare(self.account, crypto, verifications, self._may_invite)
+        self.care = MatrixCare(self.account, crypto, verifications, self._may_invite, homeserver)
         return Reading(
             homeserver,
             login,

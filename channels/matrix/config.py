@@ -65,6 +65,7 @@ class StreamingConfig(_Strict):
     """Showing an answer while it is being written, as one message that is edited."""
 
     enabled: bool = False
+    """Whether it is shown."""
     max_edits: int = Field(default=8, ge=1, le=60)
     """At most so many edits per answer before the final one. Homeservers count each like a message."""
     min_interval_s: float = Field(default=1.0, ge=0.2, le=60.0)
@@ -81,6 +82,7 @@ class GroupTalkConfig(_Strict):
     messages: int = Field(default=20, ge=0, le=200)
     """The newest so many since the last question; 0: nothing is kept."""
     chars: int = Field(default=4000, ge=200, le=50_000)
+    """So much text of it at most."""
     people: Literal["allowed", "everyone"] = "allowed"
     """Whose words: of those who may talk to the bot, or of everybody in the room."""
 
@@ -94,6 +96,7 @@ class RoomRule(_Strict):
     ``allow_from`` say; nothing at all.
     """
     threads: Threads | None = None
+    """As ``threads`` of the account."""
     allow_from: tuple[str, ...] | None = None
     """Who may talk to the bot there, instead of the channel's ``allow_from``. The owner always may."""
 
@@ -113,11 +116,17 @@ class MatrixConfig(_Strict):
     """One entry under ``channels:`` for a Matrix account."""
 
     enabled: bool = True
+    """``false`` keeps the entry and leaves the account alone."""
     homeserver: str
+    """The address of the client API, such as ``https://matrix.example.org``."""
     user_id: str
+    """The bot's own account, such as ``@bot:example.org``."""
     password: SecretStr | None = None
+    """Better a reference, such as ``${secret:matrix-password}``."""
     access_token: SecretStr | None = None
+    """Instead of a password, together with ``device_id``; then nothing can be repaired by itself."""
     device_id: str | None = Field(default=None, min_length=1, max_length=255)
+    """The device of the ``access_token``; with a password squidbot makes its own."""
     device_name: str = Field(default="squidbot", max_length=100)
     """What the account's list of sessions shows for this login."""
     tls_ca_file: Path | None = None
@@ -153,6 +162,7 @@ class MatrixConfig(_Strict):
     devices: Literal["all", "signed"] = "all"
     """Which devices are trusted in encrypted rooms: all of a person's, or those that they have signed."""
     queue: Literal["merge", "each"] = "merge"
+    """``merge``: what waits in a conversation is answered together; ``each``: one answer for each message."""
     display: DisplayConfig = DisplayConfig()
 
     @field_validator("homeserver")

@@ -39,6 +39,7 @@ __all__ = [
     "file_in",
     "mentions",
     "read_event",
+    "received_at",
     "replies_to",
     "said_in",
 ]
@@ -87,7 +88,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         room_id: The room in whose timeline it was.
         me: The bot.
         rooms: What is known about rooms, this answer included.
-        now: When it was received.
+        now: When it was fetched.
     """
     if not isinstance(event, Mapping):
         return Skip("malformed")
@@ -129,7 +130,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         session=place.session,
         sender=Sender(address=sender, name=_clean(name), verified=True),
         text=text,
-        received_at=now,
+        received_at=received_at(event, now),
         audience=Audience.DIRECT if direct else Audience.GROUP,
         addressed=direct or _addressed(content, room_id, me),
         context=_context(
@@ -210,6 +211,18 @@ def _addressed(content: JsonObject, room_id: str, me: Me) -> bool:
             return room_id in me.group_allow_from
         case "mention":
             return mentions(content, me)
+
+
+def received_at(event: Mapping[str, Any], now: datetime) -> datetime:
+    """
+    When the server took an event, which may be long before it was fetched: what was said while nobody ran, or
+    what a restored gateway fetches a second time. Other people's servers set this clock: never later than
+    ``now``, and ``now`` for what is no time at all.
+    """
+    sent_at_ms = event.get("origin_server_ts")
+    if not isinstance(sent_at_ms, int) or not 0 < sent_at_ms < 10**14:
+        return now
+    return min(datetime.fromtimestamp(sent_at_ms / 1000, now.tzinfo), now)
 
 
 def _context(

@@ -8,7 +8,9 @@ can go when upstream has caught up.
 What is different from plain nio:
 
 - A request is made once. nio would repeat it by itself, for ever on 429 and on lost connections
-  (``max_limit_exceeded``, ``max_timeouts``), and would not see ``Retry-After``.
+  (``max_limit_exceeded``, ``max_timeouts``), and would not see ``Retry-After``. aiohttp below it would repeat
+  a PUT whose kept-alive connection broke, and what became of the second is not what became of the first: it
+  may be refused while the first was taken. So the session is our own, and `_once` stands in the way.
 - ``/sync`` is taken as the server sent it and never digested by nio. What nio makes of it (`nio.Event`
   objects, room models) needs an answer that fits its schemas, and for every schema somebody sends the event
   that does not: one malformed event leaves ``sync()`` with an exception, and every message of that answer
@@ -112,7 +114,7 @@ class NioHomeserver:
         data = None if body is None else json.dumps(body)
 
         async def call() -> Answer:
-            response = await self.client.send(method, address, data, headers, None, timeout_s)
+            response = await self._send(method, address, data, headers, timeout_s)
             return _answer(response, await _read(response, self._max_answer_bytes))
 
         return await _within(timeout_s, call)
@@ -129,7 +131,7 @@ class NioHomeserver:
         address = f"{CLIENT}/sync?{urlencode(query)}"
 
         async def call() -> Answer:
-            response = await self.client.send("GET", address, None, self._token(), None, _NO_LIMIT)
+            response = await self._send("GET", address, None, self._token(), _NO_LIMIT)
             return _answer(response, await _read(response, _MAX_SYNC_BYTES))
 
         limit_s = _FULL_SYNC_LIMIT_S if request.full_state or not request.since else self._sync_slack_s
@@ -144,7 +146,7 @@ class NioHomeserver:
         # Packed content could be a thousand times as large as what is counted on the way.
         headers = {"Accept-Encoding": "identity", **self._token(anonymous=anonymous)}
         with link_errors(), anyio.fail_after(_FIRST_BYTE_LIMIT_S):
-            response = await self.client.send("GET", address, None, headers, None, _NO_LIMIT)
+            response = await self._send("GET", address, None, headers, _NO_LIMIT)
         try:
             if response.status == 200:
                 yield Download(Answer(200, {}), response.content_length, _chunks(response))
@@ -170,10 +172,19 @@ class NioHomeserver:
         headers = {"Content-Type": media_type, "Content-Length": str(size_bytes), **self._token()}
 
         async def call() -> Answer:
-            response = await self.client.send("POST", address, content, headers, None, timeout_s)
+            response = await self._send("POST", address, content, headers, timeout_s)
             return _answer(response, await _read(response, self._max_answer_bytes))
 
         return await _within(timeout_s, call)
+
+    async def _send(
+        self, method: str, address: str, data: Any, headers: dict[str, str], timeout: Any
+    ) -> aiohttp.ClientResponse:
+        if not self.client.client_session:
+            limits = aiohttp.ClientTimeout(total=self.client.config.request_timeout)
+            self.client.client_session = aiohttp.ClientSession(timeout=limits, middlewares=(_once,))
+        sent = await self.client.send(method, address, data, headers, None, timeout)
+        return cast("aiohttp.ClientResponse", sent)
 
     def _token(self, *, anonymous: bool = False) -> dict[str, str]:
         if self.credentials is None or anonymous:
@@ -183,6 +194,23 @@ class NioHomeserver:
     async def aclose(self) -> None:
         """Close all connections."""
         await self.client.close()
+
+
+async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """
+    A request that changes something is not repeated behind our back.
+
+    aiohttp repeats every PUT and DELETE once for which a connection broke (RFC 9110, section 9.2.2), unless
+    what is raised is none of its own errors. Reading again costs nothing, so that stays.
+    """
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise  # never left; not repeated either
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method in ("GET", "HEAD"):
+            raise
+        raise LinkBroken(f"the connection broke: {type(error).__name__}", maybe_taken=True) from error
 
 
 @lru_cache

@@ -84,7 +84,16 @@ WHERE newer > ?
 
 
 class _Store(MatrixStore):  # type: ignore[misc] # nio is not looked into by the type checker
-    """nio's store without room keys, which `RoomKeys` has."""
+    """nio's store without room keys, which `RoomKeys` has. It is closed again if it cannot be opened."""
+
+    def __post_init__(self) -> None:
+        try:
+            super().__post_init__()
+        except BaseException:
+            database = getattr(self, "database", None)
+            if database is not None:
+                database.close()
+            raise
 
     def load_inbound_group_sessions(self) -> Any:
         return GroupSessionStore()

@@ -21,7 +21,7 @@ import structlog
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import Stage
-from channels.matrix.inbound import Me, Skip
+from channels.matrix.inbound import Me, Skip, received_at
 from channels.matrix.rooms import JsonObject, Rooms, object_of, text_of
 from channels.matrix.threads import EVENT_ID, SHARED
 from channels.matrix.wire import CLIENT, Answer, Homeserver, LinkBroken, part
@@ -81,7 +81,7 @@ def read_reaction(
         session=SessionKey(me.channel, room_id) if direct else SessionKey(me.channel, room_id, SHARED),
         sender=Sender(address=sender, name=name, verified=True),
         text=key.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd"),
-        received_at=now,
+        received_at=received_at(event, now),
         audience=Audience.DIRECT if direct else Audience.GROUP,
         kind="reaction",
         context=context,

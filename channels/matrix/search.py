@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any
 
+import structlog
+
 from agent_core.messages import OutboundMessage
-from channels.base import ChannelUnavailable
+from channels.base import ChannelUnavailable, DeliveryFailed
 from channels.matrix.answers import TokenLost, send_problem
 from channels.matrix.outbound import mark_of
 from channels.matrix.rooms import JsonObject, object_of, text_of
@@ -17,6 +20,7 @@ __all__ = ["Search"]
 
 _PAGES_BACK = 10
 _SKEW_MS = 24 * 3600 * 1000
+_log = structlog.get_logger(__name__)
 
 
 class Search:
@@ -40,9 +44,49 @@ class Search:
         edit = object_of(object_of(object_of(answer.body, "unsigned"), "m.relations"), "m.replace")
         return mark_of(edit) or mark_of(answer.body)
 
+    async def find_earlier(self, message: OutboundMessage, name: str, rooms: Iterable[str]) -> str | None:
+        """
+        The same in rooms that were replaced since: there the message may have gone while they were in use.
+
+        A room whose history is closed to us says nothing; then it is sent, where it can be seen now.
+        """
+        for room_id in rooms:
+            try:
+                found = await self._find(message, name, room_id)
+            except DeliveryFailed as refused:
+                _log.warning("matrix.earlier_room_closed", room=room_id, error=str(refused))
+                continue
+            if found is not None:
+                return found
+        return None
+
     async def find(self, message: OutboundMessage, name: str) -> str | None:
         """The event that this message already became under that name, if it did."""
-        room = part(message.session.conversation)
+        return await self._find(message, name, message.session.conversation)
+
+    async def unfinished(self, message: OutboundMessage, name: str) -> list[str]:
+        """Our events that show an unfinished answer of that name, newest first; none if it was finished."""
+        room_id = message.session.conversation
+        found = [event async for event in self._marked(message, name, room_id)]
+        for event in found:
+            if (
+                _visible(event) == event["event_id"]
+                and await self.mark_there(room_id, event["event_id"]) != name
+            ):
+                return []
+        return [event["event_id"] for event in found]
+
+    async def _find(self, message: OutboundMessage, name: str, room_id: str) -> str | None:
+        async with aclosing(self._marked(message, name, room_id)) as found:
+            async for event in found:
+                return _visible(event)
+        return None
+
+    async def _marked(
+        self, message: OutboundMessage, name: str, room_id: str
+    ) -> AsyncGenerator[JsonObject, None]:
+        """Our events of that name since the message was made, the newest first."""
+        room = part(room_id)
         query = {
             "dir": "b",
             "limit": "100",
@@ -67,13 +111,12 @@ class Search:
                     and mark_of(event) == name
                     and text_of(event, "event_id")
                 ):
-                    return _visible(event)
+                    yield event
             end = answer.body.get("end")
             passed = any(_sent_at_ms(event) < oldest_ms for event in events)
             if passed or not isinstance(end, str) or end == query.get("from"):
-                return None
+                return
             query["from"] = end
-        return None
 
     async def _ask(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
         try:

@@ -5,6 +5,7 @@ Theory of operation. The same message always goes out under the same transaction
 while the device lives (`Redelivery.SAME_KEY`); nothing is repeated here, the outbox does that. Transaction
 ids die with their device, and Synapse forgets them after a day. A message that is older than the device it
 goes out from, or than `KEYS_KEPT_S`, may have been taken before, so the room is first searched for its mark.
+If nobody knows of an earlier try, so are the rooms that this one has replaced: it may have gone there.
 
 A text that does not fit into one event is cut into halves until it does, each with a transaction id of its
 own that derives from the message's. With streaming, the first event of an answer goes out under the
@@ -20,6 +21,7 @@ or a foreign page after the request had left means that nobody knows.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -44,7 +46,8 @@ from channels.matrix.outbound import (
     size_of,
     transaction_id,
 )
-from channels.matrix.rooms import JsonObject, Rooms
+from channels.matrix.place import Place, check_size, nothing
+from channels.matrix.rooms import Rooms
 from channels.matrix.search import Search
 from channels.matrix.session import MAX_IN_A_ROW, Login
 from channels.matrix.uploads import FileRefused, Uploads
@@ -132,16 +135,18 @@ class Sending:
             _log.warning("matrix.answer_withheld", room=room_id)
             message = message.model_copy(update={"text": NOT_ALONE, "attachments": ()})
         forgotten = self._key_may_be_forgotten(message, used)
-        place = _Place(used, encrypted, uncertain, forgotten=forgotten, previewed=previewed)
+        # Transaction ids count within a room: of what went into an earlier one this one knows nothing.
+        earlier = tuple(self._rooms.successors.earlier(room_id)) if message.maybe_sent else ()
+        place = Place(used, encrypted, uncertain, forgotten, earlier, previewed)
         found = await self._send_text(message, transaction_id(message), place)
         for number, file in enumerate(message.attachments):
             await self._send_file(message, file, f"{transaction_id(message)}.f{number}", place)
         return Receipt(found)
 
-    async def _send_file(self, message: OutboundMessage, file: Attachment, name: str, place: _Place) -> None:
+    async def _send_file(self, message: OutboundMessage, file: Attachment, name: str, place: Place) -> None:
         """Send one file of a message in an event of its own, or a sentence in its place."""
         room_id = message.session.conversation
-        if place.forgotten and await self._search.find(message, name) is not None:
+        if await self._found(message, name, place) is not None:
             return
         try:
             content = await self._uploads.content(file, encrypted=place.encrypted)
@@ -155,7 +160,7 @@ class Sending:
         await self._put(room_id, content, name, place)
 
     async def _send_text(
-        self, message: OutboundMessage, name: str, place: _Place, *, first: bool = True
+        self, message: OutboundMessage, name: str, place: Place, *, first: bool = True
     ) -> str:
         """Send a text, in as many events as it needs; returns the id of the first."""
         display = self._config.display
@@ -175,19 +180,18 @@ class Sending:
         return found[0]
 
     async def _send_one(
-        self, message: OutboundMessage, content: dict[str, Any], name: str, place: _Place, *, first: bool
+        self, message: OutboundMessage, content: dict[str, Any], name: str, place: Place, *, first: bool
     ) -> str:
         room_id = message.session.conversation
         limit = self._cover.limit(encrypted=place.encrypted)
-        _check_size(content, limit)
+        found = await self._found(message, name, place)
+        if found is not None:
+            return found
+        check_size(content, limit)
         streams = self._config.streaming.enabled and first and is_first_part(message)
         preview = transaction_id(preview_of(message)) if streams else ""
         previewed = place.previewed if streams else None
         if place.forgotten:
-            found = await self._search.find(message, name)
-            if found is not None:
-                _log.info("matrix.message_found", room=room_id, event_id=found)
-                return found
             if preview and previewed is None:
                 previewed = await self._search.find(message, preview)
         elif preview and previewed is None:
@@ -200,11 +204,20 @@ class Sending:
         if previewed is None:
             return await self._put(room_id, content, name, place)
         edit = as_edit(content, previewed, max_bytes=limit)
-        _check_size(edit, limit)
+        check_size(edit, limit)
         await self._put(room_id, edit, name, place)
         return previewed
 
-    async def _put(self, room_id: str, content: Mapping[str, Any], name: str, place: _Place) -> str:
+    async def _found(self, message: OutboundMessage, name: str, place: Place) -> str | None:
+        """The event that the message is already, where no transaction id would tell."""
+        found = await self._search.find(message, name) if place.forgotten else None
+        if found is None and place.earlier:
+            found = await self._search.find_earlier(message, name, place.earlier)
+        if found is not None:
+            _log.info("matrix.message_found", room=message.session.conversation, event_id=found)
+        return found
+
+    async def _put(self, room_id: str, content: Mapping[str, Any], name: str, place: Place) -> str:
         kind, covered = await self._cover.put_on(
             room_id, "m.room.message", content, encrypted=place.encrypted
         )
@@ -250,8 +263,23 @@ class Sending:
             content = as_edit(content, previewed, max_bytes=self._cover.limit(encrypted=encrypted))
         if size_of(content) > self._cover.limit(encrypted=encrypted):
             return None
-        place = _Place(used, encrypted, _nothing, forgotten=False)
+        place = Place(used, encrypted, nothing, forgotten=False)
         return await self._put(room_id, content, name, place)
+
+    async def take_back_unfinished(self, preview: OutboundMessage) -> None:
+        """
+        Redact what is shown of an answer that will never come, ``preview`` naming it, if anything is.
+
+        Raises:
+            ChannelError: It was not done.
+            TokenLost: The login is not valid any more.
+        """
+        room_id, name = preview.session.conversation, transaction_id(preview)
+        for event_id in await self._search.unfinished(preview, name):
+            # Edits first, so that a crash in between leaves something to be found by.
+            digest = hashlib.sha256(event_id.encode()).hexdigest()[:16]
+            await self.take_back(room_id, event_id, f"{name}.{digest}r")
+            _log.info("matrix.preview_taken_back", room=room_id)
 
     async def take_back(self, room_id: str, event_id: str, name: str) -> None:
         """
@@ -318,31 +346,3 @@ class Sending:
             raise problem(refused.answer) from refused
         if not answer.good:
             raise send_problem(answer)
-
-
-class _Place:
-    """What the events of one delivery have in common."""
-
-    def __init__(
-        self,
-        used: Credentials,
-        encrypted: bool,  # noqa: FBT001 - a fact of the room
-        uncertain: Callable[[], Awaitable[None]],
-        *,
-        forgotten: bool,
-        previewed: str | None = None,
-    ) -> None:
-        self.previewed = previewed
-        self.used = used
-        self.encrypted = encrypted
-        self.uncertain = uncertain
-        self.forgotten = forgotten
-
-
-def _check_size(content: JsonObject, limit: int) -> None:
-    if size_of(content) > limit:
-        raise TooLarge(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
-
-
-async def _nothing() -> None:
-    """A hint needs no point of no return."""

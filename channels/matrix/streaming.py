@@ -9,7 +9,8 @@ The finished answer comes by the outbox, like every other, and edits what is her
 `Shown.settled` waits for a preview that is on its way: what arrived after the final text would hide it. An
 answer that never comes, because the question was taken back or its turn was stopped, leaves a torso; it is
 redacted a while after the turn's end (`Shown.ended`). Nothing here is needed after a crash: names of events
-derive from the question, so a turn that is started again goes on with the same event.
+derive from the question, so a turn that is started again goes on with the same event, and what another life
+of the process has left of a question that was taken back is found by its name.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import anyio
 import structlog
 
 from agent_core.messages import OutboundMessage, SessionKey
-from channels.base import ChannelError, ChannelUnavailable, Clock, Stage
+from channels.base import ChannelError, ChannelUnavailable, Clock, DeliveryFailed, Stage
 from channels.matrix.answers import TokenLost
 from channels.matrix.config import StreamingConfig
 from channels.matrix.outbound import preview_of, transaction_id
@@ -109,6 +110,9 @@ class Shown:
         self._clock = clock
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
         self._current: dict[SessionKey, str] = {}
+        self._lost: dict[str, str] = {}
+        self._lost_tries = 0
+        self._look_for_lost_at = 0.0
         self._news = anyio.Event()
 
     # ── what the channel is told ──
@@ -144,13 +148,22 @@ class Shown:
             answer.wanted = text
             self._news.set()
 
-    def ended(self, context: Mapping[str, Any], stage: Stage) -> None:
-        """The work on a question is over; what is to be sent for it, if anything, is in the outbox."""
-        answer = self._answers.get(str(context.get("event_id")))
+    def ended(self, room_id: str, context: Mapping[str, Any], stage: Stage) -> None:
+        """
+        The work on a question is over; what is to be sent for it, if anything, is in the outbox.
+
+        ``left_over``: it was taken back, perhaps in another life of the process; nothing of it shall stay.
+        """
+        question = str(context.get("event_id"))
+        answer = self._answers.get(question)
+        if answer is None and context.get("left_over") and len(self._lost) < _MAX_KNOWN:
+            self._lost[question] = room_id
         if answer is not None:
             answer.wanted = ""
             after_s = _AFTER_FAILURE_S if stage is Stage.FAILED else _AFTER_ANSWER_S
             answer.redact_at = self._clock.monotonic() + after_s
+        # Even if nothing of it was shown yet: an earlier life of the process may have.
+        self._news.set()
 
     async def settled(self, context: Mapping[str, Any], sending: Sending) -> str | None:
         """
@@ -191,7 +204,10 @@ class Shown:
                 for question, answer in list(self._answers.items()):
                     if answer.redact_at is not None and answer.redact_at <= now:
                         await self._drop(question, answer, sending)
-                open_ones = any(one.wanted or one.redact_at is not None for one in self._answers.values())
+                await self._drop_lost(sending)
+                open_ones = bool(self._lost) or any(
+                    one.wanted or one.redact_at is not None for one in self._answers.values()
+                )
                 if open_ones:
                     await anyio.sleep(min(_LOOK_S, self._settings.min_interval_s / 4))
                 else:
@@ -237,6 +253,32 @@ class Shown:
         elif shown is not None and shown not in answer.edits:
             answer.edits.append(shown)
 
+    async def _drop_lost(self, sending: Sending) -> None:
+        """Look for what is shown of answers that will never come, and take it back; one at a time."""
+        now = self._clock.monotonic()
+        if not self._lost or now < self._look_for_lost_at:
+            return
+        question, room_id = next(iter(self._lost.items()))
+        asked = OutboundMessage(
+            id="-",
+            channel=self._name,
+            account=self._account,
+            session=SessionKey(self._name, room_id),
+            text="",
+            created_at=self._clock.now(),
+            context={"event_id": question},
+        )
+        try:
+            await sending.take_back_unfinished(preview_of(asked))
+        except (ChannelError, TokenLost) as error:
+            self._lost_tries += 1
+            self._look_for_lost_at = now + (getattr(error, "retry_after_s", None) or 5.0)
+            _log.info("matrix.preview_kept", error=str(error), tries=self._lost_tries)
+            if self._lost_tries < _TRIES_BACK and not isinstance(error, DeliveryFailed):
+                return
+        self._lost_tries = 0
+        self._lost.pop(question, None)
+
     async def _drop(self, question: str, answer: _Answer, sending: Sending) -> None:
         """Its turn is over and no answer has come."""
         if answer.event_id is not None:
@@ -254,3 +296,5 @@ class Shown:
                     answer.redact_at = self._clock.monotonic() + (error.retry_after_s or 5.0)
                     return
         self.done({"event_id": question})
+        # What an earlier life of the process has shown of it is not known here.
+        self._lost[question] = answer.message.session.conversation

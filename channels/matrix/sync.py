@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -124,6 +125,8 @@ class Receiver:
         self._pauses = Pauses()
         self._up = False
         self._answered_at: float | None = None
+        self.heard_at: datetime | None = None
+        """When the homeserver has last answered well."""
         self._newest_ms = 0
         self._lost = ""
         self._reported: dict[str, Any] | None = None
@@ -275,6 +278,7 @@ class Receiver:
             if not answer.good or not following:
                 raise problem(answer)
             self._login.works()
+            self.heard_at = self._clock.now()
             if request.since and _is_further_back(following, request.since):
                 raise _PositionLost(f"it was at {request.since} and is at {following}")
             return answer

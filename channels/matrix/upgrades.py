@@ -95,7 +95,7 @@ class Successors:
         """From now on ``new`` goes on with what was in ``old``; returns whether that is news."""
         if self._before.get(new) == old:
             return False
-        if old == new or new in self._earlier(old) or new in self._before or len(self._before) >= _MOST:
+        if old == new or new in self.earlier(old) or new in self._before or len(self._before) >= _MOST:
             return False  # a circle, or a room that already is somebody else's successor
         given_up = self._after.pop(old, None)
         if given_up is not None:
@@ -116,7 +116,8 @@ class Successors:
             room_id = self._after[room_id]
         return room_id
 
-    def _earlier(self, room_id: str) -> Iterator[str]:
+    def earlier(self, room_id: str) -> Iterator[str]:
+        """The rooms that led to this one, the newest first."""
         while room_id in self._before:
             room_id = self._before[room_id]
             yield room_id

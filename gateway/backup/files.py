@@ -35,6 +35,8 @@ _DEVICE_FILES = ("pickle_key", "crypto-*", "session.json", "cross_signing.json",
 _TOKEN_FILES = ("oauth.json",)
 _TEMPORARY = ("*.tmp", "*.new", "*.next")
 _MARK = "gateway-db.json"
+_LAST_GOOD = "last-good.yaml"
+"""A copy of the configuration, which goes into a backup by itself, without its secrets."""
 
 
 class Part(Enum):
@@ -130,7 +132,7 @@ class Choice:
         top, _, rest = name.partition("/")
         last = rest.rpartition("/")[2]
         if top == "state":
-            secret = _any(last, _TOKEN_FILES) and not self.with_secrets
+            secret = (_any(last, _TOKEN_FILES) or rest == _LAST_GOOD) and not self.with_secrets
             return rest == _MARK or secret or _any(last, (*_DEVICE_FILES, *_TEMPORARY))
         return top in ("sessions", "memory") and _any(last, _TEMPORARY)
 

@@ -18,8 +18,11 @@ class ShareSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     heartbeat: float = Field(default=0.7, ge=0, le=1)
+    """Check-ins."""
     consolidation: float = Field(default=0.8, ge=0, le=1)
+    """Condensing of conversations."""
     others: float = Field(default=0.9, ge=0, le=1)
+    """Everybody who is not the owner."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -42,6 +45,7 @@ class BudgetSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens_per_day: int = Field(default=0, ge=0)
+    """Read and written, together."""
     usd_per_day: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     shares: ShareSettings = ShareSettings()
     timezone: str = ""

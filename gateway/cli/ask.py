@@ -7,13 +7,13 @@ opens it for writing. A home that does not exist yet is not made by looking at i
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gateway.cli.quiet import quiet_logs, say_defaults
 from gateway.control.client import ControlClient, DaemonGone
 from gateway.errors import AlreadyRunning, ConfigInvalid, NotFound
 from gateway.home import Home
@@ -38,11 +38,15 @@ class Asker:
     Args:
         home: Whose.
         config: The configuration file, for where the workspace is.
+        must_exist: Whether somebody has named it.
+        verbose: Whether what is logged meanwhile is shown.
     """
 
-    def __init__(self, home: Home, config: Path) -> None:
+    def __init__(self, home: Home, config: Path, *, must_exist: bool = False, verbose: bool = False) -> None:
         self._home = home
         self._config = config
+        self._must_exist = must_exist
+        self._verbose = verbose
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
         """
@@ -75,7 +79,7 @@ class Asker:
 
         from gateway.home import open_home  # noqa: PLC0415
 
-        _log_to_stderr()
+        quiet_logs(verbose=self._verbose)
         home = open_home(self._home.root)
         with hold_home(home, purpose="command"):
             return anyio.run(_call, home, settings, name, arguments)
@@ -84,20 +88,12 @@ class Asker:
         from gateway.settings import Settings, load_settings  # noqa: PLC0415
 
         try:
-            return load_settings(self._config, missing_ok=True)
-        except ConfigInvalid:
-            if needed:
+            return load_settings(self._config, missing_ok=not self._must_exist)
+        except ConfigInvalid as error:
+            if needed or not self._config.exists():
                 raise
+            say_defaults(error)
             return Settings()
-
-
-def _log_to_stderr() -> None:
-    """What is logged while a command works on the files itself must not stand inside its answer."""
-    import structlog  # noqa: PLC0415 - a question to the daemon needs none
-
-    if not structlog.is_configured():
-        # The stream of the moment of each line, not of now.
-        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

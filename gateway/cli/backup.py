@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from gateway.cli.quiet import quiet_logs
 from gateway.cli.shared import HERE, Json, Where, agreed, asker, tell
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def backup(
     from gateway.backup.making import BackupFailed, BackupSource, backup_name, make_backup, prune_backups
     from gateway.home import Home, find_home
 
+    quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
     in_folder = file.is_dir()
     if keep is not None and (not in_folder or keep < 1):
@@ -157,6 +159,7 @@ def restore(
     from gateway.backup.restoring import restore as bring_back
     from gateway.home import find_home
 
+    quiet_logs(verbose=where.verbose)
     root = find_home(where.home)
     passphrase = _passphrase(passphrase_file, new=False) if needs_passphrase(file) else None
     if look:

@@ -10,6 +10,7 @@ else is imported by the command that needs it.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,11 +19,13 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from gateway.cli.backup import add_backup_commands
+from gateway.cli.config import config
 from gateway.cli.cron import cron
 from gateway.cli.email import email
 from gateway.cli.examples import add_examples
 from gateway.cli.heartbeat import heartbeat
 from gateway.cli.inbox import inbox
+from gateway.cli.init import add_init_command
 from gateway.cli.logs import add_log_commands
 from gateway.cli.matrix import matrix
 from gateway.cli.memory import memory
@@ -42,8 +45,9 @@ app = App(
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
-for _group in (email, inbox, sessions, memory, matrix, heartbeat, cron):
+for _group in (config, email, inbox, sessions, memory, matrix, heartbeat, cron):
     app.command(_group)
+add_init_command(app)
 add_backup_commands(app)
 add_person_commands(app)
 add_log_commands(app)
@@ -58,7 +62,7 @@ def run(*, where: Where = HERE) -> int:
     """Run the daemon until it is told to stop (SIGTERM, Ctrl-C); a second signal ends it at once."""
     from gateway.cli.running import run as run_here
 
-    return run_here(where.home, where.config)
+    return run_here(where.home, where.config, verbose=where.verbose)
 
 
 @app.command
@@ -76,15 +80,30 @@ def demo(*, keep: Path | None = None, tour: bool = False) -> int:
 
 
 @app.command
-def check(*, where: Where = HERE, as_json: Json = False) -> int:
-    """Test the configuration, the home folder, the logins and the model, and say what is wrong."""
+def check(*, state: bool = False, fix: bool = False, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Test the configuration, the home folder, each server, the logins and the models, and say what is wrong.
+
+    Exit codes: 0, nothing is broken; 1, something is; 78, the configuration cannot be read.
+
+    Args:
+        state: Instead: read all that is kept (histories, memory, database, files) for damage.
+        fix: With --state: put right what can be, after a copy; the daemon must not run.
+    """
+    from gateway.cli.quiet import LOG_VARIABLE
     from gateway.doctor import check as examine
+    from gateway.doctor import check_state
+    from gateway.errors import NotFound
     from gateway.home import Home, find_home
     from gateway.logs import configure_logs
 
-    configure_logs("error", quiet=True)  # the report says it in words
+    if fix and not state:
+        raise NotFound("--fix goes with --state")
+    shown = where.verbose or LOG_VARIABLE in os.environ
+    configure_logs("info" if shown else "error", quiet=not shown)  # the report says it in words
     home = Home(find_home(where.home))
-    report = examine(home, where.config or home.config_file)
+    config = where.config or home.config_file
+    report = check_state(home, config, fix=fix) if state else examine(home, config)
     tell(as_json, report.as_dict(), report.as_text())
     return report.exit_code
 
@@ -98,12 +117,12 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
         session: The name of the conversation.
     """
     from gateway.chat import run_chat
-    from gateway.home import Home, find_home, open_home
+    from gateway.home import Home, find_home
     from gateway.settings import load_settings
 
     root = find_home(where.home)
     settings = load_settings(where.config or Home(root).config_file, missing_ok=where.config is None)
-    return run_chat(settings, open_home(root), session=session)
+    return run_chat(settings, Home(root), session=session)
 
 
 @app.command

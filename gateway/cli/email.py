@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App, Parameter
 
+from gateway.cli.quiet import quiet_logs
 from gateway.cli.shared import HERE, Where
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def email_login(*, account: str = "", where: Where = HERE) -> int:
     from gateway.settings import load_settings
 
     root = find_home(where.home)
+    quiet_logs(verbose=where.verbose)
     settings = load_settings(where.config or Home(root).config_file)
     return anyio.run(_login, settings, open_home(root), account)
 

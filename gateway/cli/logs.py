@@ -73,13 +73,15 @@ def logs(
 
 def _log_file(root: Path, config: Path) -> Path | None:
     """What the configuration names; it may have mistakes, just when somebody looks into the log."""
+    from gateway.cli.quiet import say_defaults
     from gateway.errors import ConfigInvalid
     from gateway.home import Home
     from gateway.settings import load_settings
 
     try:
         file = load_settings(config, missing_ok=True).gateway.log.file
-    except ConfigInvalid:
+    except ConfigInvalid as error:
+        say_defaults(error)
         file = None
     if file is not None:
         return Home(root).path(file)

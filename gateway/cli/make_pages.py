@@ -1,4 +1,7 @@
-"""``python -m gateway.cli.make_pages``: make the kept help and the man page anew, see `gateway.cli.pages`."""
+"""
+``python -m gateway.cli.make_pages``: make what is kept in files anew: the help, the man page (see
+`gateway.cli.pages`) and the example of a configuration.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import sys
 
 from gateway.cli.commands import app
 from gateway.cli.pages import write_pages
+from gateway.settings.example import EXAMPLE, write_example
 
 if __name__ == "__main__":
-    for path in write_pages(app):
+    changed = write_pages(app) + ([EXAMPLE] if write_example() else [])
+    for path in changed:
         sys.stdout.write(f"{path} has changed\n")

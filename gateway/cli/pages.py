@@ -24,7 +24,7 @@ __all__ = ["MAN_PAGE", "OVERVIEW", "add_page_commands", "man_page", "overview", 
 
 OVERVIEW = Path(__file__).with_name("overview.txt")
 MAN_PAGE = Path(__file__).parents[2] / "deploy" / "man" / "squidbot.1"
-_COMMON = ("--home", "--config", "--json")
+_COMMON = ("--home", "--config", "--json", "--verbose")
 _HEAD = r"""\
 .\" Made of the commands' help by python -m gateway.cli.make_pages.
 .TH SQUIDBOT 1 "" "squidbot" "User Commands"
@@ -51,6 +51,9 @@ The configuration (default: squidbot.yaml in the home).
 .B \-\-json
 Answer with JSON.
 .TP
+.BR \-\-verbose ", " \-v
+Also show what is logged meanwhile, on stderr; without it, errors alone.
+.TP
 .B \-\-help
 Tell about a command.
 .TP
@@ -70,6 +73,9 @@ The home folder.
 .TP
 .B SQUIDBOT_BACKUP_PASSPHRASE
 The passphrase of encrypted backups.
+.TP
+.B SQUIDBOT_LOG
+From which level on commands show what they log: debug, info, warning or error.
 .SH FILES
 .TP
 .I ~/.squidbot/squidbot.yaml

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from gateway.cli.quiet import quiet_logs
 from gateway.cli.shared import HERE, Json, Where, agreed, tell
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person]
     from gateway.person_data import people as who
     from gateway.settings import load_settings
 
+    quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
     if not home.database.exists():
         raise NotFound(f"there is nothing in {home.root} yet: is it the right home (--home, SQUIDBOT_HOME)?")

@@ -37,8 +37,8 @@ def parse_run(arguments: Sequence[str]) -> tuple[Path | None, Path | None] | Non
     return given.get("--home"), given.get("--config")
 
 
-def run(home: Path | None, config: Path | None) -> int:
-    """Run the daemon; see `gateway.daemon.run_daemon`."""
+def run(home: Path | None, config: Path | None, *, verbose: bool = False) -> int:
+    """Run the daemon, see `gateway.daemon.run_daemon`; ``verbose`` logs everything, whatever is set."""
     if "rich" not in sys.modules:
         sys.modules["rich"] = None  # type: ignore[assignment]  # "not installed", as far as structlog can see
     from gateway.daemon import run_daemon  # noqa: PLC0415 - after rich is out of the way
@@ -47,4 +47,8 @@ def run(home: Path | None, config: Path | None) -> int:
 
     root = find_home(home)
     settings = load_settings(config or Home(root).config_file)
+    if verbose:
+        log = settings.gateway.log.model_copy(update={"level": "debug"})
+        gateway = settings.gateway.model_copy(update={"log": log})
+        settings = settings.model_copy(update={"gateway": gateway})
     return run_daemon(settings, open_home(root))

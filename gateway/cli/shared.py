@@ -28,6 +28,9 @@ class Where:
     config: Annotated[
         Path | None, Parameter(help="The configuration (default: squidbot.yaml in the home).")
     ] = None
+    verbose: Annotated[
+        bool, Parameter(name=["--verbose", "-v"], help="Also show what is logged meanwhile ($SQUIDBOT_LOG).")
+    ] = False
 
 
 HERE = Where()
@@ -40,7 +43,9 @@ def asker(where: Where) -> Any:
     from gateway.home import Home, find_home
 
     home = Home(find_home(where.home))
-    return Asker(home, where.config or home.config_file)
+    return Asker(
+        home, where.config or home.config_file, must_exist=where.config is not None, verbose=where.verbose
+    )
 
 
 def ask(where: Where, name: str, **arguments: Any) -> dict[str, Any]:

@@ -56,10 +56,7 @@ def status(report: Mapping[str, Any]) -> str:
     lines = _process(report)
     channels = report.get("channels") or {}
     for name, one in channels.items():
-        said = one["detail"] or one.get("last_error") or ""
-        lines.append(
-            f"  {name:<10} {one['state']:<12} since {_time(one['since'])}  {plain_line(said)}".rstrip()
-        )
+        lines += _channel(name, one)
     work = report["work"]
     lines.append(f"inbox      {_counts(work['inbox'])}")
     lines.append(f"outbox     {_counts(work['outbox'])}")
@@ -91,14 +88,30 @@ def status(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _channel(name: str, one: Mapping[str, Any]) -> list[str]:
+    """A channel, since when it is as it is, when its server was heard of; an error only in its own time."""
+    up = one["state"] in ("up", "catching_up")
+    said = one["detail"] or ("" if up else one.get("last_error")) or ""
+    heard = f", heard of at {_time(one['heard_at'])}" if one.get("heard_at") else ""
+    lines = [
+        f"  {name:<10} {one['state']:<12} since {_time(one['since'])}{heard}  {plain_line(said)}".rstrip()
+    ]
+    if up and one.get("last_error"):
+        when = _time(one.get("last_error_at"))
+        lines.append(f"  {'':<10} last trouble, {when}: {_short(one['last_error'])}")
+    return lines
+
+
 def _process(report: Mapping[str, Any]) -> list[str]:
     """Whether it runs, since when, and what it is made of."""
     running = bool(report.get("running"))
     lines = [f"squidbot {report['version']}: {'running' if running else 'not running'}"]
     if running:
         memory = f", {report['memory_mb']} MB" if report.get("memory_mb") else ""
-        python = f", Python {report['python']}" if report.get("python") else ""
-        lines[0] += f" (process {report.get('pid')}, up {duration(report.get('uptime_s'))}{memory}{python})"
+        lines[0] += f" (process {report.get('pid')}, up {duration(report.get('uptime_s'))}{memory})"
+    if report.get("versions"):
+        names = report["versions"].items()
+        lines.append(f"versions   {', '.join(f'{name} {plain_line(str(number))}' for name, number in names)}")
     if report.get("stuck_because"):
         lines.append(f"TURNS STAND STILL: {plain_line(report['stuck_because'])}")
     return lines

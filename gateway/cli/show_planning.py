@@ -15,6 +15,11 @@ _TEXT_CHARS = 60
 def at_a_glance(report: Mapping[str, Any]) -> list[str]:
     """Check-ins and jobs, for ``status``."""
     lines = []
+    owner = report.get("owner") or {}
+    if waiting := owner.get("alerts_waiting"):
+        told = "1 note for you waits" if waiting == 1 else f"{waiting} notes for you wait"
+        why = f": {plain_line(owner['why'])}" if owner.get("why") else ""
+        lines.append(f"owner      {told}{why}")
     heartbeat = report.get("heartbeat") or {}
     if heartbeat.get("enabled"):
         last = heartbeat.get("last")

@@ -15,6 +15,9 @@ What is none
     command ("!hlep", alone in its message) is answered with one line, since a model could only guess. A known
     word followed by more than it takes ("!new idea: …") is not done either, and said so. What is quoted is
     never looked at.
+``!new``
+    overtakes like any command what waits for a model; what was asked before it is answered as part of the old
+    conversation all the same (``anew.py``).
 ``!stop``
     is not only a row: the router has the store take away whatever is before it, in the same transaction, and
     the turn that runs is cut off. The row then tells how many messages that were.

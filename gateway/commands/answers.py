@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import ScopeKind, Session, Usage
-from agent_core.ports import MemoryPort
 from gateway.access import Access, Role
 from gateway.approvals import Approvals, Decision
+from gateway.commands.anew import Anew
 from gateway.commands.parsing import Command
 from gateway.commands.words import about_budget, about_parts, about_usage, and_list, span
 from gateway.work.port import Turn, WorkStore
@@ -62,6 +63,7 @@ class Answers:
     Args:
         store: The durable queue.
         memory: Histories and memory documents.
+        anew: Sets histories aside.
         access: Who is the owner.
         approvals: Takes decisions.
         status: The report of the running daemon.
@@ -72,12 +74,14 @@ class Answers:
         *,
         store: WorkStore,
         memory: MemoryPort,
+        anew: Anew,
         access: Access,
         approvals: Approvals,
         status: Callable[[], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self._store = store
         self._memory = memory
+        self._anew = anew
         self._access = access
         self._approvals = approvals
         self._status = status
@@ -124,11 +128,14 @@ class Answers:
         )
 
     async def _new(self, asked: _Asked) -> str:
-        # As `sessions reset`, but for what waits: that was written after this command, and belongs to what
-        # begins now. The history is complete in its file: `TurnHandler` sees to that before each claim.
-        tail = await self._memory.load_history(asked.session.id, max_messages=1)
-        await self._memory.save_consolidation(asked.session.id, summary="", cursor=tail.total)
-        return "We begin anew: what was said here before is set aside. What I have written down stays."
+        before = await self._anew.wish(asked.turn)
+        if not before:
+            return "We begin anew: what was said here before is set aside. What I have written down stays."
+        waits = "1 message waits" if before == 1 else f"{before} messages wait"
+        return (
+            f"We begin anew with what you write next. {waits} from before: that is answered as part of the "
+            "old conversation, unless you say `!stop`. What I have written down stays."
+        )
 
     async def _stop(self, asked: _Asked) -> str:
         stopped = asked.message.context.get("stopped")

@@ -12,13 +12,14 @@ from typing import Any
 
 import structlog
 
+from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Message, Purpose
-from agent_core.ports import MemoryPort
 from channels.base import Channel
 from gateway import metrics
 from gateway.access import Access, Role
 from gateway.approvals import ASK_AGAIN_S, ASKING, Approval, Approvals, Decision
+from gateway.commands.anew import Anew
 from gateway.commands.answers import Answers
 from gateway.commands.parsing import Command, Misread, parse_command
 from gateway.ends import Ends
@@ -39,6 +40,7 @@ class Desk:
     Args:
         ends: Commits them.
         answers: Does what commands say.
+        anew: Knows conversations that begin anew at their next message.
         approvals: Asks the owner, and takes decisions.
         access: Who is who.
         channels: All channels by name.
@@ -50,6 +52,7 @@ class Desk:
         *,
         ends: Ends,
         answers: Answers,
+        anew: Anew,
         approvals: Approvals,
         access: Access,
         channels: Mapping[str, Channel],
@@ -57,6 +60,7 @@ class Desk:
     ) -> None:
         self._ends = ends
         self._answers = answers
+        self.anew = anew
         self._approvals = approvals
         self._access = access
         self._channels = channels
@@ -188,10 +192,14 @@ def build_desk(
     approvals = Approvals(
         store=store, target=target, channels=channels, access=access, wake=wake, on_outbox=on_outbox
     )
-    answers = Answers(store=store, memory=memory, access=access, approvals=approvals, status=status)
+    anew = Anew(store, memory)
+    answers = Answers(
+        store=store, memory=memory, anew=anew, access=access, approvals=approvals, status=status
+    )
     return Desk(
         ends=ends,
         answers=answers,
+        anew=anew,
         approvals=approvals,
         access=access,
         channels=channels,

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import ValidationError, validate_call
 
+from agent_core.memory_ports import MemoryPort
 from agent_core.messages import OutboundKind, SessionKey
-from agent_core.ports import MemoryPort
 from channels.base import Channel
 from gateway.errors import NotFound
 from gateway.operations.asked import (

@@ -11,7 +11,14 @@ from gateway.errors import GatewayError, NotFound
 __all__ = ["MATRIX_OPERATIONS", "MatrixOperations", "MatrixRefused"]
 
 MATRIX_OPERATIONS = frozenset(
-    {"matrix_devices", "matrix_verify", "matrix_verification", "matrix_compared", "matrix_reset_device"}
+    {
+        "matrix_devices",
+        "matrix_verify",
+        "matrix_verification",
+        "matrix_compared",
+        "matrix_reset_device",
+        "matrix_standing",
+    }
 )
 
 
@@ -45,6 +52,10 @@ class MatrixOperations:
     async def matrix_reset_device(self, channel: str = "") -> dict[str, Any]:
         """Give the bot's device up for a new one."""
         return await self._ask(channel, "reset_device")
+
+    async def matrix_standing(self, channel: str = "") -> dict[str, Any]:
+        """How the account's encryption stands, as its homeserver sees it."""
+        return await self._ask(channel, "standing")
 
     async def _ask(self, channel: str, what: str, *arguments: Any, **named: Any) -> dict[str, Any]:
         name, care = self._care(channel)

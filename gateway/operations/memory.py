@@ -6,7 +6,7 @@ from difflib import unified_diff
 from typing import Any
 
 from agent_core.memory.scopes import OWNER
-from agent_core.ports import MemoryPort
+from agent_core.memory_ports import MemoryPort
 from gateway.errors import NotFound
 from gateway.operations.asked import parse_scope, show_scope
 

@@ -49,6 +49,7 @@ PLAN_OPERATIONS = frozenset(
 _WAIT_S = 50.0
 _LOOK_EVERY_S = 0.2
 _CHARS_PER_TOKEN = 4
+_LONGEST_TEXT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,10 @@ class PlanOperations:
     ) -> dict[str, Any]:
         """Keep a job, for the conversation ``session``, or for the owner where the owner is reached."""
         planned = self._plan()
+        if not text.strip():
+            raise RequestInvalid("the text is empty: what is to be sent, or asked?")
+        if len(text) > _LONGEST_TEXT:
+            raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
         place = await (self._place_of(parse_session(session)) if session else self._place_of_owner())
         try:
             wish = Wish(
@@ -165,7 +170,10 @@ class PlanOperations:
         planned, job = self._plan(), await self._job(job_id)
         if job.state is JobState.DONE:
             raise RequestInvalid(f"{job.id} was for once, and has run")
-        changed = await planned.desk.set_paused(job, paused=paused)
+        try:
+            changed = await planned.desk.set_paused(job, paused=paused)
+        except TimingInvalid as error:
+            raise RequestInvalid(f"{job.id} cannot be resumed: {error}") from error
         return {"job": _job_row(planned, changed or job)}
 
     async def _job(self, job_id: str) -> Job:
@@ -194,7 +202,10 @@ class PlanOperations:
         reached = await planned.target.reach(topic=f"job {planned.clock.now().isoformat()}")
         target = reached.target
         if target is None:
-            raise RequestInvalid(f"{reached.why}; say which conversation is meant with --session")
+            raise RequestInvalid(
+                f"{reached.why}; write to me directly first, set agents.heartbeat.target, or say which "
+                "conversation is meant with --session"
+            )
         person = target.person or next(iter(planned.owner), "")
         return Place(target.session, target.account, person, persons=planned.owner)
 

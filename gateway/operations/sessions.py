@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
+from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, Message
-from agent_core.ports import MemoryPort
 from gateway.errors import NotFound
 from gateway.operations.asked import parse_session, within
 from gateway.operations.view import inbox_row, message_line

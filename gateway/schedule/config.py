@@ -17,15 +17,19 @@ class ScheduleConfig(BaseModel):
     ``timezone``: in which the times of jobs are meant unless they say another one; empty: the heartbeat's.
     ``late``: a job for once that fell due while squidbot was not running is done at the start; ``say`` adds
     that it is late, ``plain`` does not. ``late_after_minutes``: from then on it is late. ``jitter_seconds``:
-    repeated questions to the model start up to so much later, each at its own moment; reminders never.
+    repeated questions to the model start up to so much later (at most half of their interval), each at its
+    own moment; reminders never.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     enabled: bool = True
+    """Whether jobs are done and can be made."""
     timezone: str = ""
     jobs_per_person: int = Field(default=50, ge=1, le=10_000)
+    """So many may one person have at a time."""
     min_interval_minutes: float = Field(default=5.0, ge=0.01, le=7 * 24 * 60, allow_inf_nan=False)
+    """Nothing is repeated more often."""
     late: Literal["say", "plain"] = "say"
     late_after_minutes: float = Field(default=5.0, ge=0.1, le=7 * 24 * 60, allow_inf_nan=False)
     jitter_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)

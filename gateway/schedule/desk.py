@@ -118,7 +118,13 @@ class JobDesk:
         return [job for job in await self.plans.jobs() if place.owns(job)]
 
     async def set_paused(self, job: Job, *, paused: bool) -> Job | None:
-        """Pause or resume; what fell due during a pause is not made up for."""
+        """
+        Pause or resume; what fell due during a pause is not made up for.
+
+        Raises:
+            TimingInvalid: Its time cannot be read any more, so it cannot be resumed.
+            StoreUnavailable: Not now.
+        """
         state, next_at = JobState.PAUSED, job.next_at
         if not paused:
             next_at = next_after(parse_timing(job.timing), self._clock.now())
@@ -194,6 +200,10 @@ class SessionDesk:
                 await self._desk.remove(job)
                 return f"{job.id} is removed."
             await self._desk.set_paused(job, paused=action == "pause")
+        except TimingInvalid as error:
+            raise ToolRetry(
+                f"{job.id} cannot be resumed: {error}. Remove it and make another one."
+            ) from error
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was changed: the disk does not take anything now.") from error
         return f"{job.id} is {'paused' if action == 'pause' else 'active again'}."

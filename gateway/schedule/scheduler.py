@@ -28,13 +28,14 @@ from agent_core.ports import Clock
 from gateway.access import Access, Role
 from gateway.backoff import BackoffPolicy
 from gateway.schedule.config import ScheduleConfig
-from gateway.schedule.timing import At, Timing, TimingInvalid, newest_due, next_after, parse_timing
+from gateway.schedule.timing import LATEST, At, Timing, TimingInvalid, newest_due, next_after, parse_timing
 from gateway.work.plan_port import Entry, Job, JobKind, JobState, Outcome, PlanStore
 from gateway.work.port import Pending, StoreUnavailable, WorkStore
 
-__all__ = ["NOT_ALLOWED", "Scheduler", "job_message", "job_name", "ledger_name"]
+__all__ = ["NOT_ALLOWED", "UNREADABLE", "Scheduler", "job_message", "job_name", "ledger_name"]
 
 NOT_ALLOWED = "its person is not allowed to talk to me any more"
+UNREADABLE = "its time cannot be read any more"
 _LOOK_EVERY_S = 30.0
 _SOONEST_S = 0.02
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=60.0)
@@ -78,6 +79,7 @@ class Scheduler:
         self._sleep = sleep
         self._news = anyio.Event()
         self._failures = 0
+        self._clock_is_wrong = False
 
     def changed(self) -> None:
         """Somebody has changed the jobs: look again."""
@@ -111,6 +113,13 @@ class Scheduler:
             StoreUnavailable: Not now; what was not taken is due still.
         """
         now = self._clock.now()
+        if now >= LATEST:
+            # Nothing would ever be due again, and so every job would be done with for good.
+            if not self._clock_is_wrong:
+                _log.error("schedule.clock_wrong", now=now.isoformat())
+            self._clock_is_wrong = True
+            return _LOOK_EVERY_S
+        self._clock_is_wrong = False
         wait_s = _LOOK_EVERY_S
         for job in await self._plans.jobs():
             if job.state is not JobState.ACTIVE or job.next_at is None:
@@ -125,7 +134,10 @@ class Scheduler:
         try:
             timing = parse_timing(job.timing)
         except TimingInvalid as error:
-            _log.error("job.unreadable", job=job.id, error=str(error))
+            if job.note != UNREADABLE:
+                _log.error("job.unreadable", job=job.id, error=str(error))
+                seen = job.last_at or job.created_at
+                await self._plans.job_fired(job.id, job.revision, seen, job.next_at, note=UNREADABLE)
             return None
         waited_for = job.next_at or now
         first = next_after(timing, now)
@@ -164,11 +176,18 @@ class Scheduler:
             self._news.set()  # a person has changed it meanwhile: what they want now counts
 
     def _jitter(self, job: Job, timing: Timing, instant: datetime) -> timedelta:
-        """The same for the same run: it must not change with a restart."""
+        """
+        The same for the same run: it must not change with a restart. At most half of the time to the next
+        run, or a run would be merged into the next one before it begins.
+        """
         if job.kind is JobKind.REMIND or isinstance(timing, At) or not self._config.jitter_seconds:
             return timedelta(0)
+        longest = timedelta(seconds=self._config.jitter_seconds)
+        following = next_after(timing, instant)
+        if following is not None:
+            longest = min(longest, (following - instant) / 2)
         digest = hashlib.sha256(job_name(job.id, instant).encode()).digest()
-        return timedelta(seconds=self._config.jitter_seconds * int.from_bytes(digest[:4]) / 2**32)
+        return longest * (int.from_bytes(digest[:4]) / 2**32)
 
     async def run_now(self, job: Job) -> None:
         """

@@ -32,6 +32,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 __all__ = [
+    "LATEST",
     "At",
     "Cron",
     "Every",
@@ -45,12 +46,14 @@ __all__ = [
 ]
 
 _SECOND = timedelta(seconds=1)
-_LATEST = datetime(2200, 1, 1, tzinfo=UTC)
+LATEST = datetime(2200, 1, 1, tzinfo=UTC)
+"""No instant is later, and a clock that shows a later time is wrong."""
+_LONGEST_EXPRESSION, _LONGEST_ZONE = 200, 100
 _SPANS = (timedelta(hours=1), timedelta(days=2), timedelta(days=40), timedelta(days=400))
 _LONGEST = timedelta(days=3000)
 _GAPS_LOOKED_AT = 400
 _EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
-_CRON = re.compile(r"cron (.{1,200}) in (\S{1,100})", re.ASCII)
+_CRON = re.compile(rf"cron (.{{1,{_LONGEST_EXPRESSION}}}) in (\S{{1,{_LONGEST_ZONE}}})", re.ASCII)
 
 
 class TimingInvalid(ValueError):
@@ -123,6 +126,8 @@ def checked_cron(expression: str, zone: str) -> Cron:
         raise TimingInvalid(
             f"a cron expression has five fields (minute hour day month weekday), not {expression!r}"
         )
+    if len(fields) > _LONGEST_EXPRESSION or len(zone) > _LONGEST_ZONE:
+        raise TimingInvalid(f"a cron expression may have {_LONGEST_EXPRESSION} characters, not {len(fields)}")
     _zone(zone)
     try:
         first = next(CronSim(fields, datetime(2026, 1, 1)), None)  # noqa: DTZ001 - without a zone: is there any?
@@ -201,7 +206,7 @@ def _instants(timing: Cron, after: datetime) -> Iterator[datetime]:
     begin = (after - timedelta(hours=3)).astimezone(_zone(timing.zone))
     for local in CronSim(timing.expression, begin):
         instant = local.astimezone(UTC)
-        if instant > _LATEST:
+        if instant > LATEST:
             return
         if instant > last:
             last = instant
@@ -209,7 +214,7 @@ def _instants(timing: Cron, after: datetime) -> Iterator[datetime]:
 
 
 def _sane(instant: datetime) -> datetime | None:
-    return instant if instant < _LATEST else None
+    return instant if instant < LATEST else None
 
 
 def _zone(name: str) -> ZoneInfo:

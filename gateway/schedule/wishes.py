@@ -65,7 +65,10 @@ def wish_of(given: Mapping[str, Any]) -> Wish:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TimingInvalid(f"'{name}' must be a number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise TimingInvalid(f"'{name}' is too large") from error
 
     return Wish(
         at=str(given.get("at") or "").strip(),
@@ -91,7 +94,9 @@ def parse_wish(wish: Wish, now: datetime, *, zone: str, min_interval: timedelta)
     """
     said = [bool(wish.at), wish.in_minutes is not None, wish.every_minutes is not None, bool(wish.cron)]
     if sum(said) != 1:
-        raise TimingInvalid("say exactly one of at, in_minutes, every_minutes and cron")
+        raise TimingInvalid(
+            "say when, in exactly one way: at, in (in_minutes), every (every_minutes) or cron"
+        )
     timing = _timing(wish, now, wish.zone or zone)
     gap = shortest_gap(timing, now)
     if gap is not None and gap < min_interval:

@@ -8,7 +8,6 @@ then what only the whole can show: names of pools, models and providers that do 
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +33,7 @@ from gateway.errors import ConfigInvalid
 from gateway.schedule.config import ScheduleConfig
 from gateway.settings.accounts import KINDS, ChannelSettings
 from gateway.settings.checks import check_whole, permission_warnings
+from gateway.settings.listening import is_loopback, parse_listen
 from gateway.settings.problems import explain, problems_of
 from gateway.settings.source import Problem, Source, read_source
 
@@ -88,12 +88,16 @@ class OwnerSettings(_Strict):
 
 
 class TurnLimitSettings(_Strict):
-    """What one message may cost; see `agent_core.agent.TurnLimits`."""
+    """What one message may cost."""
 
     steps: int = Field(default=20, ge=1, le=200)
+    """Calls of a model."""
     seconds: float = Field(default=600.0, gt=0, le=86_400)
+    """From its start to its answer."""
     tokens: int = Field(default=400_000, ge=1000)
+    """Read and written."""
     tool_seconds: float = Field(default=60.0, gt=0, le=3600)
+    """One run of a tool."""
 
 
 class LLMSettings(LLMSpec):
@@ -117,10 +121,15 @@ class AgentSettings(_Strict):
 
     workspace: str = Field(default="workspace", min_length=1)
     restrict_to_workspace: bool = True
+    """Whether files of the workspace alone can be sent."""
     consolidation_threshold: int = Field(default=100, ge=1, le=100_000)
+    """A conversation is condensed when more messages than these are not yet."""
     consolidation_tokens: int = Field(default=12_000, ge=500, le=10_000_000)
+    """Or more tokens than these."""
     keep_recent_ratio: float = Field(default=0.2, gt=0, lt=1)
+    """What part of the threshold stays word for word."""
     consolidation_pool: str = ""
+    """Which models condense; empty: the default pool."""
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     schedule: ScheduleConfig = ScheduleConfig()
 
@@ -138,7 +147,9 @@ class HttpSettings(_Strict):
     """
 
     listen: Annotated[str, AfterValidator(_listen)]
+    """``host:port``, such as ``127.0.0.1:8811``."""
     allow_remote: bool = False
+    """Whether another address than this machine's own may be listened on."""
     page: bool = False
 
     @model_validator(mode="after")
@@ -160,7 +171,9 @@ class LogSettings(_Strict):
     """
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest that is written."""
     format: Literal["auto", "json", "text"] = "auto"
+    """``auto``: text on a terminal, JSON elsewhere."""
     file: str | None = Field(default=None, min_length=1)
     max_file_mb: float = Field(default=10.0, ge=0.01, le=10_000)
     keep_files: int = Field(default=5, ge=1, le=1000)
@@ -176,8 +189,10 @@ class GatewaySettings(_Strict):
     http: HttpSettings | None = None
     log: LogSettings = LogSettings()
     max_concurrent_turns: int = Field(default=4, ge=1, le=256)
+    """So many conversations are answered at a time."""
     durability: Literal["full", "process"] = "full"
     drain_seconds: float = Field(default=20.0, ge=0, le=600)
+    """How long a stop waits for answers in hand."""
 
 
 class AttachmentSettings(_Strict):
@@ -219,6 +234,7 @@ class Settings(_Strict):
     _path: Path | None = PrivateAttr(default=None)
     _warnings: tuple[str, ...] = PrivateAttr(default=())
     _secret_texts: frozenset[str] = PrivateAttr(default=frozenset())
+    _source: Source | None = PrivateAttr(default=None)
 
     @property
     def path(self) -> Path | None:
@@ -229,6 +245,11 @@ class Settings(_Strict):
     def warnings(self) -> tuple[str, ...]:
         """What is allowed and yet hardly meant, as sentences for the operator."""
         return self._warnings
+
+    @property
+    def source(self) -> Source | None:
+        """The file as it was read, with its lines and references; it holds secrets."""
+        return self._source
 
     def secrets(self) -> frozenset[str]:
         """All texts that must never be shown, for the log's redaction."""
@@ -259,34 +280,10 @@ def load_settings(
     settings, problems = _validate(source)
     if problems or settings is None:
         raise ConfigInvalid(explain(source, problems), file=str(path), problems=len(problems))
-    settings._path = path  # noqa: SLF001 - its own
+    settings._path, settings._source = path, source  # noqa: SLF001 - its own
     settings._secret_texts = frozenset(source.secret_texts)  # noqa: SLF001
     settings._warnings = (*permission_warnings(source), *_soft_warnings(settings))  # noqa: SLF001
     return settings
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """
-    ``host:port`` as a pair; the host of IPv6 stands in brackets.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    host, colon, port = text.strip().rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    if not colon or not bare or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise ValueError(f'must be "host:port", such as "127.0.0.1:8811"; got {text!r}')
-    if ":" in bare and not host.startswith("["):
-        raise ValueError(f'an IPv6 address stands in brackets, such as "[::1]:8811"; got {text!r}')
-    return bare, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
@@ -308,7 +305,9 @@ def _soft_warnings(settings: Settings) -> list[str]:
     kinds, places = settings.channels.kinds(), settings.channels.places()
     for name, config in settings.channels.enabled().items():
         reachable = any(alias.channel == kinds[name] for alias in settings.owner.aliases)
-        if not config.allow_from and not reachable:
+        # A rule for one room may let people in that the channel does not.
+        rules = getattr(config, "rooms", {}).values()
+        if not (config.allow_from or reachable or any(rule.allow_from for rule in rules)):
             found.append(
                 f"{places[name]}: nobody can talk to the bot; name people in allow_from or owner.aliases"
             )

@@ -50,12 +50,14 @@ class MatrixAccount(MatrixConfig):
     """One of several accounts on Matrix."""
 
     name: _Name | None = None
+    """What it is called everywhere; the first of several may go without."""
 
 
 class EmailAccount(EmailConfig):
     """One of several mailboxes."""
 
     name: _Name | None = None
+    """What it is called everywhere; the first of several may go without."""
 
 
 def _one_or_many(value: Any) -> str:
@@ -78,7 +80,9 @@ class ChannelSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     matrix: _GivenMatrix | None = None
+    """One account, or a list of several, each with a ``name``."""
     email: _GivenEmail | None = None
+    """One mailbox, or a list of several, each with a ``name``."""
 
     def enabled(self) -> dict[str, AccountConfig]:
         """The accounts that are switched on, by name."""

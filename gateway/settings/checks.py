@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from agent_core.llm.build import LLMSpec, ModelSpec, ProviderSpec, check_references
 from channels.heartbeat.config import split_target
-from gateway.access import entry_problem, normalise
+from gateway.access import entry_problem, kind_of, normalise
+from gateway.settings.accounts import KINDS
 from gateway.settings.source import KeyPath, Problem, Source
 
 __all__ = ["check_whole", "permission_warnings"]
+
+_HANDED_OVER = (Path("/run/credentials"), Path("/run/secrets"))
 
 _Spec = TypeVar("_Spec", bound=BaseModel)
 _PART = re.compile(r"\[(\d+)\]$")
@@ -36,8 +40,8 @@ def check_whole(source: Source) -> list[Problem]:
     return problems
 
 
-def permission_warnings(source: Source) -> list[str]:
-    """Files with secrets that other users of the machine can read."""
+def permission_warnings(source: Source, *, handed_over: Sequence[Path] = _HANDED_OVER) -> list[str]:
+    """Files with secrets that other users of the machine can read; what is handed over is not looked at."""
     suspects = ([source.path] if source.literal_secrets else []) + source.files
     found = []
     for path in dict.fromkeys(suspects):
@@ -45,7 +49,8 @@ def permission_warnings(source: Source) -> list[str]:
             loose = stat.S_IMODE(path.stat().st_mode) & 0o077
         except OSError:
             continue
-        if loose:
+        # Service managers guard the folder; the mode of a file there (0440 with an ACL) says nothing.
+        if loose and not any(path.is_relative_to(folder) for folder in handed_over):
             found.append(
                 f"{path} holds a secret and other users of this machine can read it; run: chmod 600 {path}"
             )
@@ -75,7 +80,7 @@ def _entries_of(email: Any, path: KeyPath) -> list[Problem]:
 
 def _target(data: Mapping[str, Any]) -> list[Problem]:
     """Alerts of the heartbeat go to the owner, on a channel that is there."""
-    agents, channels, owner = data.get("agents"), data.get("channels"), data.get("owner")
+    agents = data.get("agents")
     heartbeat = agents.get("heartbeat") if isinstance(agents, dict) else None
     target = heartbeat.get("target") if isinstance(heartbeat, dict) else None
     if not isinstance(target, str) or not target:
@@ -84,20 +89,57 @@ def _target(data: Mapping[str, Any]) -> list[Problem]:
         name, place = split_target(target)
     except ValueError:
         return []  # said by its type already
-    where = ("agents", "heartbeat", "target")
-    channel = channels.get(name) if isinstance(channels, dict) else None
-    if not isinstance(channel, dict) or channel.get("enabled") is False:
-        return [Problem(where, f"there is no channel {name!r} that is enabled under channels")]
+    said = _target_problem(name, place, _enabled_accounts(data.get("channels")), data.get("owner"))
+    return [Problem(("agents", "heartbeat", "target"), said)] if said else []
+
+
+def _target_problem(name: str, place: str, kinds: Mapping[str, str], owner: Any) -> str | None:
+    kind = kinds.get(name)
+    if kind is None:
+        there = f"; there is {', '.join(kinds)}" if kinds else ""
+        return f"there is no channel {name!r} that is enabled under channels{there}"
+    if not _fits(kind, place):
+        told = "matrix places are @you:server and !room" if kind == "matrix" else "mail goes to you@domain"
+        return f"{name!r} is an account of {kind}; {told}"
+    known = _owner_addresses(owner, kind)
     if place.startswith("!"):
-        return []
-    aliases = owner.get("aliases") if isinstance(owner, dict) else None
-    known = {
-        normalise(str(alias.get("address") if isinstance(alias, dict) else alias))
-        for alias in (aliases if isinstance(aliases, list) else ())
-    }
+        lonely = "owner.aliases has no address on matrix, so nobody could be alone in this room"
+        return None if known else lonely
     if normalise(place) not in known:
-        return [Problem(where, f"{place!r} is none of owner.aliases; alerts go to the owner alone")]
-    return []
+        return f"{place!r} is none of owner.aliases; alerts go to the owner alone"
+    return None
+
+
+def _fits(kind: str, place: str) -> bool:
+    try:
+        split_target(f"{kind}:{place}")
+    except ValueError:
+        return False
+    return True
+
+
+def _enabled_accounts(channels: Any) -> dict[str, str]:
+    """The kinds of the accounts that are switched on, by name, of what is not checked yet."""
+    found: dict[str, str] = {}
+    for kind in KINDS:
+        given = channels.get(kind) if isinstance(channels, dict) else None
+        for number, account in enumerate(given if isinstance(given, list) else [given]):
+            if isinstance(account, dict) and account.get("enabled") is not False:
+                found[str(account.get("name") or (kind if number == 0 else ""))] = kind
+    found.pop("", None)
+    return found
+
+
+def _owner_addresses(owner: Any, kind: str) -> set[str]:
+    """The owner's addresses on a kind of channel, as far as they are sound."""
+    aliases = owner.get("aliases") if isinstance(owner, dict) else None
+    found = set()
+    for alias in aliases if isinstance(aliases, list) else ():
+        address = str(alias.get("address") if isinstance(alias, dict) else alias)
+        named = alias.get("channel") if isinstance(alias, dict) else None
+        if (named or kind_of(address)) == kind:
+            found.add(normalise(address))
+    return found
 
 
 def _pool_references(data: Mapping[str, Any]) -> dict[str, str]:

@@ -23,12 +23,13 @@ import yaml
 
 from gateway.settings.secrets import is_secret_file_name, secret_places
 
-__all__ = ["KeyPath", "Problem", "Source", "is_secret_name", "read_source", "show_path"]
+__all__ = ["KeyPath", "Problem", "Source", "compose", "is_secret_name", "plain", "read_source", "show_path"]
 
 KeyPath = tuple[str | int, ...]
 
 _MAX_BYTES = 1_000_000
 _MAX_NODES = 20_000
+_MAX_DEPTH = 50
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_NAME = re.compile(r"(?:^|_)(?:password|passphrase|secret|token|api_key|recovery_key)$")
@@ -50,8 +51,9 @@ class Source:
     What a configuration file says.
 
     ``lines`` has the line of every key and list element. ``referenced`` are the paths whose value came out
-    of the environment or a file, ``secret_texts`` all values that must never be shown, ``files`` what was
-    read besides the configuration itself.
+    of the environment or a file, ``references`` from where: ``env NAME``, ``file /path`` or ``secret NAME``.
+    ``secret_texts`` are all values that must never be shown, ``files`` what was read besides the
+    configuration itself, ``text`` is all of it as it stands there.
     """
 
     path: Path
@@ -62,6 +64,8 @@ class Source:
     literal_secrets: bool = False
     secret_texts: set[str] = field(default_factory=set)
     files: list[Path] = field(default_factory=list)
+    references: dict[KeyPath, list[str]] = field(default_factory=dict)
+    text: str = ""
 
     def line_of(self, path: KeyPath) -> int:
         """The line of ``path``, or of the nearest thing around it that stands in the file."""
@@ -87,12 +91,13 @@ def read_source(path: Path, environ: Mapping[str, str]) -> Source:
     """Read a configuration; whatever is wrong with it is in ``problems``, nothing is raised."""
     source = Source(path)
     try:
-        node = yaml.compose(_read_text(path), Loader=_Loader)
+        source.text = _read_text(path)
+        node = yaml.compose(source.text, Loader=_Loader)
     except FileNotFoundError:
         source.problems.append(
             Problem(
                 (),
-                "there is no such file; the README shows what to write into it (`squidbot demo` needs none)",
+                "there is no such file; `squidbot init` makes one (`squidbot demo` needs none)",
             )
         )
     except (OSError, ValueError) as error:
@@ -138,6 +143,28 @@ def _number_or_text(tag: str, text: str) -> Any:
     except ValueError:
         pass
     return text
+
+
+def compose(text: str) -> yaml.Node | None:
+    """
+    The tree of a configuration, with the place of each node: for those who edit one.
+
+    Raises:
+        yaml.YAMLError: It is no YAML.
+    """
+    node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    return node
+
+
+def plain(node: yaml.Node | None, *, depth: int = 0) -> Any:
+    """What a tree says, as plain data in which references stand as they were written."""
+    if depth > _MAX_DEPTH:
+        raise ValueError("it is too deep")
+    if isinstance(node, yaml.MappingNode):
+        return {str(key.value): plain(value, depth=depth + 1) for key, value in node.value}
+    if isinstance(node, yaml.SequenceNode):
+        return [plain(item, depth=depth + 1) for item in node.value]
+    return None if node is None else _number_or_text(node.tag, str(node.value))
 
 
 class _Walk:
@@ -217,6 +244,7 @@ class _Walk:
             if match.group(1) is None:
                 return "${"
             self._source.referenced.add(path)
+            self._source.references.setdefault(path, []).append(_kind_of(match.group(1).strip()))
             value = self._look_up(node, path, match.group(1).strip())
             if value is None:
                 # Left as it is, so that one missing value is not complained about twice.
@@ -268,6 +296,11 @@ class _Walk:
             return None
         self._source.files.append(target)
         return text.removesuffix("\n").removesuffix("\r")
+
+
+def _kind_of(reference: str) -> str:
+    kind, colon, name = reference.partition(":")
+    return f"{kind} {name.strip()}" if colon else f"env {reference}"
 
 
 def _read_text(path: Path) -> str:

@@ -120,9 +120,13 @@ def job_fired(
 def note(db: sqlite3.Connection, entry: Entry, now: float) -> None:
     """Add a line, or count a skip in the line before."""
     at, skipped = entry.instant.timestamp(), entry.outcome is Outcome.SKIPPED
-    known = "SELECT 1 FROM ledger WHERE name = ? AND ? BETWEEN instant AND until"
-    known += " LIMIT 1" if skipped else " AND outcome <> 'skipped' LIMIT 1"
-    if db.execute(known, (entry.name, at)).fetchone() is not None:
+    known = (
+        "SELECT 1 FROM ledger WHERE name = :name AND :at BETWEEN instant AND until AND (outcome <> 'skipped'"
+    )
+    # A tick in the middle of a row of others that were skipped may have been skipped for a reason of its own.
+    known += " OR instant = :at OR reason = :reason) LIMIT 1" if skipped else ") LIMIT 1"
+    asked = {"name": entry.name, "at": at, "reason": error_text(entry.reason)}
+    if db.execute(known, asked).fetchone() is not None:
         return
     if skipped:
         last = db.execute(

@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from agent_core.errors import CursorMoved
+from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ToolCall
-from agent_core.ports import MemoryPort
 from tests.clock import ManualClock
 from tests.contract.memory_documents import DocumentContract
 

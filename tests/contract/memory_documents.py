@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from agent_core.errors import MemoryConflict
+from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryDocument, MemoryScope, ScopeKind
-from agent_core.ports import MemoryPort
 from tests.clock import ManualClock
 
 SESSION = "matrix/!room%3ahs.test"

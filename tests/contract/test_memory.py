@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryDocument, MemoryScope
-from agent_core.ports import MemoryPort
 from agent_core.storage import InMemoryMemory, JsonlMemory
 from tests.clock import ManualClock
 from tests.contract.memory import MemoryContract

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.engine import Engine, engine_missing, running_engine
-from tests.deploy.images import build_image, import_base
+from tests.deploy.images import build_image, import_base, index_missing
+
+_LENIENT = "SQUIDBOT_DEPLOY_LENIENT"
+"""Set where nobody knows what the machine can do (continuous integration): what it lacks is a skip, not an error."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,14 +33,22 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     missing = engine_missing()
     if missing:
         pytest.skip(f"no container engine: {missing}")
-    with running_engine(tmp_path_factory.mktemp("engine")) as one:
-        import_base(one)
+    with ExitStack() as stack:
+        try:
+            one = stack.enter_context(running_engine(tmp_path_factory.mktemp("engine")))
+            import_base(one)
+        except (AssertionError, OSError, subprocess.SubprocessError) as error:
+            if not os.environ.get(_LENIENT):
+                raise
+            pytest.skip(f"no container engine or no base image on this machine: {error}")
         yield one
 
 
 @pytest.fixture(scope="session")
 def image(engine: Engine) -> str:
     """squidbot's image, built by the Dockerfile of this tree."""
+    if os.environ.get(_LENIENT) and (missing := index_missing(engine)):
+        pytest.skip(f"no image can be built on this machine: {missing}")
     build_image(engine)
     return "squidbot"
 

@@ -15,7 +15,15 @@ from pathlib import Path
 
 from tests.deploy.engine import BASE_IMAGE, Engine
 
-__all__ = ["CANARY", "ROOT", "build_image", "compose_plugin", "debian_base", "import_base"]
+__all__ = [
+    "CANARY",
+    "ROOT",
+    "build_image",
+    "compose_plugin",
+    "debian_base",
+    "import_base",
+    "index_missing",
+]
 
 CANARY = "c4n4ry-of-the-build-secrets"
 """Stands in every secret that a build is given, so that it is found in a layer if it ever gets there."""
@@ -97,6 +105,17 @@ def import_base(engine: Engine) -> None:
 def _certificates() -> Path:
     """The certificate authorities that this machine trusts, its own ones among them."""
     return Path(os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt").resolve()
+
+
+def index_missing(engine: Engine) -> str | None:
+    """Why a build could not fetch packages: what pip says in a container of the base; None if it can."""
+    bundle = engine.folder / "probe.pem"
+    bundle.write_text(_certificates().read_text())
+    tried = engine.docker(
+        "run", "--rm", "--volume", f"{bundle}:/ca.pem:ro", "--env", "PIP_CERT=/ca.pem", BASE_IMAGE,
+        "pip", "download", "--quiet", "--no-deps", "--dest", "/tmp", "idna", limit_s=90, check=False,
+    )  # fmt: skip
+    return None if tried.returncode == 0 else (tried.stderr.strip().splitlines() or ["no answer"])[-1]
 
 
 def build_image(engine: Engine, name: str = "squidbot", *, context: Path = ROOT) -> str:

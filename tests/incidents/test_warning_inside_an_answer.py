@@ -6,6 +6,7 @@ printed: in the middle of `squidbot sessions show --json`, which no program coul
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,7 @@ def test_an_answer_for_programs_is_nothing_but_the_answer(tmp_path: Path) -> Non
     anyio.run(_filled, tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "gateway", "sessions", "show", str(KEY), "--json", "--home", str(tmp_path)],
+        env={**os.environ, "SQUIDBOT_LOG": "warning"},
         capture_output=True,
         text=True,
         timeout=30,

@@ -143,6 +143,58 @@ class TestAnswers:
         assert "language model does not answer" in again.text
 
 
+class TestNewWhileAQuestionWaits:
+    @pytest.mark.parametrize("restart", [False, True])
+    async def test_what_was_asked_before_belongs_to_the_old_conversation(self, tmp_path, restart):
+        """
+        Two questions wait for a model. `!new` is answered at once; the two are answered with what was said before,
+        and what is written after `!new` without it, also if the process ends in between.
+        """
+        mind, server = Mind(), LoopbackServer()
+        async with talking(tmp_path, mind, server=server) as one:
+            await asked(one, "the word is xylophone")
+            mind.away = True
+            one.server.say(ANN, "first of the old")
+            with anyio.fail_after(30):
+                while not any(row.deferrals for row in await one.built.store.inbox()):
+                    await anyio.sleep(0.02)
+            one.server.say(ANN, "second of the old")
+            began = await asked(one, "!new")
+            one.server.say(ANN, "one of the new")
+            if not restart:
+                mind.away = False
+                await settled(one, settled=5)
+        if restart:
+            mind.away = False
+            async with talking(tmp_path, mind, server=server) as one:
+                await settled(one, settled=5)
+        assert "2 messages wait from before" in began.text
+        first, second, new = mind.shown[-3:]
+        assert all(word in first for word in ("xylophone", "first of the old"))
+        assert all(word in second for word in ("xylophone", "first of the old", "second of the old"))
+        assert "one of the new" in new
+        assert not any(word in new for word in ("xylophone", "of the old", "answer"))
+        assert "one of the new" not in second
+
+    async def test_what_is_stopped_holds_nothing_up(self, tmp_path):
+        """After `!new` the waiting question is given up; the next message begins anew."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            await asked(one, "the word is xylophone")
+            mind.away = True
+            one.server.say(ANN, "a question of the old")
+            with anyio.fail_after(30):
+                while not any(row.deferrals for row in await one.built.store.inbox()):
+                    await anyio.sleep(0.02)
+            await asked(one, "!new")
+            await asked(one, "!stop")
+            mind.away = False
+            await asked(one, "one of the new")
+            await asked(one, "another of the new")
+        assert "xylophone" not in mind.shown[-2]
+        assert "one of the new" in mind.shown[-1], "only once is anything set aside"
+
+
 class TestWhoAndWhere:
     async def test_strangers_get_nothing(self, tmp_path):
         """Who is not allowed gets no answer to a command, and stops nothing of others."""

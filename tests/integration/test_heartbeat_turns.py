@@ -11,6 +11,7 @@ from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import ToolCall
 from gateway.operations import Operations
 from gateway.ticks import failing_since, resting_until
+from gateway.vigil import how_ended
 from gateway.work.plan_port import Entry, Outcome
 from tests.clock import ManualClock
 from tests.unasked_world import ANN, ANN_MAIL, BOB, house
@@ -28,7 +29,8 @@ async def tick(home) -> tuple[str, str]:
     entries: list[Entry] = []
 
     async def noted() -> bool:
-        entries[:] = [one for one in await home.plans.ledger(name="heartbeat") if one.instant == instant]
+        lines = await home.plans.ledger(name="heartbeat")
+        entries[:] = [one for one in lines if one.instant <= instant <= (one.until or one.instant)]
         return bool(entries)
 
     await home.until(noted)
@@ -120,7 +122,7 @@ async def test_a_target_by_setting_needs_no_message_before(tmp_path):
     [
         ("", "the owner has no direct conversation yet"),
         (f"matrix:{BOB}", "the target is none of the owner's addresses"),
-        ("sms:1", "the channel of the target, sms, is not there"),
+        ("sms:@ann:hs.test", "the channel of the target, sms, is not there"),
         ("matrix:!room:hs.test", "in the target's room somebody else could read along"),
     ],
 )
@@ -293,6 +295,27 @@ class TestFailing:
                 assert len(home.alerts()) == notices
         assert "have not run (17 of them)" in home.alerts()[0].text
 
+    async def test_what_was_missed_is_told_as_soon_as_there_is_a_place(self, tmp_path):
+        """Without a conversation at that start it waits, also over another start, is shown, and comes once."""
+        clock = ManualClock()
+        setting = {"interval_minutes": 30.0, "dead_man_intervals": 4}
+        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
+            await home.until(lambda: home.built.supervisor.all_up)
+        clock.advance(9 * 3600)
+        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
+            await home.until(lambda: _noted(home, clock))
+        clock.advance(600)
+        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
+
+            async def shown() -> bool:
+                return (await home.built.unasked.state())["owner"]["alerts_waiting"] == 1
+
+            await home.until(shown)
+            await home.asked(ANN, "hello")
+            await home.until(home.alerts)
+            assert not await shown()
+        assert ["have not run (17 of them)" in one.text for one in home.alerts()] == [True]
+
 
 async def _never(_: float) -> None:
     import anyio
@@ -320,6 +343,63 @@ class TestUntold:
             await home.until(home.alerts)
         assert "inbox has changed." in home.model.asked[-1][-1].content
         assert [one.text for one in home.alerts()] == ["There is a file."]
+
+    async def test_a_change_seen_while_there_was_no_target_is_told_when_there_is_one(self, tmp_path):
+        """Two changes are seen before the owner has ever written; the first check-in that can tell, tells both."""
+        watch = {**SELDOM, "watch": [{"file": "inbox"}, {"file": "notes"}]}
+        async with house(tmp_path, "Two things.", heartbeat=watch, checklist=None) as home:
+            assert (await tick(home))[0] == "skipped"
+            (home.checklist.parent / "inbox").mkdir()
+            assert await tick(home) == ("skipped", "the owner has no direct conversation yet")
+            (home.checklist.parent / "notes").mkdir()
+            assert await tick(home) == ("skipped", "the owner has no direct conversation yet")
+            await home.asked(ANN, "hello")
+            assert (await tick(home))[0] == "delivered"
+            assert (await tick(home)) == ("skipped", "nothing to do: no watch calls")
+            await home.until(home.alerts)
+        assert "inbox has changed." in home.model.asked[-1][-1].content
+        assert "notes has changed." in home.model.asked[-1][-1].content
+        assert [one.text for one in home.alerts()] == ["Two things."]
+
+    async def test_a_change_of_a_check_in_that_was_overtaken_and_failed_is_told(self, tmp_path):
+        """The first one is still on its way when the second begins, and fails after that: it is told by the third."""
+        watch = {**SELDOM, "watch": [{"file": "one"}, {"file": "two"}], "limits": {"seconds": 3.0}}
+        async with house(tmp_path, 60.0, "Two.", "One.", heartbeat=watch, checklist=None) as home:
+            await home.asked(ANN, "hello")
+            assert (await tick(home))[0] == "skipped"
+            (home.checklist.parent / "one").mkdir()
+            await home.built.unasked.heartbeat.now()
+            await home.until(lambda: home.model.ticks == 1)
+            (home.checklist.parent / "two").mkdir()
+            assert (await tick(home))[0] == "delivered"
+            assert "two has changed." in home.model.asked[-1][-1].content
+            assert "one has changed." not in home.model.asked[-1][-1].content
+            assert (await tick(home))[0] == "delivered"
+            assert "one has changed." in home.model.asked[-1][-1].content
+            assert (await tick(home))[0] == "skipped"
+            ended = [outcome for outcome, reason in await home.ledger() if not reason.startswith("nothing")]
+        assert ended == ["failed", "delivered", "delivered"]
+
+    def test_how_a_check_in_has_ended(self):
+        """By its own line; without one, by a later line; a row of idle ones around it says nothing of it."""
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+
+        def entry(minute: int, outcome: Outcome, reason: str = "", until: int | None = None) -> Entry:
+            last = at + timedelta(minutes=until or minute)
+            return Entry("h", at + timedelta(minutes=minute), outcome, reason, until=last)
+
+        idle = entry(0, Outcome.SKIPPED, "nothing to do: no watch calls", until=9)
+        for lines, ended in (
+            ([], None),
+            ([idle], None),
+            ([entry(5, Outcome.SILENT), idle], True),
+            ([entry(5, Outcome.COLLECTED)], True),
+            ([entry(5, Outcome.FAILED), idle], False),
+            ([entry(4, Outcome.SKIPPED, "no target", until=6)], False),
+            ([entry(6, Outcome.DELIVERED), idle], False),
+            ([entry(4, Outcome.DELIVERED)], None),
+        ):
+            assert how_ended(lines, at + timedelta(minutes=5)) is ended
 
     async def test_a_check_in_waits_for_a_channel_that_is_away(self, tmp_path):
         """While the owner's channel cannot be asked nothing is skipped or asked; then the alert comes."""

@@ -7,6 +7,7 @@ import secrets
 from datetime import timedelta
 from urllib.parse import quote
 
+import anyio
 import pytest
 
 from channels.base import ChannelAuthFailed, LinkState
@@ -14,7 +15,8 @@ from channels.matrix.channel import MatrixChannel
 from devservers import MatrixPeer
 from devservers.rest import request_json
 from gateway.clock import SystemClock
-from gateway.doctor import Verdict, check_channel
+from gateway.doctor import Report, Verdict, check_channel
+from gateway.doctor.live import report_standing
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.matrix_bot import Bot, bot_joined, call
 from tests.integration.secret_peer import SecretPeer
@@ -91,6 +93,23 @@ async def test_the_doctor_tells_what_is_wrong(make_bot, synapse):
     assert found[1][0] is Verdict.FAILED
     assert "does not accept" in found[1][1]
     assert "cannot be reached" in found[2][1]
+
+
+async def test_the_doctor_tells_how_the_encryption_stands(make_bot):
+    """As the homeserver sees it: published, signed by an identity (the signatures are checked), one-time keys."""
+    bot = make_bot()
+    async with bot.up() as channel:
+        with anyio.fail_after(60):
+            while not (standing := await channel.care.standing())["signed"]:
+                await anyio.sleep(0.1)
+        assert channel.heard_at is not None
+    report = Report()
+    report_standing(report, "matrix", standing)
+
+    assert standing["keys_published"] and standing["identity"]
+    assert standing["one_time_keys"] >= 5
+    assert standing["backup"] == ""
+    assert [one.verdict for one in report.findings] == [Verdict.OK]
 
 
 def test_a_revoked_token_is_one_clear_state(synapse, fresh_credentials, tmp_path):

@@ -346,6 +346,7 @@ async def test_being_alone_with_somebody_is_never_guessed(make_bot, alice, fresh
     async with bot.up() as channel:
         room = await joined_room(alice, bot)
         session = SessionKey("matrix", room)
+        await asked(bot, alice, room, "Just us")  # now the bot has seen the room, too
         assert await channel.alone_with(session, alice.user_id)
         assert not await channel.alone_with(session, carol.user_id)
         assert not await channel.alone_with(SessionKey("matrix", "!nowhere:hs.test"), alice.user_id)

@@ -255,7 +255,7 @@ async def test_an_approval_by_reaction_is_the_owners(house, alice, bob):
     def yes(event_id, key="✅"):
         return {"m.relates_to": {"rel_type": "m.annotation", "event_id": event_id, "key": key}}
 
-    async with house("Hello.", "You may.", allow=[bob], owner=alice, approval="strangers") as there:
+    async with house("Hello.", "You may.", "It is.", allow=[bob], owner=alice, approval="strangers") as there:
         ours, his = await there.room(alice), await there.room(bob)
         await call(alice.send, ours, "Hi")
         await there.answers(alice, ours, 1)
@@ -266,9 +266,17 @@ async def test_an_approval_by_reaction_is_the_owners(house, alice, bob):
         await anyio.sleep(1)
         before = await there.seen(bob, his)
         await call(alice.send_event, ours, "m.reaction", yes(asked.event_id))
-        after = await there.answers(bob, his, 1)
-        questions = await there.asked(2)
+        await there.answers(bob, his, 1)
+        # What is decided is decided: neither another yes nor a late no changes anything.
+        for key in ("👍", "❌"):
+            await call(alice.send_event, ours, "m.reaction", yes(asked.event_id, key))
+        await call(alice.send, ours, "Is it done?")
+        with anyio.fail_after(30):
+            while "It is." not in await there.seen(alice, ours):
+                await anyio.sleep(0.05)
+        after = await there.seen(bob, his)
+        questions = await there.asked(3)
 
     assert before == []
     assert after == ["You may."]
-    assert len(questions) == 2
+    assert len(questions) == 3

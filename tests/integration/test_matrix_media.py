@@ -117,7 +117,7 @@ async def test_encrypted_files_arrive(synapse, make_bot, fresh_credentials, tmp_
             ("c.bin", odd),
         ):
             await call(person.send, room, name, to=bot.user_id, msgtype="m.file", file=file)
-        messages = await bot.inbox.until_accepted(3)
+        messages = await bot.inbox.until_accepted(3, within_s=25)
     person.close()
 
     assert await read_all(bot, messages[0]) == [content]

@@ -6,6 +6,7 @@ In the end every line of every history is in the summary once and before the cur
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
@@ -22,6 +23,7 @@ from tests.kill.scenario import Nursery, World
 from tests.kill.scripted import numbers_in
 
 PLACES = ("dm-ann", "dm-bob")
+KILLS = int(os.environ.get("SQUIDBOT_KILLS", "0")) or 8
 MOMENTS = [
     "model.condensing",
     "model.condensed",
@@ -90,18 +92,23 @@ def test_a_death_while_condensing_skips_and_doubles_nothing(
     assert condensed(world) > 4
 
 
+@pytest.mark.timeout(max(120, 5 * KILLS))
 def test_random_deaths_while_condensing(nursery: Nursery, tmp_path: Path) -> None:
     """Killed from outside at any time."""
     chance = random.Random(7)
     world = World(tmp_path, nursery, condense_above=3, pause_s=0.02)
-    for seed in range(8):
+    for seed in range(6 * KILLS):
+        if world.deaths >= KILLS:
+            break
         talk(world)
-        world.live(kill_after_s=0.25 + chance.random() * 0.4, seed=seed)
+        # Never so soon that the same question could die three times and be given up.
+        world.live(kill_after_s=0.25 + chance.random() * 0.3, seed=seed)
         assert wrong(world) == []
     world.live_until_quiet()
 
     assert problems(world.evidence()) == [], world.log()[-3000:]
     assert wrong(world) == []
+    assert world.deaths >= KILLS
     assert condensed(world) > 10
 
 

@@ -66,6 +66,22 @@ def test_the_oracle_sees_what_is_wrong():
     assert found == {"$q1": [WHOLE], "$q2": ["word0 …", WHOLE], "$q3": ["word0 …"], "$q4": []}
 
 
+def streaming_settings(model, matrix, **more):
+    """A daemon that shows its answers while they are written."""
+    return {
+        "llm": {
+            "providers": {"p": {"api_base": model.api_base, "api_key": "x"}},
+            "models": {"m": {"provider": "p", "model": "openai/m"}},
+            "pools": {"main": ["m"]},
+            "default_pool": "main",
+        },
+        "agents": {"heartbeat": {"enabled": False}},
+        "channels": {
+            "matrix": {**matrix, "streaming": {"enabled": True, "min_interval_s": 0.2}, **more},
+        },
+    }
+
+
 async def test_a_stream_that_is_killed_ends_as_one_answer(
     synapse, fresh_credentials, fresh_user, tmp_path: Path
 ):
@@ -135,3 +151,63 @@ async def test_a_stream_that_is_killed_ends_as_one_answer(
             wrong = {question: texts for question, texts in (await found()).items() if texts != [WHOLE]}
 
     assert wrong == {}, daemon.log()[-5000:]
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("when", ["killed after the stop", "taken back while away"])
+async def test_a_half_sentence_does_not_outlive_its_question(
+    synapse, fresh_credentials, fresh_user, tmp_path: Path, when, encrypted
+):
+    """
+    A question is given up in the middle of a streamed answer and the process dies: after the next start nothing
+    of the answer is left, neither its event nor an edit, and an answer that was finished is left alone.
+    """
+    bot, alice = fresh_credentials("bot"), await call(fresh_user, "alice")
+    async with FakeOpenAI() as model:
+        model.plan(Say(WHOLE), *[Say(*WORDS * 20, pause_s=0.1) for _ in range(5)])
+        settings = streaming_settings(
+            model, matrix_settings(synapse, bot.user_id, bot.password, alice.user_id)
+        )
+        with Daemon(tmp_path / "home", settings) as daemon:
+            await call(daemon.up)
+            room = await call(alice.create_room, [bot.user_id], is_direct=True)
+            if encrypted:
+                content = {"algorithm": "m.megolm.v1.aes-sha2"}
+                await call(alice.call, "PUT", f"/rooms/{room}/state/m.room.encryption", content)
+            await call(daemon.wait_until, lambda: bot.user_id in alice.members(room))
+
+            async def left():
+                """What the bot has said, whatever it is covered by, and not redacted."""
+                chunk = (await call(alice.call, "GET", f"/rooms/{room}/messages?dir=f&limit=300"))["chunk"]
+                kinds = ("m.room.message", "m.room.encrypted")
+                return [
+                    one["event_id"]
+                    for one in chunk
+                    if one["sender"] == bot.user_id and one["type"] in kinds and one["content"]
+                ]
+
+            async def until(condition):
+                with anyio.fail_after(60):
+                    while not condition(await left()):
+                        await anyio.sleep(0.1)
+
+            await call(alice.send, room, "first")
+            await until(lambda said: len(said) == 1)
+            finished = await left()
+            question = await call(alice.send, room, "second")
+            await until(lambda said: len(said) >= 3)  # a first look and an edit
+            path = f"/rooms/{room}/redact/{question}/taken-back"
+            if when == "killed after the stop":
+                await call(alice.call, "PUT", path, {})
+                await call(daemon.wait_until, lambda: "turn.stopped" in daemon.log())
+                await call(daemon.kill)
+                await call(daemon.ended)
+            else:
+                await call(daemon.kill)
+                await call(daemon.ended)
+                await call(alice.call, "PUT", path, {})
+            assert len(await left()) >= 3
+            await call(daemon.up)
+            await until(lambda said: said == finished)
+            await call(alice.send, room, "third")  # and the conversation goes on
+            await until(lambda said: len(said) >= 2 and said[0] == finished[0])

@@ -33,6 +33,7 @@ from agent_core.prompt import CUT_NOTE
 from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock
 from tests.condensing_doubles import Died, FaultyMemory, ScriptedLLM, TokenKeeper
+from tests.property.examples import examples
 
 S = "matrix/!room%3ahs.test"
 TOKEN = re.compile(r"\bm\d+\b")
@@ -219,11 +220,14 @@ class _CareLess(Conversation):
 
 
 OPTIONS = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(40),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(120 if examples(1) == 1 else 3600)
 def test_nothing_is_lost_or_doubled_whatever_happens() -> None:
     """Random interleavings hold the invariants."""
     run_state_machine_as_test(Conversation, settings=OPTIONS)

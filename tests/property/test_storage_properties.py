@@ -17,6 +17,7 @@ from agent_core.storage.layout import folder_name, scope_from_folder
 from agent_core.storage.lines import as_object, from_object, to_line
 from agent_core.storage.tail import count_lines, lines_backwards, lines_forwards
 from tests.clock import ManualClock
+from tests.property.examples import examples
 
 AT = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
 HOSTILE = st.text(
@@ -55,11 +56,11 @@ KEYS = st.builds(
     conversation=HOSTILE.filter(bool) | st.text(min_size=100, max_size=300),
     thread=st.none() | HOSTILE.filter(bool),
 )
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(MESSAGES, st.integers(0, 10**9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_message_is_one_line_and_the_same_message_again(message: Message, position: int) -> None:
     """Every message becomes exactly one line, and that line the same message."""
     raw = to_line(message, position)
@@ -71,7 +72,7 @@ def test_a_message_is_one_line_and_the_same_message_again(message: Message, posi
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example(b"[" * 100_000)
 @example(b'{"content":' * 5_000)
 @example(b'{"n":1e999}')
@@ -83,7 +84,7 @@ def test_any_bytes_are_a_message_or_none(raw: bytes) -> None:
 
 
 @given(KEYS, KEYS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example(SessionKey("a", "b", "c"), SessionKey("a", "b/c"))
 @example(SessionKey("a", "b=.c"), SessionKey("a", "b", "c"))
 @example(SessionKey("..", ".."), SessionKey(".", "."))
@@ -102,7 +103,7 @@ def test_session_files_neither_meet_nor_leave_their_folder(one: SessionKey, othe
 
 
 @given(HOSTILE.filter(bool) | st.text(min_size=100, max_size=300), HOSTILE.filter(bool))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example("../../etc/passwd", "..")
 @example("a" * 151, "a" * 152)
 @example("=2e", ".")
@@ -118,7 +119,7 @@ def test_folders_of_people_neither_meet_nor_leave(one: str, other: str) -> None:
 
 
 @given(st.lists(st.binary(max_size=300).map(lambda raw: raw.replace(b"\n", b"")), max_size=40), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_lines_are_the_same_from_both_ends(lines: list[bytes], ended: bool) -> None:
     """Reading backwards, forwards and counting agree with each other, whatever the blocks cut."""
     raw = b"\n".join(lines) + (b"\n" if ended and lines else b"")

@@ -348,8 +348,8 @@ class TestWithDaemon:
         """No second login."""
         with daemon(home) as process:
             report = answer(home, "check")
-            [daemons_own] = [one for one in report["findings"] if one["part"] == "daemon"]
-            assert daemons_own["verdict"] == "ok"
+            [daemons_own] = [one for one in report["checks"] if one["name"] == "daemon"]
+            assert daemons_own["state"] == "ok"
             assert str(process.pid) in daemons_own["text"]
 
 

@@ -42,6 +42,7 @@ class There:
         self.script: list[Exception | None] = []
         self.probes: list[Exception | Receipt | None] = []
         self.tries: list[str] = []
+        self.open_before: list[bool] = []
         self.hold: anyio.Event | None = None
 
     async def run(self, inbox: Inbox) -> None:
@@ -49,6 +50,7 @@ class There:
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         self.tries.append(message.text)
+        self.open_before.append(message.maybe_sent)
         await uncertain()
         failure = self.script.pop(0) if self.script else None
         if failure is not None:
@@ -190,6 +192,29 @@ async def test_a_lost_answer_follows_the_rule_of_the_channel(
         await settled(store, "one")
 
     assert len(channel.tries) == (2 if redelivery is Redelivery.SAME_KEY else 1)
+
+
+@pytest.mark.parametrize("redelivery", [Redelivery.SAME_KEY, Redelivery.PROBE])
+async def test_a_later_try_does_not_settle_what_an_earlier_one_left_open(
+    store: SqliteWorkStore, redelivery: Redelivery
+) -> None:
+    """
+    A try of which nobody knows, then one that certainly was not taken: the first may have arrived all the same.
+
+    The channel is told so at each further try, until somebody has looked (a probe finds nothing): then the
+    slate is clean.
+    """
+    channel = There(redelivery)
+    channel.script = [
+        DeliveryUncertain("the line broke", retry_after_s=0.1),
+        ChannelUnavailable("away", retry_after_s=0.1),
+    ]
+    await post(store, ANN, "one")
+    async with running(channel, store):
+        await settled(store, "one")
+
+    looked = redelivery is Redelivery.PROBE
+    assert channel.open_before == [False, not looked, not looked]
 
 
 async def test_what_the_server_took_is_told_to_the_store_even_at_a_stop(store: SqliteWorkStore) -> None:

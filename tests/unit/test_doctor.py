@@ -7,7 +7,8 @@ import pytest
 
 from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, LinkState, Redelivery
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.doctor import Report, Verdict, _report_running, check, check_channel
+from gateway.doctor import Report, Verdict, check, check_channel
+from gateway.doctor.live import report_running, report_standing
 from gateway.home import Home
 
 
@@ -96,11 +97,41 @@ class TestWhole:
         )
         report = check(Home(tmp_path / "h"), tmp_path / "c.yaml")
         found = {one.part: one for one in report.findings if one.part != "configuration"}
-        assert {"home", "database", "matrix", "model pool main"} == found.keys()
-        assert found["matrix"].verdict is found["model pool main"].verdict is Verdict.FAILED
+        always = {"home", "disk", "unit", "matrix homeserver", "provider p", "clock", "database"}
+        assert always | {"matrix", "model pool main"} == found.keys() - {"permissions"}
+        assert found["matrix homeserver"].verdict is found["model pool main"].verdict is Verdict.FAILED
+        assert "refuses the connection" in found["matrix homeserver"].text
+        assert found["matrix"].verdict is Verdict.SKIPPED  # a login there would only wait
         assert report.exit_code == 1
-        assert "failed   matrix: " in report.as_text()
-        assert report.as_dict()["ok"] is False
+        assert "fail     matrix homeserver: " in report.as_text()
+
+    def test_the_keys_of_the_json_stay(self, tmp_path):
+        """Programs read them; each finding has the same four, and the state is one of four words."""
+        (tmp_path / "c.yaml").write_text("agents: {heartbeat: {enabled: false}}")
+        told = check(Home(tmp_path / "h"), tmp_path / "c.yaml").as_dict()
+        assert told.keys() == {"ok", "exit_code", "checks"}
+        assert (told["ok"], told["exit_code"]) == (True, 0)
+        for one in told["checks"]:
+            assert one.keys() == {"name", "state", "text", "what_to_do"}
+            assert one["state"] in {"ok", "warn", "fail", "skipped"}
+
+    def test_a_configuration_that_was_good_says_what_changed(self, tmp_path):
+        """And how to go back."""
+        home = Home(tmp_path)
+        home.last_good.parent.mkdir()
+        home.last_good.write_text("agents: {}\n")
+        home.config_file.write_text("agents: {x: 1}\n")
+        [finding] = check(home, home.config_file).findings
+        assert "+ line 1: agents: {x: 1}" in finding.text
+        assert "config restore" in finding.what_to_do
+
+    def test_an_error_of_before_is_not_told_of_a_channel_that_is_up(self):
+        """It belongs to a state that is over; while it lasts it is what is told."""
+        for state, verdict, said in (("up", "ok", "up"), ("down", "fail", "down: no route")):
+            report = Report()
+            channel = {"state": state, "detail": "", "last_error": "no route"}
+            report_running(report, {"pid": 1, "channels": {"email": channel}})
+            assert [(one.verdict.value, one.text) for one in report.findings[1:]] == [(verdict, said)]
 
     def test_a_running_daemon_also_says_how_its_models_are(self):
         """A pool without a model that answers is a failure, one with a spare is not."""
@@ -114,12 +145,12 @@ class TestWhole:
             "gone": [member("a", "401")],
         }
         report = Report()
-        _report_running(report, {"pid": 1, "channels": {}, "models": pools})
+        report_running(report, {"pid": 1, "channels": {}, "models": pools})
         assert [(one.part, one.verdict.value) for one in report.findings] == [
             ("daemon", "ok"),
             ("model pool fine", "ok"),
-            ("model pool spare", "warning"),
-            ("model pool gone", "failed"),
+            ("model pool spare", "warn"),
+            ("model pool gone", "fail"),
         ]
         assert report.exit_code == 1
 
@@ -128,3 +159,35 @@ class TestWhole:
         report = Report()
         report.add("configuration", Verdict.FAILED, "x: 2 problems\n  line 1\n  line 2")
         assert report.as_text().splitlines()[1:] == ["           line 1", "           line 2"]
+
+
+GOOD = {
+    "device": "D",
+    "keys_published": True,
+    "identity": True,
+    "signed": True,
+    "one_time_keys": 50,
+    "backup": "",
+}
+
+
+class TestEncryption:
+    @pytest.mark.parametrize(
+        ("changes", "verdict", "said"),
+        [
+            ({}, "ok", "published and signed"),
+            ({"backup": "3"}, "ok", "key backup of version 3"),
+            ({"keys_published": False}, "fail", "not published"),
+            ({"identity": False, "signed": False}, "warn", "no cross-signing identity"),
+            ({"signed": False}, "warn", "not signed"),
+            ({"one_time_keys": 0}, "warn", "only 0 one-time keys"),
+        ],
+    )
+    def test_each_shortcoming_is_told(self, changes, verdict, said):
+        """With what to do; an account without any is fine."""
+        report = Report()
+        report_standing(report, "matrix", {**GOOD, **changes})
+        [finding] = report.findings
+        assert (finding.part, finding.verdict.value) == ("matrix encryption", verdict)
+        assert said in finding.text
+        assert bool(finding.what_to_do) == (verdict != "ok")

@@ -222,6 +222,7 @@ class Owner:
         )
         self.notes = OwnerNotes(
             store=store,
+            plans=store,
             target=self.target,
             reaches=lambda name: name == "matrix",
             clock=self.clock,

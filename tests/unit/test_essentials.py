@@ -166,3 +166,14 @@ def test_hostile_texts_take_no_time(text: str) -> None:
     begun = time.process_time()
     missing(essentials([text]), text)
     assert time.process_time() - begun < 2
+
+
+def test_a_quotation_mark_ends_an_address() -> None:
+    """An address in quotation marks of any kind is the address without them: with one it would survive nowhere."""
+    for text in (
+        "see “https://example.org/x?y=1”",
+        "siehe „https://example.org/x?y=1“",
+        "«https://example.org/x?y=1»",
+    ):
+        addresses = [item.text for item in essentials([text]) if item.kind == "address"]
+        assert addresses == ["https://example.org/x?y=1"]

@@ -135,6 +135,17 @@ class TestLooking:
         assert "PATH" in look.told
         assert "sk-secret" not in look.told
 
+    async def test_a_megabyte_of_due_items_is_told_in_short(self, tmp_path):
+        """What a model is asked, and what is kept of it, stays small; any change of the items calls again."""
+        text = "- [ ] one more thing @2026-01-01\n" * 30_000 + f"- [ ] {'x' * 5000} @2026-01-01\n"
+        looks = [
+            await look_at(Watch(due=True), workspace=tmp_path, checklist=checklist, now=NOW)
+            for checklist in (text, f"{text}- [ ] another @2026-01-01\n")
+        ]
+        assert all(len(look.told) < 10_000 for look in looks)
+        assert "and 29971 more" in looks[0].told
+        assert looks[0].trace != looks[1].trace
+
     async def test_due_items(self, tmp_path):
         """Open items whose date is over call; others, ticked ones and impossible dates do not."""
         text = (

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.doctor.machine import ownership
 from gateway.errors import AlreadyRunning, StateUnusable
-from gateway.home import Home, _explain, find_home, home_warnings, open_home, short_path
+from gateway.home import Home, _explain, find_home, open_home, short_path
 from gateway.lock import hold_home, holder_of
 
 _NOBODY = 65534
@@ -80,9 +81,10 @@ class TestMaking:
         root.chmod(0o777)
         open_home(root)
         assert mode(root) == 0o777
-        assert "chmod 700" in home_warnings(root)[0]
+        [complaint] = ownership(Home(root), [])
+        assert "chmod 700" in complaint.what_to_do
         root.chmod(0o700)
-        assert home_warnings(root) == []
+        assert list(ownership(Home(root), [])) == []
 
 
 class TestTrouble:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import anyio
 import orjson
 import pytest
 from structlog.testing import capture_logs
@@ -202,6 +204,21 @@ async def test_lines_added_by_somebody_else_are_seen(memory: JsonlMemory, histor
     await opened(memory.layout.home).append_message(SESSION, line(1))
     await memory.append_message(SESSION, line(1), line(2))
 
+    assert texts((await memory.load_history(SESSION)).messages) == ["message 0", "message 1", "message 2"]
+
+
+async def test_two_processes_never_give_two_messages_one_position(memory: JsonlMemory, history: Path) -> None:
+    """While another process has the file, appending waits, and then goes on behind what that one has written."""
+    await memory.append_message(SESSION, line(0))
+    handle = os.open(history, os.O_WRONLY | os.O_APPEND)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(memory.append_message, SESSION, line(2))
+        await anyio.sleep(0.2)  # time enough for one that does not wait
+        os.write(handle, to_line(line(1), 1))
+        os.close(handle)
+
+    assert [json.loads(each)["n"] for each in history.read_bytes().splitlines()] == [0, 1, 2]
     assert texts((await memory.load_history(SESSION)).messages) == ["message 0", "message 1", "message 2"]
 
 

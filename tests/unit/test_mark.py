@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from gateway.mark import Extent, Mark, MarkKeeper, older_copy, read_mark, warning_of
+from gateway.mark import Extent, Gap, Mark, MarkKeeper, older_copy, read_mark, warning_of
 from tests.clock import EPOCH, ManualClock
 
 NOW = Extent.of("secret", 100, 90)
@@ -94,3 +94,11 @@ class TestKeeper:
             return NOW
 
         assert await MarkKeeper(tmp_path / "no" / "mark.json", extent, ManualClock()).look() is None
+
+
+def test_all_until_the_loss_may_have_been_answered():
+    """Also what was sent before the backup and fetched only after it: a mail has its date in whole seconds."""
+    gap = Gap(EPOCH, EPOCH + timedelta(hours=1))
+    assert gap.holds(EPOCH - timedelta(seconds=0.5))
+    assert gap.holds(EPOCH + timedelta(hours=1))
+    assert not gap.holds(EPOCH + timedelta(hours=1, seconds=1))

@@ -1,5 +1,7 @@
 """From events to messages: what counts, what is skipped, who is meant."""
 
+from datetime import timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +52,25 @@ def test_a_text_becomes_a_message():
     assert (message.audience, message.addressed) == (Audience.DIRECT, True)
     assert message.received_at == EPOCH
     assert message.context["event_id"] == "$1"
+
+
+@pytest.mark.parametrize(
+    ("told", "back"),
+    [
+        (int(EPOCH.timestamp() * 1000) - 90_500, timedelta(seconds=90.5)),
+        (int(EPOCH.timestamp() * 1000) + 90_000, timedelta(0)),
+        (None, timedelta(0)),
+        ("soon", timedelta(0)),
+        (-5, timedelta(0)),
+        (10**30, timedelta(0)),
+    ],
+    ids=["earlier", "later", "missing", "no number", "negative", "absurd"],
+)
+def test_the_time_is_that_of_the_server_and_never_later_than_now(told, back):
+    """What was said while nobody ran has the time at which it was said; other people's clocks lead nowhere."""
+    event = text("$1", "hello") | {"origin_server_ts": told}
+
+    assert read(event).received_at == EPOCH - back
 
 
 def test_an_emote_and_files():

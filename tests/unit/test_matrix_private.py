@@ -4,6 +4,7 @@ import json
 import logging
 from contextlib import asynccontextmanager
 
+import aiohttp
 import anyio
 import pytest
 from aiohttp import web
@@ -39,12 +40,16 @@ class Server:
         self.headers = {}
         self.cut = False
         self.silent = False
+        self.drop = 0
         self.requests = []
 
     async def handle(self, request):
         self.requests.append((request.method, request.raw_path, request.headers, await request.text()))
         if self.silent:
             await anyio.sleep(30)
+        if self.drop:
+            self.drop -= 1
+            request.transport.abort()
         if self.cut:
             answer = web.StreamResponse(headers={"Content-Length": "1000"})
             await answer.prepare(request)
@@ -140,6 +145,30 @@ async def test_a_request_is_made_once():
             assert (answer.status, answer.errcode, dict(answer.body)) == (502, "", {})
 
     assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize("how", ["ours", "aiohttp alone"])
+async def test_a_broken_connection_repeats_nothing_that_changes_something(how):
+    """
+    A PUT is taken, the kept-alive connection breaks, and a second one would be refused: nobody knows.
+
+    Without `_once` aiohttp makes the second one by itself, and its refusal hides that the first was taken.
+    """
+    async with serving() as (server, homeserver):
+        if how == "aiohttp alone":
+            homeserver.client.client_session = aiohttp.ClientSession()
+        assert (await homeserver.request("GET", "/x")).good  # the connection is kept
+        server.drop, server.status, server.body = 1, 403, '{"errcode": "M_FORBIDDEN"}'
+        if how == "ours":
+            with pytest.raises(LinkBroken, match="the connection broke") as caught:
+                await homeserver.request("PUT", "/x", {"a": 1})
+            assert caught.value.maybe_taken
+        else:
+            assert (await homeserver.request("PUT", "/x", {"a": 1})).errcode == "M_FORBIDDEN"
+        puts = [request for request in server.requests if request[0] == "PUT"]
+        assert len(puts) == (1 if how == "ours" else 2)
+        server.drop = 1
+        assert (await homeserver.request("GET", "/x")).status == 403  # reading again costs nothing
 
 
 async def test_a_truncated_body_is_a_broken_link():

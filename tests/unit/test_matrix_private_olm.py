@@ -8,6 +8,7 @@ import pytest
 
 from channels.matrix.keys import NoKey, NotReadable, StoreBroken
 from channels.matrix.lean import load_nio
+from tests.open_files import opened
 
 load_nio()
 
@@ -224,6 +225,7 @@ def test_a_store_with_another_key_is_lost_not_replaced(pair, tmp_path):
     pair.bot.path.write_bytes(b"no database at all" * 500)
     with pytest.raises(StoreBroken):
         Machine(tmp_path, pair.bot.user_id, pair.bot.device_id, "key")
+    assert not opened(pair.bot.path)
 
 
 def test_one_time_keys_are_refilled_from_none(pair):

@@ -74,6 +74,7 @@ class Sender:
         self.looks = []
         self.events = {}
         self.redacted = []
+        self.looked_for = []
 
     async def show(self, message, name, previewed):
         await anyio.sleep(self.delay_s)
@@ -81,6 +82,11 @@ class Sender:
             raise error
         self.looks.append((name, message.text, previewed))
         return self.events.setdefault(name, f"$e{len(self.events)}")
+
+    async def take_back_unfinished(self, preview):
+        if self.errors and (error := self.errors.pop(0)) is not None:
+            raise error
+        self.looked_for.append((preview.session.conversation, preview.id))
 
     async def take_back(self, room_id, event_id, name):
         if self.errors and (error := self.errors.pop(0)) is not None:
@@ -156,7 +162,7 @@ async def test_a_torso_is_taken_back(stage):
         shown.began(SESSION, ROOM, ASKED)
         await speak(shown, 3)
         sender.errors = [ChannelUnavailable("away"), None]
-        shown.ended(ASKED, stage)
+        shown.ended(ROOM, ASKED, stage)
         await anyio.sleep(2)
         assert sender.redacted == []
         await anyio.sleep(300)
@@ -165,13 +171,43 @@ async def test_a_torso_is_taken_back(stage):
     assert sender.redacted[-1] == (ROOM, "$e0")
 
 
+async def test_what_another_life_has_shown_is_looked_for():
+    """Of a question that was taken back nothing is known any more: looked for, again after a failure, not for ever."""
+    sender = Sender()
+    sender.errors = [ChannelUnavailable("away"), None]
+    kept = {"event_id": "$gone", "left_over": True}
+    async with showing(sender) as shown:
+        shown.ended(ROOM, kept, Stage.FAILED)
+        await anyio.sleep(60)
+        found = list(sender.looked_for)
+        sender.errors = [ChannelUnavailable("away")] * 100
+        shown.ended(ROOM, {**kept, "event_id": "$other"}, Stage.FAILED)
+        await anyio.sleep(600)
+
+    assert [(room, "$gone" in name) for room, name in found] == [(ROOM, True)]
+    assert 90 < len(sender.errors) < 100
+    assert sender.redacted == []
+
+
+async def test_a_turn_that_ends_before_it_shows_anything_is_looked_after_too():
+    """Begun again after a kill and taken back before its first piece: what was shown before the kill is looked for."""
+    sender = Sender()
+    async with showing(sender) as shown:
+        await anyio.sleep(1)  # it waits for news
+        shown.began(SESSION, ROOM, ASKED)
+        shown.ended(ROOM, ASKED, Stage.FAILED)
+        await anyio.sleep(60)
+
+    assert [room for room, _ in sender.looked_for] == [ROOM]
+
+
 async def test_a_turn_that_begins_again_goes_on_with_its_event():
     """A retry after a wait edits the same event, and is not taken back meanwhile."""
     sender = Sender()
     async with showing(sender) as shown:
         shown.began(SESSION, ROOM, ASKED)
         await speak(shown, 3)
-        shown.ended(ASKED, Stage.FAILED)
+        shown.ended(ROOM, ASKED, Stage.FAILED)
         shown.began(SESSION, ROOM, ASKED)
         await speak(shown, 3, start=100)
         await anyio.sleep(60)

@@ -30,6 +30,7 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
     target = OwnerTarget(store, channels={"email": LoopbackChannel(LoopbackServer(), name="email")})
     notes = OwnerNotes(
         store=store,
+        plans=store,
         target=target,
         reaches=lambda _: True,
         clock=clock,

@@ -78,6 +78,17 @@ class TestLedger:
         assert not await store.was_said("f", since=EPOCH + timedelta(days=1))
         assert not await store.was_said("", since=EPOCH - timedelta(days=1))
 
+    async def test_a_skip_for_a_reason_of_its_own_is_noted_in_the_middle_of_others(self, store):
+        """A check-in that was on its way while later ones had nothing to do, and then is left out, has its line."""
+        for minute in (0, 2):
+            await store.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
+        for _ in range(2):
+            await store.note(Entry("h", AT + timedelta(minutes=1), Outcome.SKIPPED, "no target"))
+        assert [(one.reason, one.ticks) for one in await store.ledger(name="h")] == [
+            ("no target", 1),
+            ("nothing", 2),
+        ]
+
     async def test_it_is_pruned_and_keeps_the_last(self, tmp_path):
         """Old lines go, the newest of each name stays, so that it is known when it last ran."""
         clock = ManualClock()

@@ -16,6 +16,7 @@ from agent_core.storage.search_index import SearchIndex
 from agent_core.storage.search_index.text import folded, parse_query
 from agent_core.tools import SearchHistoryTool
 from tests.clock import ManualClock
+from tests.open_files import opened
 
 OWNER = MemoryScope(ScopeKind.OWNER)
 BOB = MemoryScope(ScopeKind.PERSON, "@bob:hs.test")
@@ -227,6 +228,19 @@ async def plain(tmp_path: Path) -> Any:
     house = House(tmp_path)
     yield house
     await house.index.aclose()
+
+
+async def test_a_closed_index_does_not_open_its_file_again(plain: House) -> None:
+    """What comes late at the end of the program, a search or an update, finds it closed."""
+    await plain.say(A, "the boiler is serviced in March")
+    await plain.index.update_all()
+    assert opened(plain.home)  # the control
+    await plain.index.aclose()
+
+    await plain.index.update_all()
+    await plain.index.search(OWNER, "boiler")
+
+    assert not opened(plain.home)
 
 
 async def test_the_index_follows_and_survives_a_restart(plain: House) -> None:

@@ -209,6 +209,7 @@ class TestMistakes:
             ("gateway: {max_concurrent_turns: 0}", "line 1, gateway.max_concurrent_turns: must be greater than or equal to 1, not 0"),
             ("agents: {keep_recent_ratio: 1}", "line 1, agents.keep_recent_ratio: must be less than 1, not 1"),
             ("agents: {keep_recent_ratio: 0}", "line 1, agents.keep_recent_ratio: must be greater than 0, not 0"),
+            ("agents: {keep_recent_ratio: -0.2}", "line 1, agents.keep_recent_ratio: must be greater than 0, not -0.2"),
             ("gateway: {durability: sometimes}", "line 1, gateway.durability: must be 'full' or 'process', not 'sometimes'"),
             ("gateway:", 'line 1, gateway: must be "key: value" lines; it is empty'),
             ("skills: {always: memory}", "line 1, skills.always: must be a list, such as [\"one\", \"two\"], not 'memory'"),
@@ -407,6 +408,15 @@ class TestSecrets:
         text = "channels: {matrix: {homeserver: 'http://h', user_id: '@b:h', password: '${P}'}}"
         warnings = loaded(tmp_path, text, {"P": "p"}).warnings
         assert any("nobody can talk to the bot" in warning for warning in warnings)
+
+    def test_a_rule_for_one_room_lets_somebody_in(self, tmp_path):
+        """Who is named for one room only can talk to the bot there, so there is nothing to warn of."""
+        room = "rooms: {'!r:h': {allow_from: ['@a:h']}}"
+        text = (
+            f"channels: {{matrix: {{homeserver: 'http://h', user_id: '@b:h', password: '${{P}}', {room}}}}}"
+        )
+        warnings = loaded(tmp_path, text, {"P": "p"}).warnings
+        assert not any("nobody can talk to the bot" in warning for warning in warnings)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import pytest
 
 from gateway.errors import ConfigInvalid
 from gateway.settings import load_settings
+from gateway.settings.checks import permission_warnings
 from gateway.settings.secrets import is_secret_file_name, secret_places
+from gateway.settings.source import Source
 
 TEXT = """\
 llm:
@@ -82,3 +84,15 @@ def test_names_are_never_paths(tmp_path: Path, name: str) -> None:
     config.write_text(TEXT.replace("model-key", name))
     with pytest.raises(ConfigInvalid, match="is no name of a secret"):
         load_settings(config, environ={})
+
+
+def test_the_mode_of_what_is_handed_over_is_not_ours(tmp_path: Path) -> None:
+    """systemd gives credentials 0440 with an ACL: no warning there, and one for the same file elsewhere."""
+    handed = tmp_path / "credentials" / "key"
+    put(handed, "k")
+    handed.chmod(0o440)
+    source = Source(tmp_path / "squidbot.yaml")
+    source.files.append(handed)
+
+    assert permission_warnings(source, handed_over=[handed.parent]) == []
+    assert len(permission_warnings(source)) == 1

@@ -16,7 +16,7 @@ from channels.base import (
 )
 from gateway.backoff import BackoffPolicy
 from gateway.supervisor import Supervisor
-from tests.clock import LoopClock
+from tests.clock import LoopClock, ManualClock
 
 
 @pytest.fixture
@@ -202,6 +202,24 @@ async def test_the_status_tells_what_happened():
     assert (up.state, up.last_error, up.retry_at) == (LinkState.UP, "the server hung up", None)
     assert supervisor.all_up
     assert up.as_dict()["state"] == "up"
+
+
+async def test_the_status_tells_when_the_server_was_heard_of():
+    """What the channel says, at the moment of the question; a channel that does not know says nothing."""
+    clock = ManualClock()
+    supervisor = Supervisor(clock)
+
+    class Hearing:
+        name, account, heard_at = "hearing", "a", None
+
+        async def run(self, inbox):
+            raise NotImplementedError
+
+    supervisor.watch(Hearing(), None)
+    assert supervisor.status("hearing").as_dict()["heard_at"] is None
+    Hearing.heard_at = clock.now()
+    assert supervisor.status("hearing").heard_at == clock.now()
+    assert supervisor.statuses()[0].as_dict()["heard_at"] == clock.now().isoformat()
 
 
 async def test_one_can_wait_for_a_state():

@@ -15,9 +15,28 @@ agents:
 """
 
 
-def load(tmp_path, agents: str):
+SEVERAL = """
+owner: {aliases: ["@ann:hs.test", "ann@mail.test"]}
+channels:
+  matrix:
+  - {homeserver: "http://127.0.0.1:1", user_id: "@bot:hs.test", password: "x"}
+  - {name: work, homeserver: "http://127.0.0.1:1", user_id: "@work:hs.test", password: "x"}
+  - {name: old, enabled: false, homeserver: "http://127.0.0.1:1", user_id: "@old:hs.test", password: "x"}
+  email:
+  - name: post
+    address: bot@mail.test
+    username: bot@mail.test
+    password: x
+    trusted_authserv_ids: [mail.test]
+    imap: {host: 127.0.0.1, port: 1}
+    smtp: {host: 127.0.0.1, port: 1}
+agents:
+"""
+
+
+def load(tmp_path, agents: str, base: str = BASE):
     path = tmp_path / "squidbot.yaml"
-    path.write_text(BASE + agents)
+    path.write_text(base + agents)
     path.chmod(0o600)
     return load_settings(path)
 
@@ -64,3 +83,42 @@ def test_an_empty_window_is_a_warning(tmp_path):
         tmp_path, "  heartbeat: {active_hours_start: '08:00', active_hours_end: '08:00'}"
     ).warnings
     assert "never fires" in warning
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["matrix:@ann:hs.test", "work:@ann:hs.test", "work:!room:hs.test", "post:Ann@mail.test"],
+)
+def test_a_target_on_one_of_several_accounts_is_named_by_the_account(tmp_path, target):
+    """The account's own name, and for the first one the name of its kind."""
+    assert load(tmp_path, f"  heartbeat: {{target: '{target}'}}", SEVERAL).agents.heartbeat.target == target
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (
+            "email:ann@mail.test",
+            "no channel 'email' that is enabled under channels; there is matrix, work, post",
+        ),
+        ("old:@ann:hs.test", "no channel 'old'"),
+        ("elsewhere:@ann:hs.test", "no channel 'elsewhere'"),
+        ("work:ann@mail.test", "'work' is an account of matrix"),
+        ("post:@ann:hs.test", "'post' is an account of email"),
+        ("work:@bob:hs.test", "none of owner.aliases"),
+        ("work:nobody", "is no target"),
+    ],
+)
+def test_a_target_on_no_account_is_said_with_its_place(tmp_path, target, said):
+    """What would be skipped at every check-in is an error before the first."""
+    with pytest.raises(ConfigInvalid) as caught:
+        load(tmp_path, f"  heartbeat: {{target: '{target}'}}", SEVERAL)
+    assert "agents.heartbeat.target" in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_room_without_an_owner_on_its_kind_of_channel_is_an_error(tmp_path):
+    """Nobody could be alone in it with the bot."""
+    base = BASE.replace('"@ann:hs.test", ', "")
+    with pytest.raises(ConfigInvalid, match="no address on matrix"):
+        load(tmp_path, "  heartbeat: {target: 'matrix:!room:hs.test'}", base)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from os import O_CLOEXEC, O_NOFOLLOW, O_RDONLY, close, fstat, pread
+from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def look_through(unread: Unread, query: Query, scope: str, *, since_ms: int, bud
     """Hits of a scope in what the index does not have, from the end of the file as far as the budget goes."""
     lines: list[Line] = []
     try:
-        handle = open_file(unread.path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)
+        handle = open_file(unread.path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
     except OSError:
         return []
     try:

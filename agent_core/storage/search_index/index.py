@@ -19,7 +19,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from os import O_CLOEXEC, O_NOFOLLOW, O_RDONLY, close, fstat, pread
+from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,6 +67,7 @@ class SearchIndex:
         self._caught_up = False
         self._catching_up = False
         self._damaged = False
+        self._closed = False
 
     # ── searching ──
 
@@ -175,13 +176,16 @@ class SearchIndex:
         return {"complete": self._caught_up, "behind": len(self._behind)}
 
     async def aclose(self) -> None:
-        """Let go of the file."""
+        """Let go of the file for good: from now on nothing is found and nothing is read on."""
         async with self._writing, self._reading:
+            self._closed = True
             await self._in_thread(self._close)
 
     async def _written(self, work: Callable[[], _Result]) -> _Result | None:
         """What ``work`` gives, or None if the index could not be written."""
         async with self._writing:
+            if self._closed:
+                return None
             if self._damaged:
                 async with self._reading:
                     await self._in_thread(self._remove)
@@ -199,7 +203,7 @@ class SearchIndex:
         rows = self._open_writer()
         path = self._layout.history(key)
         try:
-            handle = open_file(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)
+            handle = open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
         except FileNotFoundError:
             rows.drop(name)
             return False
@@ -247,7 +251,7 @@ class SearchIndex:
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
     def _open_reader(self) -> Rows | None:
-        if self._reader is None and self._path.exists():
+        if self._reader is None and not self._closed and self._path.exists():
             self._reader = Rows(self._path, writable=False)
         return self._reader
 

@@ -1,6 +1,5 @@
 """
-`squidbot check`: is everything there that the daemon needs? The configuration, the home folder, a login at
-each channel, an answer of each pool of models; in plain words, each with what to do.
+Does everything answer? A login at each channel, an answer of each pool of models, an account's encryption.
 
 While a daemon runs, its own report is used: a second login of the same account would disturb it. Otherwise
 each channel really runs, until it is up or says why not. It is given an inbox that takes nothing, so no
@@ -9,34 +8,30 @@ message is acknowledged, and none is lost.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio
 
 from agent_core.messages import Amendment, InboundMessage
 from agent_core.models import Message
-from channels.base import Channel, LinkState
-from gateway.clock import SystemClock
-from gateway.errors import AlreadyRunning, ConfigInvalid, GatewayError, StateUnusable, describe
-from gateway.home import Home, home_warnings, open_home
-from gateway.mark import warning_of
-from gateway.settings import Settings, load_settings
+from channels.base import Channel, ChannelError, LinkState
+from gateway.doctor.report import Report, Verdict
+from gateway.errors import StateUnusable, describe
+from gateway.home import Home
+from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.app import Built
 
-__all__ = ["Finding", "Report", "Verdict", "check", "check_channel"]
+__all__ = ["OWN_CHANNELS", "check_channel", "check_parts", "report_running", "report_standing"]
 
 _LOGIN_LIMIT_S = 30.0
 _MODEL_LIMIT_S = 60.0
-_LITTLE_ROOM_BYTES = 200_000_000
-_OWN_CHANNELS = ("terminal", "heartbeat")
+_STANDING_LIMIT_S = 20.0
+_FEW_KEYS = 5
+OWN_CHANNELS = ("terminal", "heartbeat")
 _QUESTION = Message(role="user", content="Say OK.")
 
 Position = Callable[[str], Awaitable[str | None]]
@@ -51,80 +46,6 @@ class Examinable(Protocol):
     async def check(self) -> Mapping[str, str]:
         """Log in everywhere and try what can be tried; what was seen. A `ChannelError` says what is wrong."""
         ...
-
-
-class Verdict(StrEnum):
-    """How a part is."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found out about one part."""
-
-    part: str
-    verdict: Verdict
-    text: str
-
-
-@dataclass(slots=True)
-class Report:
-    """All findings, in the order in which they were made."""
-
-    findings: list[Finding] = field(default_factory=list)
-    exit_code: int = 0
-
-    def add(self, part: str, verdict: Verdict, text: str) -> None:
-        """Note a finding; a failed part makes the exit code 1 at least."""
-        self.findings.append(Finding(part, verdict, text))
-        if verdict is Verdict.FAILED:
-            self.exit_code = self.exit_code or 1
-
-    def fail(self, part: str, error: GatewayError) -> None:
-        """Note an error that decides the exit code."""
-        self.exit_code = error.exit_code
-        self.add(part, Verdict.FAILED, str(error))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report as JSON can hold it."""
-        return {
-            "ok": self.exit_code == 0,
-            "findings": [
-                {"part": one.part, "verdict": one.verdict.value, "text": one.text} for one in self.findings
-            ],
-        }
-
-    def as_text(self) -> str:
-        """The report for a person."""
-        lines = []
-        for one in self.findings:
-            first, *rest = one.text.splitlines() or [""]
-            lines.append(f"{one.verdict.value:<8} {one.part}: {first}")
-            lines += [f"         {line}" for line in rest]
-        return "\n".join(lines)
-
-
-def check(home: Home, config: Path) -> Report:
-    """Check everything, as far as it goes: what depends on something broken is left out."""
-    report = Report()
-    try:
-        settings = load_settings(config)
-    except ConfigInvalid as error:
-        report.fail("configuration", error)
-        return report
-    report.add("configuration", Verdict.OK, f"{config}")
-    for warning in settings.warnings:
-        report.add("configuration", Verdict.WARNING, warning)
-    try:
-        _check_home(report, home)
-    except StateUnusable as error:
-        report.fail("home", error)
-        return report
-    anyio.run(_check_live, report, settings, home)
-    return report
 
 
 async def check_channel(
@@ -189,46 +110,20 @@ class _ClosedInbox:
         return None
 
 
-def _check_home(report: Report, home: Home) -> None:
-    open_home(home.root)
-    report.add("home", Verdict.OK, str(home.root))
-    for warning in home_warnings(home.root):
-        report.add("home", Verdict.WARNING, warning)
-    if older := warning_of(home.store_mark, SystemClock().now()):
-        report.add("home", Verdict.WARNING, older)
-    free = shutil.disk_usage(home.root).free
-    if free < _LITTLE_ROOM_BYTES:
-        report.add("home", Verdict.WARNING, f"only {free // 1_000_000} MB are free on its disk")
-
-
-async def _check_live(report: Report, settings: Settings, home: Home) -> None:
-    from gateway.control.client import ControlClient  # noqa: PLC0415 - needed in one of two cases
-    from gateway.lock import hold_home, holder_of  # noqa: PLC0415
-
-    if holder_of(home) is not None:
-        try:
-            status = await anyio.to_thread.run_sync(ControlClient(home).call, "status")
-        except GatewayError as error:
-            report.fail("daemon", error)
-            return
-        _report_running(report, status)
-        return
-    try:
-        with hold_home(home, purpose="command"):
-            await _check_parts(report, settings, home)
-    except AlreadyRunning as error:
-        report.fail("daemon", error)
-
-
-def _report_running(report: Report, status: Mapping[str, Any]) -> None:
+def report_running(report: Report, status: Mapping[str, Any]) -> None:
+    """What the daemon says of its channels and models."""
     report.add("daemon", Verdict.OK, f"runs as process {status.get('pid')}; this is what it says")
     for name, channel in status.get("channels", {}).items():
-        if name in _OWN_CHANNELS:
+        if name in OWN_CHANNELS:
             continue
         up = channel["state"] == LinkState.UP.value
-        said = channel["detail"] or channel["last_error"]
+        # An error of before belongs to a state that is over.
+        said = channel["detail"] or ("" if up else channel["last_error"])
         report.add(
-            name, Verdict.OK if up else Verdict.FAILED, f"{channel['state']}{f': {said}' if said else ''}"
+            name,
+            Verdict.OK if up else Verdict.FAILED,
+            f"{channel['state']}{f': {said}' if said else ''}",
+            "" if up else "squidbot logs --level warning says more",
         )
     for name, members in status.get("models", {}).items():
         failing = [f"{one['name']}: {one['error']}" for one in members if one["error"]]
@@ -240,26 +135,79 @@ def _report_running(report: Report, status: Mapping[str, Any]) -> None:
             report.add(f"model pool {name}", Verdict.OK, f"no trouble in {answers} answers")
 
 
-async def _check_parts(report: Report, settings: Settings, home: Home) -> None:
+def report_standing(report: Report, name: str, standing: Mapping[str, Any]) -> None:
+    """What an account's encryption looks like from outside; each shortcoming with what to do."""
+    part = f"{name} encryption"
+    before = len(report.findings)
+    device = standing["device"]
+    if not standing["keys_published"]:
+        report.add(
+            part,
+            Verdict.FAILED,
+            f"nobody can encrypt for the device {device}: its keys are not published",
+            "start the daemon, which publishes them; if that does not help: squidbot matrix reset-device",
+        )
+    elif not standing["identity"]:
+        report.add(
+            part,
+            Verdict.WARNING,
+            "the account has no cross-signing identity: Element shows a red shield",
+            "give squidbot the account's password, with which it makes one at its start",
+        )
+    elif not standing["signed"]:
+        report.add(
+            part,
+            Verdict.WARNING,
+            f"the device {device} is not signed by the account's identity",
+            "restart the daemon; if the log says matrix.identity_foreign, the README tells what to do",
+        )
+    if standing["keys_published"] and standing["one_time_keys"] < _FEW_KEYS:
+        report.add(
+            part,
+            Verdict.WARNING,
+            f"only {standing['one_time_keys']} one-time keys are left at the server, so "
+            "new conversations may not be readable",
+            "the running daemon uploads more; is it running?",
+        )
+    if len(report.findings) == before:
+        backup = standing["backup"]
+        told = (
+            f"a key backup of version {backup} is there" if backup else "no key backup there, none is needed"
+        )
+        report.add(
+            part,
+            Verdict.OK,
+            f"the device {device} is published and signed, {standing['one_time_keys']} one-time keys; {told}",
+        )
+
+
+async def check_parts(report: Report, settings: Settings, home: Home, unreachable: Mapping[str, str]) -> None:
+    """
+    Build a gateway and try its parts. The caller holds the home's lock.
+
+    ``unreachable`` are accounts whose server was not reached, with the part of the report that says why.
+    """
     from gateway.app import build  # noqa: PLC0415 - the heaviest import there is
     from gateway.work.port import StoreUnavailable, StoreUnusable  # noqa: PLC0415
 
     try:
         built = await build(settings, home)
     except (StoreUnusable, StoreUnavailable) as error:
-        report.fail("database", StateUnusable(str(error)))
+        report.fail("database", StateUnusable(str(error)), "squidbot check --state looks through it")
         return
     try:
         report.add("database", Verdict.OK, str(home.database))
         async with anyio.create_task_group() as tasks:
             for name, channel in built.channels.items():
-                if name not in _OWN_CHANNELS:
+                if name in unreachable:
+                    report.add(name, Verdict.SKIPPED, f"no login was tried, see {unreachable[name]}")
+                elif name not in OWN_CHANNELS:
                     tasks.start_soon(_check_one, report, built, channel)
             for pool in () if settings.llm.is_empty else built.models.pools:
                 tasks.start_soon(_check_pool, report, built, pool)
         if settings.llm.is_empty:
             told = "no model is configured; the built-in demo model answers"
-            report.add("model", Verdict.WARNING, told)
+            report.add("model", Verdict.WARNING, told, "name one under llm in the configuration")
         if not settings.channels.enabled():
             report.add("channels", Verdict.WARNING, "none is switched on; only `squidbot chat` will work")
     finally:
@@ -272,7 +220,15 @@ async def _check_parts(report: Report, settings: Settings, home: Home) -> None:
 
 async def _check_one(report: Report, built: Built, channel: Channel) -> None:
     position = partial(built.store.position, channel.name, channel.account)
-    report.add(channel.name, *await check_channel(channel, position))
+    verdict, text = await check_channel(channel, position)
+    report.add(channel.name, verdict, text)
+    care = getattr(channel, "care", None)  # Matrix; see `channels.matrix.care`
+    if verdict is Verdict.OK and care is not None:
+        try:
+            with anyio.fail_after(_STANDING_LIMIT_S):
+                report_standing(report, channel.name, await care.standing())
+        except (ChannelError, TimeoutError) as error:
+            report.add(f"{channel.name} encryption", Verdict.SKIPPED, f"the server does not say: {error}")
 
 
 async def _check_pool(report: Report, built: Built, name: str) -> None:

@@ -1,0 +1,154 @@
+"""
+What remembers, as Protocols: histories with their summaries and cursors, memory documents, search.
+
+The comments are contracts, as in `agent_core.ports`; ``tests/contract`` holds every implementation to them.
+Both ports are called with the session's id, ``str(SessionKey)``, or with a scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Protocol
+
+from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer
+
+__all__ = ["MemoryPort", "SearchPort"]
+
+
+class MemoryPort(Protocol):
+    """
+    History, cursor, summary and memory documents. Seeds: "Consolidation Cursor", "Meta-Consolidation".
+
+    The history is append-only. Writing may raise `StorageUnavailable`; reading never fails because of
+    damaged content: what cannot be read is skipped, counted and reported.
+    """
+
+    async def load_history(
+        self, session_id: str, *, max_messages: int | None = None, max_chars: int | None = None
+    ) -> HistoryTail:
+        """
+        The newest messages after the cursor, oldest first, within both limits (None: no limit).
+
+        Its cost depends on what is returned, not on the length of the history. At least the newest message
+        is returned if there is one, however long. Characters are counted as by `budget.message_chars`.
+        """
+        ...
+
+    async def load_segment(
+        self, session_id: str, *, start: int, max_messages: int, max_chars: int | None = None
+    ) -> HistoryTail:
+        """
+        The oldest messages from position ``start`` on, also those before the cursor; for export, search
+        and consolidation. Cheap from the cursor on; from elsewhere it may read the file up to there.
+
+        At least one message is returned if there is one, however long. Characters as in `load_history`.
+        """
+        ...
+
+    async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
+        """
+        Append, in order. A message whose id is among the recently appended ones is left out.
+
+        With ``durable`` everything appended to the session so far, these messages and earlier ones, would
+        survive a power cut when this returns: `sync_history` in the same visit. Without, it is durable at
+        the latest after the next one.
+        """
+        ...
+
+    async def sync_history(self, session_id: str) -> None:
+        """Return when everything appended so far would survive a power cut."""
+        ...
+
+    async def load_global_memory(self, scope: MemoryScope) -> MemoryDocument:
+        """The memory document of ``scope``; an empty one if there is none."""
+        ...
+
+    async def save_global_memory(
+        self,
+        scope: MemoryScope,
+        text: str,
+        *,
+        base_version: int | None = None,
+        session_id: str = "",
+        turn: str = "",
+    ) -> MemoryDocument:
+        """
+        Replace the document atomically and keep the version before. Returns the new one.
+
+        Raises:
+            MemoryConflict: ``base_version`` is given and is not the current version; nothing was changed.
+        """
+        ...
+
+    async def memory_versions(self, scope: MemoryScope) -> list[tuple[MemoryDocument, datetime, str, str]]:
+        """All versions, oldest first, each with time, session id and turn of its writing."""
+        ...
+
+    async def memory_scopes(self) -> list[MemoryScope]:
+        """The scopes that have a document, in no particular order, as far as their names can be told."""
+        ...
+
+    async def load_session_summary(self, session_id: str) -> str:
+        """The summary of what is before the cursor, or an empty text."""
+        ...
+
+    async def save_session_summary(self, session_id: str, summary: str) -> None:
+        """Replace the summary and leave the cursor."""
+        ...
+
+    async def load_consolidated_cursor(self, session_id: str) -> int:
+        """How many messages from the beginning are in the summary; 0 if unknown, never beyond the end."""
+        ...
+
+    async def save_consolidated_cursor(self, session_id: str, cursor: int) -> None:
+        """Replace the cursor and leave the summary."""
+        ...
+
+    async def save_consolidation(
+        self,
+        session_id: str,
+        *,
+        summary: str,
+        cursor: int,
+        base_cursor: int | None = None,
+        private: Collection[str] = (),
+    ) -> None:
+        """
+        Replace summary and cursor together: after a crash both are old or both are new.
+
+        ``private`` is kept with the summary and comes back in `HistoryTail.private`.
+
+        Raises:
+            CursorMoved: ``base_cursor`` is given and is not the current cursor; nothing was changed.
+        """
+        ...
+
+    async def sessions(self) -> list[str]:
+        """Ids of all sessions that have a history, in no particular order."""
+        ...
+
+
+class SearchPort(Protocol):
+    """
+    Search in the histories of one scope.
+
+    What is found depends on the scope alone: messages whose turn had it (`Message.scope`). A message that
+    does not say whose it is is found by nobody.
+    """
+
+    async def search(
+        self,
+        scope: MemoryScope,
+        query: str,
+        *,
+        since: datetime | None = None,
+        max_results: int = 10,
+    ) -> SearchAnswer:
+        """
+        Messages with all words of ``query``, which is data: no character has a meaning of its own, except
+        that words between double quotes are looked for as they stand, one after the other.
+
+        Never fails because of a damaged index: then it looks through the newest messages.
+        """
+        ...

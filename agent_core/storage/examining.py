@@ -1,0 +1,201 @@
+"""
+Are the files of conversations and memory whole? Looking changes nothing; mending loses nothing.
+
+A damaged line is overwritten by blanks of the same length, after its text was kept by the caller: so every
+other line keeps its place, its byte and its position, and cursors and the search index stay right. What is
+derived (the readable summary, the spare record) is made again from the record, and a record that cannot be
+read from its spare. Everything here blocks; while something is mended nobody else may work on the home.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_core.messages import Attachment, SessionKey
+from agent_core.ports import Clock
+from agent_core.storage import lines
+from agent_core.storage.documents import Version
+from agent_core.storage.history import HistoryFile
+from agent_core.storage.layout import Layout
+from agent_core.storage.record import Record, parse_record, session_in
+from agent_core.storage.session_files import SessionFiles
+from agent_core.storage.tail import lines_forwards
+
+__all__ = [
+    "BadLine",
+    "Named",
+    "bad_lines",
+    "blank_out",
+    "histories",
+    "mend_record",
+    "named_in",
+    "record_troubles",
+    "version_files",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that nobody can read: where it begins, its length without the newline, and what is wrong."""
+
+    offset: int
+    length: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A file that a line of a history names, and the line's time as it stands there."""
+
+    file: Attachment
+    at: str
+
+
+def histories(layout: Layout) -> Iterator[tuple[SessionKey | None, Path]]:
+    """All histories with their sessions; None for a file whose session nothing tells."""
+    for path in sorted(layout.sessions.glob("*.jsonl")):
+        try:
+            key: SessionKey | None = SessionKey.from_file_name(path.stem)
+        except ValueError:
+            key = session_in(path.with_name(f"{path.stem}.meta.json"))
+        yield key, path
+
+
+def version_files(layout: Layout) -> list[Path]:
+    """All files with versions of memory documents."""
+    return sorted((layout.home / "memory").rglob("MEMORY.history.jsonl"))
+
+
+def bad_lines(path: Path, *, still_written: bool = False) -> list[BadLine]:
+    """
+    The lines of a history, or of a file of versions, that cannot be read.
+
+    Args:
+        path: Which.
+        still_written: Somebody may be appending: the end of the file is nobody's business.
+
+    Raises:
+        OSError: The file itself cannot be read.
+    """
+    is_version = path.name.startswith("MEMORY.")
+    found: list[BadLine] = []
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        size = os.fstat(handle).st_size
+        starts: list[tuple[int, bytes | None]] = []
+        for each in lines_forwards(handle, 0, max_line_bytes=lines.MAX_LINE_BYTES):
+            starts.append(each)
+            if len(starts) == 2:
+                found += _judged(*starts.pop(0), end=each[0] - 1, is_version=is_version)
+        ends_well = size == 0 or os.pread(handle, 1, size - 1) == b"\n"
+        for offset, raw in starts:
+            if ends_well or not still_written:
+                found += _judged(offset, raw, end=size - ends_well, is_version=is_version, torn=not ends_well)
+    finally:
+        os.close(handle)
+    return found
+
+
+def _judged(
+    offset: int, raw: bytes | None, *, end: int, is_version: bool, torn: bool = False
+) -> Iterator[BadLine]:
+    length = end - offset
+    if raw is None:
+        yield BadLine(offset, length, "longer than any line may be")
+        return
+    if not raw.strip():
+        return
+    value = lines.as_object(raw)
+    sound = Version.parse_or_none(raw) if is_version else value is not None and lines.from_object(value)
+    if not sound:
+        what = "no version of a document" if is_version else "no message"
+        yield BadLine(offset, length, what if value is not None else "no JSON")
+    elif torn:
+        yield BadLine(offset, 0, "the last line does not end")
+
+
+def blank_out(path: Path, bad: BadLine) -> None:
+    """
+    Make a line that cannot be read an empty one; a last line without an end gets one.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        left, at = bad.length, bad.offset
+        while left:
+            count = os.pwrite(handle, b" " * min(left, 1 << 20), at)
+            left, at = left - count, at + count
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            os.pwrite(handle, b"\n", size)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def named_in(path: Path) -> Iterator[Named]:
+    """The files that the messages of a history name."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for _, raw in lines_forwards(handle, 0, max_line_bytes=lines.MAX_LINE_BYTES):
+            if raw is None or b"attachments" not in raw:
+                continue
+            value = lines.as_object(raw)
+            message = lines.from_object(value) if value is not None else None
+            if message is not None and value is not None:
+                for file in message.attachments:
+                    yield Named(file, str(value.get("timestamp") or ""))
+    finally:
+        os.close(handle)
+
+
+def record_troubles(layout: Layout, key: SessionKey) -> list[str]:
+    """What does not fit between a session's record, its readable summary, its spare and its history."""
+    record, spare = (_parsed(path, key, layout) for path in (layout.record(key), layout.spare_record(key)))
+    if record is None:
+        return []
+    if isinstance(record, str):
+        return [f"{layout.record(key).name} {record}"]
+    found = []
+    if isinstance(spare, str):
+        found.append(f"its spare in memory/{key.file_name} {spare}")
+    elif spare is not None and spare != record:
+        found.append(f"its spare in memory/{key.file_name} says something else")
+    if _copied(layout, key) != record.summary:
+        found.append("its summary.md is not that of the record")
+    if record.cursor:
+        end = HistoryFile(layout.history(key)).end(record.place)
+        if record.cursor > end:
+            found.append(f"its cursor ({record.cursor}) is beyond the end of the history ({end})")
+    return found
+
+
+def mend_record(layout: Layout, key: SessionKey, clock: Clock) -> None:
+    """
+    Make them fit: the record from its spare, the cursor inside of the history, the copies from the record.
+
+    Raises:
+        OSError, StorageUnavailable: It cannot be written.
+    """
+    SessionFiles(key, layout, clock, read_at=os.pread, sync=os.fdatasync).record()
+
+
+def _copied(layout: Layout, key: SessionKey) -> str:
+    copy = layout.summary(key)
+    return copy.read_bytes().decode("utf-8", "replace") if copy.exists() else ""
+
+
+def _parsed(path: Path, key: SessionKey, layout: Layout) -> Record | str | None:
+    """The record in a file, what is wrong with it, or None without one."""
+    try:
+        record = parse_record(path.read_bytes(), key, lambda: _copied(layout, key))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return record or "is no record"

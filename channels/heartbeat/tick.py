@@ -1,0 +1,58 @@
+"""What a tick is: its message, and what the model is asked in it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from agent_core.messages import InboundMessage, Sender, SessionKey
+from channels.heartbeat.schedule import tick_name
+from channels.heartbeat.silence import SILENCE
+
+__all__ = ["asked", "tick_message"]
+
+_MAX_CHARS = 16_000
+
+
+def tick_message(
+    instant: datetime, text: str, *, name: str = "heartbeat", account: str = "heartbeat"
+) -> InboundMessage:
+    """
+    The message that a tick is; the same one for the same instant and text.
+
+    Args:
+        instant: When the tick stands; makes its identity.
+        text: What the model is asked.
+        name: The channel's name.
+        account: The channel's account.
+    """
+    return InboundMessage(
+        channel=name,
+        account=account,
+        native_id=tick_name(instant),
+        session=SessionKey(name, "owner"),
+        sender=Sender(address="heartbeat", verified=True),
+        text=text,
+        received_at=instant,
+        kind="tick",
+    )
+
+
+def asked(local: datetime, checklist: str, told: Sequence[str] = ()) -> str:
+    """The question of a check-in."""
+    order = (
+        f"This is the regular check-in of {local:%A, %Y-%m-%d %H:%M %z}; no person wrote it.\n"
+        "Go through what stands below and do what is due. Write to the owner only if something needs their "
+        f"attention; otherwise answer with nothing but {SILENCE}."
+    )
+    parts = [order]
+    parts += [f"Seen just now:\n{one}" for one in told]
+    if checklist.strip():
+        parts.append(f"HEARTBEAT.md:\n{_shortened(checklist.strip())}")
+    return "\n\n".join(parts)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MAX_CHARS:
+        return text
+    return f"{text[:_MAX_CHARS]}\n[The rest of the file was left out: it has {len(text)} characters.]"

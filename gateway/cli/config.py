@@ -1,0 +1,133 @@
+"""The commands ``squidbot config …``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+# ruff: noqa: D417 - what all commands share is told in one place
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cyclopts import App, Parameter
+
+from gateway.cli.shared import HERE, Json, Where, agreed, tell
+
+__all__ = ["config"]
+
+config = App(
+    name="config",
+    help="The configuration.",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
+)
+
+
+@config.command(name="show")
+def config_show(*, where: Where = HERE, as_json: Json = False) -> int:
+    """Show all settings in effect, secrets masked, and where each comes from that is no default."""
+    from dataclasses import asdict
+
+    from gateway.settings import load_settings
+    from gateway.settings.shown import effective, origins, shown_text
+
+    home, file = _place(where)
+    settings = load_settings(file, missing_ok=where.config is None)
+    answer = {
+        "file": str(file) if file.exists() else None,
+        "home": str(home),
+        "settings": effective(settings),
+        "origins": {path: asdict(origin) for path, origin in origins(settings).items()},
+        "warnings": list(settings.warnings),
+    }
+    tell(as_json, answer, shown_text(settings))
+    return 0
+
+
+@config.command(name="schema")
+def config_schema() -> int:
+    """Print the JSON Schema of the configuration, for editors and other programs."""
+    from gateway.settings.schema import config_schema as schema
+
+    print(json.dumps(schema(), indent=2, ensure_ascii=False))
+    return 0
+
+
+@config.command(name="example")
+def config_example() -> int:
+    """Print a configuration with every setting, what it means and its default."""
+    from gateway.settings.example import example_text
+
+    print(example_text(), end="")
+    return 0
+
+
+@config.command(name="check")
+def config_check(file: Path | None = None, /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Read the configuration and say everything that is wrong with it, each with its place (exit code 78).
+
+    Args:
+        file: Another file than that of the home.
+    """
+    from gateway.errors import ConfigInvalid
+    from gateway.home import Home
+    from gateway.settings import load_settings
+    from gateway.settings.last_good import changes
+
+    home, own = _place(where)
+    chosen = file or own
+    try:
+        settings = load_settings(chosen)
+    except ConfigInvalid as error:
+        changed = changes(chosen, Home(home).last_good) if file is None else []
+        answer = {"ok": False, "file": str(chosen), "text": str(error), "changed_since_good": changed}
+        tell(as_json, answer, "\n".join([str(error), *way_back(changed)]))
+        return error.exit_code
+    text = "\n".join([f"{chosen} is fine", *(f"warning: {one}" for one in settings.warnings)])
+    tell(as_json, {"ok": True, "file": str(chosen), "text": text, "warnings": list(settings.warnings)}, text)
+    return 0
+
+
+@config.command(name="restore")
+def config_restore(*, yes: bool = False, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Put back the configuration with which the daemon has last started; the present one is kept beside it.
+
+    Args:
+        yes: Do not ask.
+    """
+    from datetime import UTC, datetime
+
+    from gateway.home import Home
+    from gateway.settings.last_good import changes, put_back
+
+    home, file = _place(where)
+    kept = Home(home).last_good
+    for line in changes(file, kept) if not yes and not as_json else ():
+        print(line)
+    if not yes and not agreed(f"Put {kept} back as {file}?"):
+        return 1
+    done = put_back(file, kept, now=datetime.now(UTC))
+    answer = {"file": str(done.config), "kept_as": str(done.broken) if done.broken else None}
+    kept_as = f"; what was there is kept as {done.broken}" if done.broken else ""
+    tell(as_json, answer, f"{done.config} is as it was when squidbot last started{kept_as}")
+    return 0
+
+
+def way_back(changed: list[str]) -> list[str]:
+    """What to say below the problems of a configuration that was good once."""
+    if not changed:
+        return []
+    return [
+        "changed since squidbot last started with it:",
+        *(f"  {line}" for line in changed),
+        "to go back to what worked: squidbot config restore (keeps the present file)",
+    ]
+
+
+def _place(where: Where) -> tuple[Path, Path]:
+    from gateway.home import Home, find_home
+
+    home = find_home(where.home)
+    return home, where.config or Home(home).config_file

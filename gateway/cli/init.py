@@ -1,0 +1,124 @@
+"""The command ``squidbot init``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+# ruff: noqa: D417 - what all commands share is told in one place
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from gateway.cli.shared import HERE, Where
+
+__all__ = ["add_init_command"]
+
+
+def add_init_command(app: App) -> None:
+    """Register the command."""
+    app.command(init)
+
+
+def init(
+    *,
+    yes: bool = False,
+    matrix_user: str | None = None,
+    matrix_homeserver: str | None = None,
+    matrix_password_file: Path | None = None,
+    no_matrix: bool = False,
+    email_address: Annotated[str | None, Parameter(name="--email")] = None,
+    email_user: str | None = None,
+    email_password_file: Path | None = None,
+    imap: str | None = None,
+    smtp: str | None = None,
+    authserv_id: str | None = None,
+    no_email: bool = False,
+    tls_ca_file: Path | None = None,
+    owner: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    model: str | None = None,
+    api_base: str | None = None,
+    api_key_file: Path | None = None,
+    no_probe: bool = False,
+    no_hello: bool = False,
+    install: Literal["user", "system"] | None = None,
+    where: Where = HERE,
+) -> int:
+    """
+    Set squidbot up: asks, logs in everywhere, writes the configuration, and sends you a first message.
+
+    What an option says is not asked. Every option can be given as SQUIDBOT_INIT_… in the environment, too,
+    and secrets as SQUIDBOT_INIT_MATRIX_PASSWORD, SQUIDBOT_INIT_EMAIL_PASSWORD and SQUIDBOT_INIT_API_KEY. Run
+    again, it proposes what is configured and changes only what you change.
+
+    Args:
+        yes: Ask nothing; take what is given, configured or found.
+        matrix_user: The bot's Matrix id, such as @squid:example.org.
+        matrix_homeserver: Its homeserver, a name or an address (found by itself).
+        matrix_password_file: A file with the password of that account.
+        no_matrix: Leave Matrix out, or switch it off.
+        email_address: The bot's mail address.
+        email_user: The name for the login there (default: the address).
+        email_password_file: A file with the password of that mailbox.
+        imap: The IMAP server: host, host:port, or tls://host:port (found by itself).
+        smtp: The submission server, likewise, or starttls://host:port.
+        authserv_id: Whose Authentication-Results are believed (found by itself).
+        no_email: Leave mail out, or switch it off.
+        tls_ca_file: Certificates of an authority of your own.
+        owner: Your own addresses, on Matrix and by mail.
+        model: The model as provider/name; ollama/name for the local Ollama; demo for the built-in one.
+        api_base: The address of a model server of your own.
+        api_key_file: A file with the key of the model's provider.
+        no_probe: Do not ask the model a question to see whether it answers.
+        no_hello: Send no first message.
+        install: Install and start the systemd unit: for you, or for the machine (as root).
+    """
+    from gateway.home import Home, find_home
+    from gateway.init.dialogue import Cancelled, Silent, Terminal
+    from gateway.init.flow import Init
+    from gateway.init.given import given_of
+    from gateway.init.unit import SystemPlaces
+    from gateway.logs import configure_logs
+
+    configure_logs("error", quiet=True)  # all of it is said in words
+    ca_file = None if tls_ca_file is None else tls_ca_file.expanduser().absolute()
+    given = given_of(
+        {
+            "yes": yes or None,
+            "matrix": False if no_matrix else None,
+            "matrix_user": matrix_user,
+            "matrix_homeserver": matrix_homeserver,
+            "matrix_password_file": matrix_password_file,
+            "email": False if no_email else None,
+            "email_address": email_address,
+            "email_user": email_user,
+            "email_password_file": email_password_file,
+            "imap": imap,
+            "smtp": smtp,
+            "authserv_id": authserv_id,
+            "tls_ca_file": ca_file,
+            "owner": owner,
+            "model": model,
+            "api_base": api_base,
+            "api_key_file": api_key_file,
+            "probe": False if no_probe else None,
+            "hello": False if no_hello else None,
+            "install": install,
+        },
+        os.environ,
+    )
+    system = SystemPlaces()
+    of_system = given.install == "system" and where.home is None and where.config is None
+    home = Home(system.home if of_system else find_home(where.home))
+    config = system.config if of_system else (where.config or home.config_file).expanduser().absolute()
+    named = ["--home", str(home.root)] if of_system or where.home or os.environ.get("SQUIDBOT_HOME") else []
+    named += ["--config", str(config)] if of_system or where.config else []
+    dialogue = Silent() if given.yes else Terminal()
+    try:
+        return Init(given, home, config, dialogue, os.environ, tuple(named), system).run()
+    except KeyboardInterrupt:
+        raise Cancelled("broken off; nothing was written") from None
+    finally:
+        sys.stdout.flush()

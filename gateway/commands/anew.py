@@ -1,0 +1,114 @@
+"""
+When a conversation begins anew: at once, or behind what was asked before and still waits for its answer.
+
+Commands overtake what waits for a model, ``!new`` too, because it must be answered while there is none. But
+a question that was asked before it belongs to the old conversation, and so does its answer. So the number of
+the ``!new`` is kept for its conversation, and what is said after it begins anew: nothing overtakes but
+commands, so when the first later message has its turn all earlier ones have ended. Until then messages are
+answered one by one, or those before and after it could become one question.
+"""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import structlog
+
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import SessionKey
+from gateway.work.port import Turn, WorkStore
+from gateway.work.states import InboxState
+
+__all__ = ["Anew"]
+
+_WHERE = ("gateway", "conversations", "anew_after")
+_LOOKED_AT = 5000
+_log = structlog.get_logger(__name__)
+
+
+class Anew:
+    """
+    Sets histories aside. One instance for all sessions.
+
+    Args:
+        store: Where the numbers of waiting ``!new`` are kept.
+        memory: Histories.
+    """
+
+    def __init__(self, store: WorkStore, memory: MemoryPort) -> None:
+        self._store = store
+        self._memory = memory
+        self._after: dict[str, int] | None = None
+        self._lock = anyio.Lock()
+
+    async def wish(self, turn: Turn) -> int:
+        """
+        Begin anew at a ``!new``; may be done twice. Returns behind how many messages that is: 0 is at once.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now.
+        """
+        number = turn.head.id
+        rows = await self._store.inbox(states=[InboxState.READY], session=turn.session, limit=_LOOKED_AT)
+        before = sum(row.id < number and row.message.kind in ("message", "job") for row in rows)
+        if before:
+            await self._put(turn.session, number)
+            return before
+        await self._set_aside(turn.session)
+        await self._put(turn.session, None)
+        return 0
+
+    async def waits(self, session: SessionKey) -> bool:
+        """
+        Whether a conversation is to begin anew at a later message.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        return str(session) in await self._known()
+
+    async def begin(self, turn: Turn) -> None:
+        """
+        A turn that is no command begins: if it is the first after a ``!new`` that waited, begin anew.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now.
+        """
+        after = (await self._known()).get(str(turn.session))
+        if after is None or turn.head.id < after:
+            return
+        await self._set_aside(turn.session)
+        await self._put(turn.session, None)
+        _log.info("conversation.begun_anew", channel=turn.session.channel)
+
+    async def _set_aside(self, session: SessionKey) -> None:
+        # As `sessions reset`, but for what waits: that was written after this command, and belongs to what
+        # begins now. The history is complete in its file: `TurnHandler` sees to that before each claim.
+        tail = await self._memory.load_history(str(session), max_messages=1)
+        await self._memory.save_consolidation(str(session), summary="", cursor=tail.total)
+
+    async def _known(self) -> dict[str, int]:
+        if self._after is None:
+            self._after = _read(await self._store.position(*_WHERE))
+        return self._after
+
+    async def _put(self, session: SessionKey, number: int | None) -> None:
+        async with self._lock:
+            known = await self._known()
+            if known.get(str(session)) == number:
+                return
+            changed = {name: after for name, after in known.items() if name != str(session)}
+            if number is not None:
+                changed[str(session)] = number
+            channel, account, name = _WHERE
+            await self._store.accept(channel, account, [], {name: json.dumps(changed)})
+            self._after = changed
+
+
+def _read(text: str | None) -> dict[str, int]:
+    """What was kept; nothing, if it cannot be read."""
+    try:
+        return {str(name): int(after) for name, after in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,82 @@
+"""What was found out, for people and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gateway.errors import ConfigInvalid, GatewayError
+
+__all__ = ["Finding", "Report", "Verdict"]
+
+
+class Verdict(StrEnum):
+    """How a part is."""
+
+    OK = "ok"
+    WARNING = "warn"
+    FAILED = "fail"
+    SKIPPED = "skipped"
+    """It was not looked at; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found out about one part, and what to do about it."""
+
+    part: str
+    verdict: Verdict
+    text: str
+    what_to_do: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """
+    All findings, in the order in which they were made.
+
+    ``exit_code``: 0, nothing failed (warnings do not count); 1, something did; 78, the configuration cannot
+    be read.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    exit_code: int = 0
+
+    def add(self, part: str, verdict: Verdict, text: str, what_to_do: str = "") -> None:
+        """Note one finding."""
+        self.findings.append(Finding(part, verdict, text, what_to_do))
+        if verdict is Verdict.FAILED and not self.exit_code:
+            self.exit_code = 1
+
+    def fail(self, part: str, error: GatewayError, what_to_do: str = "") -> None:
+        """Note an error."""
+        if isinstance(error, ConfigInvalid):
+            self.exit_code = error.exit_code
+        self.add(part, Verdict.FAILED, str(error), what_to_do)
+
+    def as_dict(self) -> dict[str, Any]:
+        """
+        The report as JSON can hold it; these keys stay.
+
+        ``checks`` has, for each: ``name`` (of the part), ``state`` (ok, warn, fail, skipped), ``text`` and
+        ``what_to_do`` (empty if there is nothing).
+        """
+        return {
+            "ok": self.exit_code == 0,
+            "exit_code": self.exit_code,
+            "checks": [
+                {"name": one.part, "state": one.verdict.value, "text": one.text, "what_to_do": one.what_to_do}
+                for one in self.findings
+            ],
+        }
+
+    def as_text(self) -> str:
+        """The report for a person."""
+        lines = []
+        for one in self.findings:
+            first, *rest = one.text.splitlines() or [""]
+            lines.append(f"{one.verdict.value:<8} {one.part}: {first}")
+            lines += [f"         {line}" for line in rest]
+            lines += [f"         what to do: {line}" for line in one.what_to_do.splitlines()]
+        return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""
+What the models of the configuration say about themselves: each setting with its text.
+
+The text of a setting is the docstring below its line, read from the source when it is asked for; a daemon
+carries none of it. A section's text is the docstring of its model, which may speak of its settings by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from functools import lru_cache
+from itertools import pairwise
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+__all__ = ["bare", "is_told", "model_in", "section_text", "setting_text"]
+
+
+def section_text(model: type[BaseModel]) -> str:
+    """What a section is, as its model's docstring says; empty if it says nothing."""
+    return inspect.cleandoc(model.__dict__.get("__doc__") or "")
+
+
+def setting_text(model: type[BaseModel], name: str) -> str:
+    """What one setting is; empty if nothing is said of it by itself."""
+    for owner in model.__mro__:
+        if issubclass(owner, BaseModel) and owner is not BaseModel and name in _texts(owner):
+            return _texts(owner)[name]
+    return ""
+
+
+def is_told(model: type[BaseModel], name: str) -> bool:
+    """Whether a person who reads the texts learns of this setting: its own, its section's, or its model's."""
+    inner = model_in(model.model_fields[name].annotation)
+    by_section = any(
+        f"``{name}" in section_text(owner)
+        for owner in model.__mro__
+        if issubclass(owner, BaseModel) and owner is not BaseModel
+    )
+    return bool(setting_text(model, name)) or by_section or bool(inner and section_text(inner))
+
+
+def bare(annotation: Any) -> Any:
+    """The type without what is annotated to it."""
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    return annotation
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model that an annotation allows, itself, in a list or in a mapping; the first of several."""
+    annotation = bare(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType, tuple, list, dict):
+        return next((found for part in get_args(annotation) if (found := model_in(part))), None)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _texts(model: type[BaseModel]) -> dict[str, str]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(model)))
+    except (OSError, SyntaxError):
+        return {}  # without its source: a program that was packed into one file
+    body = tree.body[0].body if tree.body and isinstance(tree.body[0], ast.ClassDef) else []
+    found = {}
+    for line, following in pairwise(body):
+        if (
+            isinstance(line, ast.AnnAssign)
+            and isinstance(line.target, ast.Name)
+            and isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
+            and isinstance(following.value.value, str)
+        ):
+            found[line.target.id] = inspect.cleandoc(following.value.value)
+    return found

@@ -1,0 +1,163 @@
+"""
+The configuration with which the daemon has last started: kept, compared with the present one, put back.
+
+Kept is the file as it stands, references unresolved, for its owner alone (``state/last-good.yaml``). It may
+hold secrets that were written into the configuration itself, so backups without secrets leave it out, and
+nothing of it is shown before secrets are masked: also in a file that is too broken to be read, where a line
+whose key sounds like a secret is masked to its end, with what is indented below it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from agent_core.storage import disk
+from gateway.errors import ConfigInvalid, NotFound, StateUnusable
+from gateway.redaction import MASK, Redactor
+from gateway.settings import Settings, load_settings
+from gateway.settings.source import is_secret_name, read_source
+
+__all__ = ["LAST_GOOD", "Putback", "changes", "keep_last_good", "put_back"]
+
+LAST_GOOD = "last-good.yaml"
+_MOST_LINES = 60
+_KEY = re.compile(
+    r"(?P<lead>(?P<indent>[\s-]*)(?:.*?[{,\s])??[\"']?)(?P<key>[A-Za-z0-9_-]+)(?P<colon>[\"']?\s*:\s*)"
+)
+_ONLY_REFERENCE = re.compile(r"[\"']?\$\{[^}]*\}[\"']?\s*(?:[,}].*)?(?:#.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Putback:
+    """What `put_back` did: the file that was written, and where the one before is (None: there was none)."""
+
+    config: Path
+    broken: Path | None
+
+
+def keep_last_good(settings: Settings, kept: Path) -> bool:
+    """
+    Keep the file of these settings at ``kept``, if it is not kept already. Returns whether it was written.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if settings.source is None:
+        return False
+    text = settings.source.text.encode()
+    if kept.exists() and kept.read_bytes() == text:
+        return False
+    disk.replace(kept, text)
+    return True
+
+
+def changes(config: Path, kept: Path) -> list[str]:
+    """
+    What is different in ``config`` since it was last good, as lines ``- …`` and ``+ …`` with their numbers,
+    secrets masked. Empty if nothing is, or nothing is kept.
+    """
+    try:
+        before, now = _lines(kept), _lines(config)
+    except (OSError, ValueError):
+        return []
+    redactor = Redactor(_secrets(kept) | _secrets(config))
+    shown_before, shown_now = masked(before, redactor), masked(now, redactor)
+    found: list[str] = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, before, now, autojunk=False).get_opcodes():
+        if kind == "equal":
+            continue
+        found += [f"- line {number + 1}: {shown_before[number]}" for number in range(a, b)]
+        found += [f"+ line {number + 1}: {shown_now[number]}" for number in range(c, d)]
+    more = len(found) - _MOST_LINES
+    return [*found[:_MOST_LINES], f"… and {more} lines more"] if more > 0 else found
+
+
+def masked(lines: Iterable[str], redactor: Redactor) -> list[str]:
+    """Lines of a configuration, whole or broken, without what may be a secret."""
+    result: list[str] = []
+    below: int | None = None
+    for line in lines:
+        indent = len(line) - len(line.lstrip(" -"))
+        if below is not None and line.strip() and indent > below:
+            result.append(f"{line[:indent]}{MASK}")
+            continue
+        below = None
+        secret = next((found for found in _KEY.finditer(line) if is_secret_name(found["key"].lower())), None)
+        if secret is None or not _value(line[secret.end() :]):
+            below = indent if secret is not None else None
+            result.append(redactor.text(line) if secret is None else redactor.configured(line))
+            continue
+        rest = line[secret.end() :]
+        below = indent
+        if _ONLY_REFERENCE.fullmatch(rest):
+            result.append(redactor.configured(line))
+        else:
+            result.append(f"{redactor.configured(line[: secret.end()])}{MASK}")
+    return result
+
+
+def put_back(config: Path, kept: Path, *, now: datetime) -> Putback:
+    """
+    Put what was last good in the place of ``config``; what is there now is kept beside it.
+
+    Raises:
+        NotFound: Nothing is kept.
+        ConfigInvalid: What is kept cannot be read any more either, a secret is gone for example.
+        StateUnusable: It cannot be written.
+    """
+    if not kept.exists():
+        raise NotFound(
+            f"there is no last good configuration ({kept}); it is kept whenever `squidbot run` has started"
+        )
+    _still_good(config, kept)
+    broken = None
+    try:
+        if config.exists():
+            present = config.read_bytes()
+            if present == kept.read_bytes():
+                return Putback(config, None)
+            broken = _free(config, now)
+            disk.write_new(broken, present)
+        disk.replace(config, kept.read_bytes())
+    except OSError as error:
+        raise StateUnusable(f"{config} cannot be replaced: {error.strerror or error}") from error
+    return Putback(config, broken)
+
+
+def _still_good(config: Path, kept: Path) -> None:
+    """Relative references start at the folder of the configuration, so it is read there."""
+    trial = config.with_name(f".{config.name}.{LAST_GOOD}")
+    try:
+        disk.write_new(trial, kept.read_bytes())
+        load_settings(trial)
+    except OSError as error:
+        raise StateUnusable(f"{config.parent} cannot be written to: {error.strerror or error}") from error
+    except ConfigInvalid as error:
+        told = str(error).replace(str(trial), str(kept))
+        raise ConfigInvalid(f"the last good configuration does not work any more either.\n{told}") from error
+    finally:
+        trial.unlink(missing_ok=True)
+
+
+def _free(config: Path, now: datetime) -> Path:
+    stamp = f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    names = (config.with_name(f"{config.name}.broken-{stamp}{f'-{n}' if n else ''}") for n in range(1000))
+    return next(path for path in names if not path.exists())
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8-sig").splitlines()
+
+
+def _secrets(path: Path) -> set[str]:
+    """Texts of secrets that stand in the file itself, as far as it can be read; environment left out."""
+    return set(read_source(path, {}).secret_texts)
+
+
+def _value(rest: str) -> bool:
+    return bool(rest.strip()) and not rest.lstrip().startswith("#")

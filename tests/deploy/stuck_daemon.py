@@ -1,0 +1,57 @@
+"""
+``squidbot run`` with a defect in it: a turn that hangs, although the event loop turns and the disk works.
+
+    python stuck_daemon.py HOME
+
+While a file ``hang`` lies in the home folder the next turn takes it away and never comes back; no limit covers
+that, as with a defect that nobody has thought of. Two seconds count as stuck here instead of many minutes.
+Everything else is the daemon as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agent_core.messages import SessionKey
+from gateway.app import Overrides
+from gateway.daemon import run_daemon
+from gateway.home import open_home
+from gateway.settings import load_settings
+from gateway.work.port import WorkStore
+
+ALLOWED_S = 2.0
+
+
+class _Hanging:
+    def __init__(self, store: WorkStore, sign: Path) -> None:
+        self._store = store
+        self._sign = sign
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def claim(self, session: SessionKey, **named: Any) -> Any:
+        """Claim a turn, or hang."""
+        if self._sign.exists():
+            self._sign.unlink()
+            await anyio.sleep_forever()
+        return await self._store.claim(session, **named)
+
+
+def main() -> int:
+    """Run on the home folder that is named."""
+    root = Path(sys.argv[1])
+    overrides = Overrides(
+        wrap_store=lambda store: _Hanging(store, root / "hang"),  # type: ignore[arg-type, return-value]
+        turn_allowed_s=ALLOWED_S,
+    )
+    settings = load_settings(root / "squidbot.yaml", missing_ok=True)
+    return run_daemon(settings, open_home(root), overrides)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

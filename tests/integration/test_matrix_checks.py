@@ -1,0 +1,167 @@
+"""
+What a person sees of a whole gateway, in rooms of version 11 and 12, in clear and encrypted.
+
+One conversation per kind of room goes through it all, because each start costs seconds: question and answer, typing
+and the receipt, a thread, an edit, a withdrawal, a notice. Details have tests of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
+
+import anyio
+import pytest
+
+from tests.integration.matrix_bot import Bot, bot_joined, call
+from tests.integration.secret_peer import SecretPeer
+from tests.integration.test_matrix_gateway import house  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.timeout(120, func_only=True)
+OLD = int(os.environ.get("SQUIDBOT_OLD_MESSAGES", "300"))
+"""How many old messages; thousands take longer to make than the suite has."""
+
+
+class Person:
+    """Somebody in one room, whose client encrypts if the room does."""
+
+    def __init__(self, secret, room, bot_id, *, encrypted):
+        self.secret, self.room, self.bot_id, self.encrypted = secret, room, bot_id, encrypted
+
+    async def say(self, text, **content):
+        if self.encrypted:
+            return await call(self.secret.send, self.room, text, to=self.bot_id, **content)
+        body = {"msgtype": "m.text", "body": text, **content}
+        return await call(self.secret.peer.send_event, self.room, "m.room.message", body)
+
+    async def ephemeral(self, kind):
+        """The newest content of that kind, as a client that syncs anew is told."""
+        answer = await call(self.secret.peer.call, "GET", "/sync?timeout=0&full_state=false")
+        room = answer["rooms"]["join"].get(self.room, {})
+        found = [one["content"] for one in room.get("ephemeral", {}).get("events", []) if one["type"] == kind]
+        return found[-1] if found else {}
+
+    async def heard(self):
+        """What the bot has said and was not taken back: (wire type, relation, text)."""
+        answer = await call(self.secret.peer.call, "GET", "/sync?timeout=0")
+        self.secret.machine.receive(answer.get("to_device", {}).get("events", []))
+        path = f"/rooms/{quote(self.room)}/messages?dir=f&limit=300"
+        chunk = (await call(self.secret.peer.call, "GET", path))["chunk"]
+        found = []
+        for one in chunk:
+            if one["sender"] != self.bot_id or not one["content"]:
+                continue
+            if one["type"] == "m.room.encrypted":
+                clear = self.secret.machine.decrypt(self.room, one)["content"]
+            elif one["type"] == "m.room.message":
+                clear = one["content"]
+            else:
+                continue
+            found.append((one["type"], one["content"].get("m.relates_to", {}), clear["body"]))
+        return found
+
+    async def until_heard(self, count):
+        with anyio.fail_after(40):
+            while len(found := await self.heard()) < count:
+                await anyio.sleep(0.1)
+        return found
+
+
+@pytest.mark.parametrize("version", ["11", "12"])
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_a_conversation_in_every_kind_of_room(
+    house,  # noqa: F811 - the fixture
+    synapse,
+    fresh_credentials,
+    tmp_path,
+    version,
+    encrypted,
+):
+    """M1, M2, M6, M7, M13, M28 and M30: answered once each, marked read, in its thread, and nothing beyond."""
+    secret = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
+    script = ([1.5, "one"], "two", [2.0, "edited"], [30.0, "never"], "last")
+    async with house(*script, allow=[secret]) as there:
+        content = {"is_direct": True, "room_version": version}
+        room = await call(secret.peer.create_room, [there.user_id], **content)
+        if encrypted:
+            body = {"algorithm": "m.megolm.v1.aes-sha2"}
+            await call(secret.peer.call, "PUT", f"/rooms/{quote(room)}/state/m.room.encryption/", body)
+        await call(bot_joined, secret.peer, room, there.user_id)
+        person = Person(secret, room, there.user_id, encrypted=encrypted)
+
+        # M1, M2: typing while it is worked on, gone soon after the answer, and the question marked as read
+        question = await person.say("first")
+        with anyio.fail_after(30):
+            while (await person.ephemeral("m.typing")).get("user_ids") != [there.user_id]:
+                await anyio.sleep(0.05)
+        await person.until_heard(1)
+        with anyio.fail_after(30):
+            while (await person.ephemeral("m.typing")).get("user_ids"):
+                await anyio.sleep(0.05)
+            while there.user_id not in (await person.ephemeral("m.receipt")).get(question, {}).get(
+                "m.read", {}
+            ):
+                await anyio.sleep(0.05)
+
+        # M6: in a thread
+        thread = {"rel_type": "m.thread", "event_id": question, "is_falling_back": True}
+        await person.say("second", **{"m.relates_to": thread})
+        said = await person.until_heard(2)
+        assert (said[1][1].get("rel_type"), said[1][1].get("event_id")) == ("m.thread", question)
+
+        # M7: edited while it is worked on
+        third = await person.say("thrid")
+        await there.asked(3)
+        edit = {"m.new_content": {"msgtype": "m.text", "body": "third"}}
+        await person.say("* third", **edit, **{"m.relates_to": {"rel_type": "m.replace", "event_id": third}})
+        await person.until_heard(3)
+
+        # M13: taken back while it is worked on; M28: a notice is no question
+        fourth = await person.say("fourth")
+        await there.asked(4)
+        await call(secret.peer.call, "PUT", f"/rooms/{quote(room)}/redact/{quote(fourth)}/back", {})
+        await person.say("a notice", msgtype="m.notice")
+        await person.say("fifth")
+        said = await person.until_heard(4)
+        questions = await there.asked(5)
+
+    secret.close()
+    assert [text for _, _, text in said] == ["one", "two", "edited", "last"]
+    assert {kind for kind, _, _ in said} == {"m.room.encrypted" if encrypted else "m.room.message"}
+    assert len(questions) == 5
+    assert questions[-1].splitlines()[-1] == "fifth"
+
+
+async def test_a_long_history_is_left_alone_at_the_first_start(
+    synapse, fresh_credentials, fresh_user, tmp_path
+):
+    """M32: whoever was in a room long before its first start answers nothing of what was said there."""
+    alice, credentials = await call(fresh_user, "alice"), fresh_credentials("bot")
+    begun = time.monotonic()
+    bot = Bot(credentials, synapse.url, tmp_path / secrets.token_hex(4), allow_from=[alice.user_id])
+    room = await call(alice.create_room, [bot.user_id], is_direct=True)
+    path = f"{synapse.url}/_matrix/client/v3/rooms/{quote(room)}/join"
+    from devservers.rest import request_json
+
+    await call(request_json, "POST", path, {}, token=credentials.access_token)
+
+    def talk():
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda number: alice.send(room, f"old {number}"), range(OLD)))
+
+    await call(talk)
+    print(f"{OLD} messages in {time.monotonic() - begun:.1f} s")
+    begun = time.monotonic()
+    async with bot.up():
+        print(f"up after {time.monotonic() - begun:.1f} s")
+        await call(alice.send, room, "new")
+        await bot.inbox.until(lambda inbox: "new" in inbox.texts, within_s=40)
+    async with bot.up():
+        await call(alice.send, room, "newer")
+        await bot.inbox.until(lambda inbox: "newer" in inbox.texts, within_s=40)
+
+    assert bot.inbox.texts == ["new", "newer"]
+    assert [one.text for one in bot.inbox.offered if one.text.startswith("old")] == []

@@ -1,0 +1,377 @@
+"""What `squidbot init` takes for given, guesses, finds and tells, each by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+from aiohttp import web
+
+from channels.base import ChannelError
+from channels.email.examine import evidence_servers
+from gateway.home import Home
+from gateway.init.ask_matrix import InitFailed
+from gateway.init.ask_rest import ask_model, ask_owner
+from gateway.init.dialogue import Silent
+from gateway.init.flow import Init, missing
+from gateway.init.given import Given, InitRefused, given_of
+from gateway.init.mailbox import _word
+from gateway.init.matrix import is_in_clear, resolve
+from gateway.init.model import named, offers, prove
+from gateway.init.providers import Place, guess, parse_place
+from gateway.init.unit import SystemPlaces, find_unit, install, unit_text
+from gateway.settings import Settings, load_settings
+from tests.clock import EPOCH
+from tests.fake_openai import FakeOpenAI, Say, Status
+
+NOTHING = Settings()
+
+
+def squidbot(home, *arguments, **environ):
+    usual = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", "init", "--home", str(home), *arguments],
+        env={**usual, **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+# ── what is given ──
+
+
+def test_options_count_before_the_environment(tmp_path):
+    """Every option has its variable; a secret comes from a file or a variable, without the line break."""
+    file = tmp_path / "secret"
+    file.write_text(" of file \r\n")
+    environ = {
+        "SQUIDBOT_INIT_MATRIX_USER": "@e:x",
+        "SQUIDBOT_INIT_MATRIX_PASSWORD": "of environment",
+        "SQUIDBOT_INIT_EMAIL_PASSWORD_FILE": str(file),
+        "SQUIDBOT_INIT_OWNER": "@a:b, c@d",
+        "SQUIDBOT_INIT_HELLO": "no",
+        "SQUIDBOT_INIT_EMAIL_ADDRESS": "bot@x",
+    }
+    found = given_of({"matrix_user": "@o:x", "owner": None}, environ)
+    assert (found.matrix_user, found.matrix_password) == ("@o:x", "of environment")
+    assert (found.email_password, found.owner, found.hello) == (" of file ", ("@a:b", "c@d"), False)
+    assert found.email_address == "bot@x"
+    assert "of environment" not in repr(found)
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path):
+    """A file that is not there, a word that is none, a line break: one sentence each, exit code 2."""
+    options = {"matrix_password_file": tmp_path / "no", "model": "a\nb", "install": "both"}
+    with pytest.raises(InitRefused) as caught:
+        given_of(options, {"SQUIDBOT_INIT_PROBE": "perhaps"})
+    said = str(caught.value).splitlines()
+    assert caught.value.exit_code == 2
+    assert [line.split(" ")[0] for line in said] == [
+        "--matrix-password-file:", "--model", "SQUIDBOT_INIT_PROBE", "--install",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        (Given(), ["--matrix-user"]),
+        (Given(matrix=False, email=False), []),
+        (Given(matrix_user="@a:b"), ["--matrix-password-file", "--owner"]),
+        (Given(matrix_password="x", owner=("@a:b",)), ["--matrix-user"]),
+        (Given(email=True, owner=("a@b",)), ["--email name", "--email-password-file"]),
+        (Given(matrix=False, email=False, model="openai/x"), ["OPENAI_API_KEY"]),
+        (Given(matrix=False, email=False, model="openai/x", api_key="k"), []),
+        (Given(matrix=False, email=False, model="x", api_base="http://127.0.0.1:1"), []),
+    ],
+)
+def test_what_is_missing_names_its_option(given, flags):
+    """Each missing piece is one sentence."""
+    found = missing(given, NOTHING, {})
+    assert len(found) == len(flags)
+    assert all(flag in sentence for flag, sentence in zip(flags, found, strict=True))
+
+
+def test_missing_pieces_are_exit_code_2_and_no_file(tmp_path):
+    """As a process: sentences on stderr, nothing in the home; a password on the command line is no option."""
+    home = tmp_path / "home"
+    done = squidbot(home, "--yes", "--matrix-user", "@bot:hs.test")
+    assert done.returncode == 2
+    assert "--matrix-password-file" in done.stderr
+    assert "--owner" in done.stderr
+    assert not home.exists()
+    assert squidbot(home, "--yes", "--matrix-password", "pw").returncode != 0
+    assert not home.exists()
+
+
+def test_the_terminal_alone_needs_no_server(tmp_path):
+    """Without Matrix and mail a model is enough; the same once more changes nothing."""
+    home = tmp_path / "home"
+    words = ("--yes", "--no-matrix", "--no-email", "--model", "demo")
+    assert squidbot(home, *words).returncode == 0
+    before = (home / "squidbot.yaml").read_bytes()
+    again = squidbot(home, *words)
+    assert "Nothing changes" in again.stdout
+    assert (home / "squidbot.yaml").read_bytes() == before
+    (home / "squidbot.yaml").write_text("owner: {alias: 1}\n")
+    broken = squidbot(home, *words)
+    assert (broken.returncode, (home / "squidbot.yaml").read_text()) == (78, "owner: {alias: 1}\n")
+    assert "Mend this first" in broken.stderr
+
+
+# ── mail servers ──
+
+
+def test_known_providers_and_the_usual_names():
+    """The table for those in it; otherwise imap. and smtp. of the domain, TLS at once first."""
+    assert guess("x@gmail.com").sent_copy == "server"
+    assert guess("x@GMail.com").authserv_ids == ("mx.google.com",)
+    assert guess("x@outlook.com").headerless
+    assert str(guess("x@gmx.de").imap[0]) == "tls://imap.gmx.net:993"
+    for domain in ("icloud.com", "yahoo.com", "fastmail.com", "posteo.de", "mailbox.org", "hotmail.com"):
+        assert guess(f"x@{domain}").provider
+    own = guess("x@example.org")
+    assert own.provider == ""
+    assert [str(one) for one in own.smtp][:2] == [
+        "tls://smtp.example.org:465", "starttls://smtp.example.org:587",
+    ]  # fmt: skip
+    assert own.imap[0].host == "imap.example.org"
+    assert guess("x@own.example", Place("imap.gmail.com", 993, "tls")).provider == "Gmail"
+
+
+def test_servers_as_people_write_them():
+    """The port tells the security, unless it is named; what is no server is refused."""
+    assert str(parse_place("a.example", "imap")) == "tls://a.example:993"
+    assert str(parse_place("a.example", "smtp")) == "starttls://a.example:587"
+    assert str(parse_place("a.example:465", "smtp")) == "tls://a.example:465"
+    assert str(parse_place("a.example:143", "imap")) == "starttls://a.example:143"
+    assert str(parse_place("tls://[::1]:1993", "imap")) == "tls://[::1]:1993"
+    for wrong in ("", "a b", "ftp://x", "x:0", "x:99999", "x:y", "tls://u@x", "a/b", 'a"b', "[::1"):
+        with pytest.raises(ValueError, match="no server"):
+            parse_place(wrong, "imap")
+
+
+def mail(*fields):
+    return "".join(f"Authentication-Results: {field}\r\n" for field in fields).encode() + b"From: a@b\r\n\r\n"
+
+
+def test_whose_word_counts_is_believed_only_if_all_mails_agree():
+    """The topmost field of every mail, and one mail without it or with another spoils it: anybody can write one."""
+    own, forged = mail("mx.own.example; dmarc=pass", "evil; dkim=pass"), mail("evil.example; dmarc=pass")
+    where = guess("x@example.org")
+    assert _word(evidence_servers([own] * 3), where)["authserv_ids"] == ("mx.own.example",)
+    for mails in ([own] * 2, [own, own, own, forged], [own, own, own, mail()], [mail()] * 5, []):
+        assert _word(evidence_servers(mails), where) == {}
+
+
+# ── the homeserver ──
+
+
+@pytest.fixture
+async def site():
+    """A web site that says what it is told, by path."""
+    says: dict[str, tuple[int, str]] = {}
+
+    async def answer(request):
+        status, text = says.get(request.path, (404, "<html>no"))
+        return web.Response(status=status, text=text)
+
+    app = web.Application()
+    app.router.add_get("/{tail:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    server = web.TCPSite(runner, "127.0.0.1", 0)
+    await server.start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}", says
+    await runner.cleanup()
+
+
+async def test_the_homeserver_is_found_by_its_well_known(site):
+    """What it says is used if Matrix is spoken there; every other case is said in plain words."""
+    url, says = site
+    find = lambda: anyio.to_thread.run_sync(resolve, url, None)  # noqa: E731
+    with pytest.raises(ChannelError, match="no Matrix homeserver at"):
+        await find()
+    says["/.well-known/matrix/client"] = (200, json.dumps({"m.homeserver": {"base_url": f"{url}/there/"}}))
+    with pytest.raises(ChannelError, match="nothing there speaks Matrix"):
+        await find()
+    says["/there/_matrix/client/versions"] = (200, '{"versions": ["v1.11"]}')
+    assert await find() == f"{url}/there"
+    for wrong, told in (
+        ('{"m.homeserver": 1}', "does not say"),
+        ('{"m.homeserver": {"base_url": "x"}}', "is wrong"),
+        ('{"m.homeserver": {"base_url": "http://hs.example"}}', "in the clear"),
+    ):
+        says["/.well-known/matrix/client"] = (200, wrong)
+        with pytest.raises(ChannelError, match=told):
+            await find()
+    says["/_matrix/client/versions"] = (200, '{"versions": []}')
+    assert await find() == url
+    assert is_in_clear("http://hs.example")
+    assert not is_in_clear(url)
+    with pytest.raises(ValueError, match="homeserver"):
+        resolve("https://", None)
+
+
+# ── the model ──
+
+
+def test_what_the_machine_offers():
+    """Keys in the environment, then a local Ollama, then the demo model, which is always there."""
+    environ = {"OPENAI_API_KEY": "o", "OPENROUTER_API_KEY": "r", "GEMINI_API_KEY": ""}
+    found = offers(environ, ["llama3"])
+    assert [one.model.split("/")[0] for one in found] == ["openai", "openrouter", "openai", "demo"]
+    assert (found[2].api_base, found[2].model) == ("http://127.0.0.1:11434/v1", "openai/llama3")
+    assert "o" not in [one.told for one in found]
+    assert named("openai/x", api_base="", api_key="", environ=environ).api_key == "o"
+    assert named("../x y/z", api_base="", api_key="k", environ={}).secret_name == "provider-api-key"
+
+
+async def test_a_model_is_taken_only_if_it_answers():
+    """One question; a refusal is a sentence and the end, unless nobody wants to know."""
+    async with FakeOpenAI() as fake:
+        given = Given(model="tiny", api_base=fake.api_base, api_key="k4n4ry")
+        fake.plan(Say("OK"))
+        ask = lambda given: ask_model(given, NOTHING, Silent(), {})  # noqa: E731
+        offer = await anyio.to_thread.run_sync(ask, given)
+        assert (offer.model, offer.api_base, offer.api_key) == ("openai/tiny", fake.api_base, "k4n4ry")
+        assert len(fake.requests) == 1
+        fake.plan(*[Status(401)] * 8)
+        with pytest.raises(InitFailed, match="does not answer") as caught:
+            await anyio.to_thread.run_sync(ask, given)
+        assert "k4n4ry" not in str(caught.value)
+        asked = len(fake.requests)
+        unproved = Given(model="tiny", api_base=fake.api_base, api_key="k", probe=False)
+        assert (await anyio.to_thread.run_sync(ask, unproved)).model == "openai/tiny"
+        assert len(fake.requests) == asked
+    assert prove(named("tiny", api_base="ftp://x", api_key="", environ={})) != ""
+
+
+def test_the_owner_is_a_person_and_not_the_bot():
+    """An address of a channel; the bot's own is refused."""
+    ask = lambda *owner: ask_owner(  # noqa: E731
+        Given(owner=owner), NOTHING, Silent(), channels={"matrix": "@bot:hs.test", "email": "bot@mail.test"}
+    )
+    assert ask("@me:hs.test", "Me@mail.test") == ("@me:hs.test", "me@mail.test")
+    for wrong in ("@bot:hs.test", "BOT@mail.test", "me", "@me", "a@b@c d"):
+        with pytest.raises(InitFailed, match="--owner"):
+            ask(wrong)
+
+
+# ── systemd ──
+
+
+@pytest.fixture
+def systemd(tmp_path):
+    """A systemctl that notes what it is told, and fails at the word in ``fail``."""
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "systemctl"
+    tool.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n'
+        f'if [ "$2" = "$(cat {tmp_path}/fail 2>/dev/null || echo none)" ]; then echo "no bus" >&2; exit 1; fi\n'
+    )
+    tool.chmod(0o755)
+    (tmp_path / "booted").mkdir()
+    environ = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    return environ, SystemPlaces(units=tmp_path / "units", booted=tmp_path / "booted")
+
+
+def test_the_user_unit_is_installed_and_started(systemd, tmp_path):
+    """With this program and this home; again it changes nothing, another unit is kept aside."""
+    environ, places = systemd
+    go = lambda: install("user", arguments=["--home", "/x y/%h"], environ=environ, now=EPOCH, places=places)  # noqa: E731
+    assert go().running
+    unit = tmp_path / "config" / "systemd" / "user" / "squidbot.service"
+    [start] = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
+    assert start.endswith(' run --home "/x y/%%h"')
+    assert Path(start.removeprefix("ExecStart=").split(" run ")[0]).name == "squidbot"
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        "--user daemon-reload", "--user enable squidbot", "--user restart squidbot",
+    ]  # fmt: skip
+    assert "there already" in go().done[0]
+    unit.write_text("mine\n")
+    go()
+    assert [path.read_text() for path in unit.parent.glob("*.bak-*")] == ["mine\n"]
+
+
+def test_what_systemd_refuses_remains_to_be_done(systemd, tmp_path):
+    """The reason and the commands that are left; without systemd all of them."""
+    environ, places = systemd
+    (tmp_path / "fail").write_text("enable")
+    result = install("user", arguments=[], environ=environ, now=EPOCH, places=places)
+    assert not result.running
+    assert "no bus" in result.remaining[0]
+    assert [line.strip() for line in result.remaining[1:]] == [
+        "systemctl --user enable squidbot", "systemctl --user restart squidbot",
+    ]  # fmt: skip
+    shutil.rmtree(tmp_path / "booted")
+    result = install("user", arguments=[], environ=environ, now=EPOCH, places=places)
+    assert "does not run on this machine" in result.remaining[0]
+    assert len(result.remaining) == 4
+
+
+def test_the_system_unit_keeps_what_the_service_manager_hands_over():
+    """Only the program changes: home and configuration are the service's own."""
+    template = find_unit("system").read_text()
+    text = unit_text(template, program=Path("/srv/bin/squidbot"), arguments=["--home", "/x"], own_config=True)
+    assert text == template.replace("/opt/squidbot/bin/squidbot run", "/srv/bin/squidbot run")
+
+
+def test_a_system_service_has_its_configuration_under_etc(systemd, tmp_path, capsys):
+    """The file goes where the service manager takes it from; what fails afterwards takes nothing back."""
+    environ, places = systemd
+    places = replace(places, config=tmp_path / "etc" / "squidbot.yaml", home=tmp_path / "var")
+    given = Given(yes=True, matrix=False, email=False, model="demo", install="system")
+
+    def run():
+        return Init(given, Home(places.home), places.config, Silent(), environ, (), places).run()
+
+    assert run() == 0
+    assert load_settings(places.config, environ={}).llm.pools["main"] == ("assistant",)
+    assert "squidbot_squidbot.yaml" in (places.units / "squidbot.service").read_text()
+    assert (tmp_path / "calls").read_text().splitlines()[-1] == "restart squidbot"
+    assert "systemctl status squidbot" in capsys.readouterr().out
+    (tmp_path / "bin" / "systemctl").write_text("#!/bin/sh\necho denied >&2; exit 4\n")
+    assert run() == 0
+    assert "denied" in capsys.readouterr().out
+    assert not places.home.exists()
+
+
+def test_a_home_of_somebody_else_is_left_alone(tmp_path):
+    """Root writes nothing into it, because its owner could not read that."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else's guest")
+    os.chown(tmp_path, 12345, 12345)
+    done = squidbot(tmp_path, "--yes", "--no-matrix", "--no-email", "--model", "demo")
+    assert done.returncode == 74
+    assert "belongs to another user" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_systemd_has_no_complaint_about_the_unit(systemd, tmp_path):
+    """Of a home with spaces and a percent sign; a broken line is complained about."""
+    environ, places = systemd
+    install("user", arguments=["--home", "/x y/%h"], environ=environ, now=EPOCH, places=places)
+    unit = tmp_path / "config" / "systemd" / "user" / "squidbot.service"
+
+    def complaints():
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--user", str(unit)],
+            capture_output=True, text=True, check=False, timeout=30,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)},
+        )  # fmt: skip
+        return [line for line in done.stderr.splitlines() if "squidbot.service" in line]
+
+    assert complaints() == []
+    unit.write_text(unit.read_text().replace("WatchdogSec=60", "WatchdogSecs=60"))
+    assert complaints() != []

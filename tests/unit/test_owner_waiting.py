@@ -1,0 +1,141 @@
+"""What the owner is to know while there is no place to tell it in: kept, shown, and told once when there is one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agent_core.messages import Audience, Sender, SessionKey
+from channels.loopback import LoopbackChannel, LoopbackServer
+from gateway.access import Role
+from gateway.cli.show_planning import at_a_glance
+from gateway.clock import SystemClock
+from gateway.owner_notes import OwnerNotes
+from gateway.target import OwnerTarget
+from gateway.work.sqlite import SqliteWorkStore
+from tests.unit.test_email_safety import inbound
+
+ROOM = SessionKey("matrix", "dm-@ann:hs.test")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
+    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
+        yield opened
+
+
+class Died(Exception):
+    """The process ended here."""
+
+
+class Dying:
+    """A store that lets the process die before what was told is forgotten."""
+
+    def __init__(self, store: SqliteWorkStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def accept(self, channel: str, account: str, batch: Sequence[Any], positions: Any) -> Any:
+        if '"alerts": {}' in str(positions.get("alerts")):
+            raise Died
+        return await self._store.accept(channel, account, batch, positions)
+
+
+def notes_of(store: Any) -> OwnerNotes:
+    """A new process."""
+    target = OwnerTarget(store, channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")})
+    return OwnerNotes(
+        store=store,
+        plans=store,
+        target=target,
+        reaches=lambda _: True,
+        clock=SystemClock(),
+        on_outbox=lambda _: None,
+    )
+
+
+async def learn(notes: OwnerNotes) -> None:
+    """The owner writes directly."""
+    ann = Sender(address="@ann:hs.test", verified=True)
+    said = inbound(0, channel="matrix", session=ROOM, sender=ann, audience=Audience.DIRECT)
+    await notes._target.learn(said, Role.OWNER)
+
+
+async def texts(store: SqliteWorkStore) -> list[str]:
+    return [row.message.text for row in await store.outbox()]
+
+
+async def test_an_alert_without_a_place_is_kept_over_a_restart_shown_and_told_once(store) -> None:
+    """No conversation with the owner: it waits, `status` counts it and says why; then it comes, and only once."""
+    first = notes_of(store)
+    first.alert("brake", "The brake is pulled.")
+    await first._tell_alerts()
+    assert await texts(store) == []
+    assert first.state() == {"alerts_waiting": 1, "why": "the owner has no direct conversation yet"}
+    assert at_a_glance({"owner": first.state()}) == [
+        "owner      1 note for you waits: the owner has no direct conversation yet"
+    ]
+    second = notes_of(store)
+    second.alert("channel email", "The channel email needs you.")
+    await second._tell_alerts()
+    assert second.state()["alerts_waiting"] == 2
+    third = notes_of(store)
+    await learn(third)
+    await third._tell_alerts()
+    assert await texts(store) == [
+        "2 things need you:\n\n- The brake is pulled.\n- The channel email needs you."
+    ]
+    assert third.state() == {"alerts_waiting": 0, "why": ""}
+    await third._tell_alerts()
+    await notes_of(store)._tell_alerts()
+    assert len(await texts(store)) == 1
+
+
+async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None:
+    """The note is in the outbox, the process dies, the next one has it still: it is not told again; new ones are."""
+    await notes_of(store).keep("brake", "The brake is pulled.")
+    dying = notes_of(Dying(store))
+    await learn(dying)
+    with pytest.raises(Died):
+        await dying._tell_alerts()
+    following = notes_of(store)
+    following.alert("channel email", "The channel email needs you.")
+    for _ in range(3):
+        await following._tell_alerts()
+    assert await texts(store) == ["The brake is pulled.", "The channel email needs you."][::-1]
+    await notes_of(store).keep("brake", "The brake is pulled.")
+    await notes_of(store)._tell_alerts()
+    assert len(await texts(store)) == 3, "the same trouble of another day is told again"
+
+
+async def test_it_is_told_soon_after_the_owner_has_written(store) -> None:
+    """The running notes look again by themselves."""
+    notes = notes_of(store)
+    notes.alert("brake", "The brake is pulled.")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(notes.run)
+        with anyio.fail_after(30):
+            while notes.state()["why"] == "":
+                await anyio.sleep(0.01)
+            await learn(notes)
+            notes.look()
+            while not await texts(store):
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kept", ["", "no json", "[]", '{"alerts": 3}', '{"alerts": ["x"]}'])
+async def test_what_is_damaged_stops_nothing(store, kept: str) -> None:
+    """It is as if nothing had been kept."""
+    await store.accept("gateway", "owner", [], {"alerts": kept})
+    notes = notes_of(store)
+    await learn(notes)
+    notes.alert("brake", "The brake is pulled.")
+    await notes._tell_alerts()
+    assert await texts(store) == ["The brake is pulled."]

@@ -1,0 +1,134 @@
+"""What stands in the place of a file and is none: folders, pipes, links to nowhere. Nobody waits for it for ever."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from agent_core.errors import StorageUnavailable
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope, Message, ScopeKind
+from agent_core.storage import JsonlMemory
+from tests.clock import ManualClock
+
+KEY = SessionKey("matrix", "!room:hs.test")
+S = str(KEY)
+OTHER = str(SessionKey("matrix", "!other:hs.test"))
+OWNER = MemoryScope(ScopeKind.OWNER)
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a link to nowhere": lambda path: path.symlink_to("/nowhere/at/all"),
+}
+
+
+def opened(home: Path) -> JsonlMemory:
+    return JsonlMemory(home, clock=ManualClock())
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> Path:
+    """Two conversations of four messages, two of them condensed, and a memory document."""
+    memory = opened(tmp_path)
+    for session in (S, OTHER):
+        for number in range(4):
+            message = Message(
+                role="assistant" if number % 2 else "user", content=f"m{number}", id=str(number)
+            )
+            await memory.append_message(session, message, durable=True)
+        await memory.save_consolidation(session, summary="m0 m1", cursor=2, base_cursor=0)
+    await memory.save_global_memory(OWNER, "- a fact", session_id=S)
+    return tmp_path
+
+
+@pytest.mark.parametrize("what", NO_FILES)
+async def test_what_is_no_record_is_put_aside_and_the_spare_counts(home: Path, what: str) -> None:
+    """Nothing is condensed again, the conversation goes on, and it is told once."""
+    record = opened(home).layout.record(KEY)
+    record.unlink()
+    NO_FILES[what](record)
+
+    memory = opened(home)
+    with capture_logs() as logs:
+        for _ in range(2):
+            tail = await memory.load_history(S)
+            assert (tail.cursor, tail.summary, [each.content for each in tail.messages]) == (
+                2,
+                "m0 m1",
+                ["m2", "m3"],
+            )
+    assert [(log["event"], bool(log["kept_as"])) for log in logs] == [("record.unreadable", True)]
+    await memory.save_consolidation(S, summary="m0 m1 m2", cursor=3, base_cursor=2)
+    assert await opened(home).load_consolidated_cursor(S) == 3
+
+
+async def test_without_room_for_the_spare_everything_stays(home: Path) -> None:
+    """A disk that takes nothing: refused now, and the pair is the same when it takes something again."""
+    record = opened(home).layout.record(KEY)
+    record.unlink()
+    record.mkdir()
+    in_the_way = record.with_name(f"{record.name}.tmp")
+    in_the_way.mkdir()
+
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable):
+            await opened(home).load_history(S)
+    in_the_way.rmdir()
+    assert (await opened(home).load_history(S)).cursor == 2
+
+
+@pytest.mark.parametrize("what", NO_FILES)
+async def test_what_is_no_summary_is_no_summary(home: Path, what: str) -> None:
+    """Without a record and with something else in the copy's place a conversation begins at 0."""
+    layout = opened(home).layout
+    layout.record(KEY).unlink()
+    layout.summary(KEY).unlink()
+    NO_FILES[what](layout.summary(KEY))
+
+    tail = await opened(home).load_history(S)
+    assert (tail.cursor, tail.summary, len(tail.messages)) == (0, "", 4)
+
+
+@pytest.mark.parametrize("what", NO_FILES)
+async def test_what_is_no_history_refuses_its_conversation_and_no_other(home: Path, what: str) -> None:
+    """It is said at once, the cursor stays where it was, and the others go on."""
+    layout = opened(home).layout
+    history = layout.history(KEY)
+    kept = history.rename(home / "kept.jsonl")
+    NO_FILES[what](history)
+
+    memory = opened(home)
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable):
+            await memory.load_history(S)
+    with pytest.raises(StorageUnavailable):
+        await memory.append_message(S, Message(role="user", content="new"))
+    assert (await memory.load_history(OTHER)).cursor == 2
+    assert OTHER in await memory.sessions()
+    history.rmdir() if what == "a folder" else history.unlink()
+    kept.rename(history)
+    assert (await memory.load_history(S)).cursor == 2
+
+
+async def test_a_document_that_is_a_pipe_is_refused_at_once(home: Path) -> None:
+    """Whoever reads it is told, instead of waiting until somebody writes into the pipe."""
+    document = opened(home).layout.document(OWNER)
+    document.unlink()
+    os.mkfifo(document)
+
+    with pytest.raises(StorageUnavailable):
+        await opened(home).load_global_memory(OWNER)
+
+
+async def test_a_folder_with_a_session_s_name_hides_no_other_session(home: Path) -> None:
+    """One thing that cannot be read does not make the whole list unreadable."""
+    sessions = opened(home).layout.sessions
+    (sessions / "a=~b.jsonl").touch()
+    (sessions / "a=~b.meta.json").mkdir()
+
+    assert sorted(await opened(home).sessions()) == sorted([S, OTHER])
