@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = (
     "ready",
+    "commands",
     "size",
     "overhead",
     "throughput",

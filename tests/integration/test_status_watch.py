@@ -135,17 +135,3 @@ def test_a_frame_never_leaves_its_window(columns, lines):
     rows = re.sub(r"\x1b\[[HKJ]", "", text).split("\n")
     assert len(rows) <= lines
     assert all(len(row) <= max(1, columns - 1) for row in rows)
-
-
-def test_status_is_quick(daemon):
-    """The best of five is at most twenty starts of an empty interpreter (measured: 14, 110 ms)."""
-
-    def best(*command):
-        times = []
-        for _ in range(5):
-            began = time.perf_counter()
-            subprocess.run([sys.executable, *command], env=ENVIRONMENT, check=True, capture_output=True)
-            times.append(time.perf_counter() - began)
-        return min(times)
-
-    assert best("-m", "gateway", "status", "--home", str(daemon.home)) <= 20 * best("-c", "pass")
