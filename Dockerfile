@@ -33,6 +33,12 @@ RUN --mount=type=secret,id=uv_toml,target=/etc/uv/uv.toml \
     --mount=type=secret,id=pip_conf,target=/etc/pip.conf \
     if [ -s /run/secrets/ca_bundle ]; then export SSL_CERT_FILE=/run/secrets/ca_bundle; fi; \
     /opt/uv/bin/uv sync --frozen --no-dev --no-editable --python "$(command -v python)"
+# What nobody asks for here: the web pages of litellm's own server, and descriptions of Amazon's services but for
+# logging in and models.
+RUN rm -rf /opt/squidbot/lib/python3*/site-packages/litellm/proxy/_experimental/out \
+    /opt/squidbot/lib/python3*/site-packages/litellm/proxy/swagger \
+ && find /opt/squidbot/lib/python3*/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
+    ! -name 'sts' ! -name 'sso*' ! -name 'signin' ! -name 'bedrock*' ! -name 'sagemaker-runtime' -exec rm -r {} +
 
 FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="squidbot" \

@@ -27,7 +27,7 @@ explore: setup    ## property tests with examples that are new each time
 	SQUIDBOT_EXPLORE=1 .venv/bin/pytest -q tests/property tests/contract --timeout 3600
 
 fuzz: setup        ## bad input for the parsers of mail, a minute for each
-	.venv/bin/python -m tests.fuzz --seconds 60
+	$(UV) run --no-sync --with 'atheris==3.0.0' python -m tests.fuzz --seconds 60
 
 bench: setup       ## speed and size, as ratios against floors measured beside them
 	.venv/bin/python -m tests.bench

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AgentError",
+    "AwaitsApproval",
     "BudgetSpent",
     "ContextTooLong",
     "CursorMoved",
@@ -43,6 +44,10 @@ class AgentError(Exception):
         self.public = public or (type(self).__doc__ or "").strip().splitlines()[0]
         self.fields = fields
         super().__init__(detail or self.public)
+
+
+class AwaitsApproval(AgentError):
+    """I wait for somebody's yes before I go on."""
 
 
 class ModelError(AgentError):

@@ -28,6 +28,7 @@ __all__ = [
     "AttachmentPort",
     "ChannelPort",
     "Clock",
+    "ConsentPort",
     "LLMPort",
     "SkillsPort",
     "StepJournal",
@@ -87,6 +88,8 @@ class ToolPort(Protocol):
     ``execute`` gets the arguments as the model gave them, unchecked. It raises `ToolRetry` for arguments
     that do not fit and another `ToolError` for the rest; any other exception is a defect and is reported to
     the model as a failure without its text. It may be cancelled at every await.
+
+    A tool whose ``needs_approval`` is true is run only after a person's yes (`ConsentPort`).
     """
 
     name: str
@@ -95,6 +98,24 @@ class ToolPort(Protocol):
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Do it."""
+        ...
+
+
+class ConsentPort(Protocol):
+    """Whether a call may be run for which a person's yes is needed."""
+
+    async def refusal(self, number: int, digest: str, call: ToolCall) -> ToolResult | None:
+        """
+        What the model is told instead of running the call; None: it may be run.
+
+        Args:
+            number: The step, see `StepJournal`.
+            digest: What identifies it.
+            call: What is to be run.
+
+        Raises:
+            AwaitsApproval: Nobody has decided yet. The turn is to be left, and taken up again later.
+        """
         ...
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "Reaching",
     "Receipt",
     "Redelivery",
+    "Ruling",
     "Stage",
     "Staging",
 ]
@@ -168,6 +169,11 @@ class Inbox(Protocol):
         ``amendments`` change what was accepted before; they become true together with the batch and are
         applied after its messages.
 
+        In ``context`` a channel may say what shall become of a message: ``refused`` (a reason: it is only
+        remembered as seen), ``quarantine`` (a reason: a person must let it in), ``allowed_here`` (whether a
+        proven sender may speak in this place, whatever the general list says), ``read_only`` (it is for the
+        history, and nobody is answered), ``unreadable`` (a sentence: all that its sender is told).
+
         After it has returned the server may be told that the messages are taken. A message that is already
         known is a success without work. Raises nothing but cancellation: while the store cannot take
         anything (a full disk) it waits and tries again, and so nothing is acknowledged meanwhile.
@@ -268,6 +274,21 @@ class Reaching(Protocol):
     async def alone_with(self, session: SessionKey, person: str) -> bool:
         """
         Whether nobody but ``person`` can read along in ``session`` now; what cannot be known is no.
+
+        Raises:
+            ChannelUnavailable: It cannot be said now.
+        """
+        ...
+
+
+@runtime_checkable
+class Ruling(Protocol):
+    """What a channel can do besides, if it has rules of its own for single conversations."""
+
+    def allowed_here(self, session: SessionKey, person: str) -> bool | None:
+        """
+        Whether ``person`` may talk to the bot in ``session`` by the rule of this conversation; None: it has
+        none.
 
         Raises:
             ChannelUnavailable: It cannot be said now.

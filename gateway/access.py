@@ -128,6 +128,10 @@ class Access:
             return Role.ALLOWED
         return Role.STRANGER
 
+    def owner_on(self, channel: str) -> list[str]:
+        """The owner's addresses on a channel of this kind."""
+        return sorted(address for kind, address in self._owner if kind == self.kind(channel))
+
     def kind(self, channel: str) -> str:
         """What the channel of this name is: ``matrix``, ``email`` or its own name."""
         return self._kinds.get(channel, channel)

@@ -1,7 +1,6 @@
 """
-The composition root: from settings to a gateway. It and the parts that it is split into know every concrete
-class, and nothing else does: ``assembly_mind.py`` (what thinks), ``assembly_links.py`` (what carries),
-``accounts.py`` (the channels) and ``unasked.py`` (heartbeat and schedule).
+The composition root. It and its parts (``assembly_mind.py``: what thinks, ``assembly_links.py``: what
+carries, ``accounts.py``, ``unasked.py``) know every concrete class, and nothing else does.
 
 Nothing is connected and no thread works before `Gateway.run`; only the database is opened, so that a damaged
 one is told before anything else happens.
@@ -16,12 +15,12 @@ from agent_core.llm.build import Models
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock, LLMPort, ToolPort
-from agent_core.storage.jsonl import JsonlMemory
-from channels.attachments import AttachmentStore
 from channels.base import Channel
 from gateway.access import Access
 from gateway.accounts import build_channels
 from gateway.approvals import Approval
+from gateway.asides import LANES, Asides
+from gateway.asking import Asking
 from gateway.assembly_links import build_deliveries, build_supervisor
 from gateway.assembly_mind import build_mind, turn_limits
 from gateway.attachments import AttachmentSweeper, open_attachments
@@ -48,6 +47,7 @@ from gateway.target import OwnerTarget
 from gateway.turns import TurnHandler, TurnPolicy
 from gateway.unasked import Unasked, build_unasked
 from gateway.upkeep import Upkeep
+from gateway.work.ask_port import AskStore
 from gateway.work.lanes import LaneDispatcher
 from gateway.work.plan_port import PlanStore
 from gateway.work.port import WorkStore
@@ -68,7 +68,7 @@ class Overrides:
         channels: Used instead of the configured channels, with their queue modes.
         models: Models by the name of their key under ``llm.models``.
         allow_from: Who may talk on those channels, besides what the settings say.
-        wrap_store, wrap_plans, wrap_memory: Put something around the store, the plans or the memory.
+        wrap_store, wrap_plans, wrap_questions, wrap_memory: Put something around these.
         tools: Tools for every run, besides the built-in ones.
         policy: How much is done for one turn.
         approval: Whose answers the owner sees first, by channel, instead of what the settings say.
@@ -81,6 +81,7 @@ class Overrides:
     allow_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     wrap_store: Callable[[WorkStore], WorkStore] = lambda store: store
     wrap_plans: Callable[[PlanStore], PlanStore] = lambda plans: plans
+    wrap_questions: Callable[[AskStore], AskStore] = lambda questions: questions
     wrap_memory: Callable[[MemoryPort], MemoryPort] = lambda memory: memory
     tools: Sequence[ToolPort] = ()
     policy: TurnPolicy = TurnPolicy()  # noqa: RUF009 - a frozen value
@@ -122,6 +123,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     )
     store = overrides.wrap_store(sqlite)
     plans = overrides.wrap_plans(sqlite)
+    questions = overrides.wrap_questions(sqlite)
     spending = Spending(store, sqlite, limits, clock)
     mark = await _looked_at(sqlite, home, clock)
     attachments = open_attachments(settings, home)
@@ -184,6 +186,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         wake=dispatcher.wake,
         on_outbox=on_outbox,
         approval=_approval(settings, overrides),
+        flush=history.flush,
+        questions=questions,
     )
 
     def committed(session: SessionKey) -> None:
@@ -229,11 +233,31 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             clock=clock,
             on_outbox=on_outbox,
         ),
+        asking=Asking(
+            store=questions,
+            ends=ends,
+            channels=by_name,
+            target=target,
+            held=desk.holds,
+            clock=clock,
+            wait_s=settings.agents.approval_minutes * 60,
+            on_outbox=on_outbox,
+            zone=settings.agents.heartbeat.schedule().zone,
+        ),
         wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
         pools=mind.pools,
         stages=stages,
         zone=settings.agents.heartbeat.schedule().zone,
         policy=overrides.policy,
+    )
+    asides = Asides(
+        LaneDispatcher(concurrency=LANES, refill=store.open_sessions),
+        store=store,
+        history=history,
+        desk=desk,
+        channels=by_name,
+        hold=handler.hold,
+        wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
     )
     intake = Intake(mark.perhaps_answered)
     supervisor = build_supervisor(
@@ -245,6 +269,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         intake=intake,
         desk=desk,
         stop_turn=lambda session, turn, why: handler.stop(session, why, turn=turn),
+        wake_aside=asides.wake,
         deliveries=deliveries,
         told=notes.channel_changed,
     )
@@ -254,6 +279,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         dispatcher=dispatcher,
         history=history,
         handler=handler,
+        asides=asides,
         supervisor=supervisor,
         intake=intake,
         channels=list(by_name.values()),
@@ -267,7 +293,13 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             desk.run,
             notes.run,
             budget.run,
-            _sweeper(settings, attachments, store, mind.files, clock).run,
+            AttachmentSweeper(
+                attachments,
+                store,
+                mind.files.layout.sessions,
+                clock=clock,
+                keep_days=settings.attachments.keep_days,
+            ).run,
             *unasked.background,
         ],
     )
@@ -304,13 +336,6 @@ def _pulse(
         clock=clock,
         blocked=lambda: store.refusing or store.stalled_s > _STALLED_S,
     )
-
-
-def _sweeper(
-    settings: Settings, attachments: AttachmentStore, store: WorkStore, files: JsonlMemory, clock: Clock
-) -> AttachmentSweeper:
-    keep_days = settings.attachments.keep_days
-    return AttachmentSweeper(attachments, store, files.layout.sessions, clock=clock, keep_days=keep_days)
 
 
 async def _looked_at(store: SqliteWorkStore, home: Home, clock: Clock) -> MarkKeeper:

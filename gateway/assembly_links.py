@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 
+from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from channels.base import Channel
 from channels.terminal import TerminalChannel
@@ -50,6 +51,7 @@ def build_supervisor(
     intake: Intake,
     desk: Desk,
     stop_turn: StopTurn,
+    wake_aside: Callable[[SessionKey], None],
     deliveries: Mapping[str, Delivery],
     told: Callable[[ChannelStatus], None],
 ) -> Supervisor:
@@ -65,6 +67,7 @@ def build_supervisor(
         intake: Whether anything is taken.
         desk: Knows commands.
         stop_turn: See `ChannelInbox`.
+        wake_aside: See `ChannelInbox`.
         deliveries: Told whether they can send.
         told: Hears of every change of a link.
     """
@@ -86,6 +89,7 @@ def build_supervisor(
             is_command=desk.is_command,
             is_stop=desk.is_stop,
             stop_turn=stop_turn,
+            wake_aside=wake_aside,
         )
         supervisor.watch(channel, inbox)
     return supervisor

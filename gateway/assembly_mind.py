@@ -95,6 +95,7 @@ def build_mind(
         system_prompt=BASE_PROMPT,
         clock=clock,
         limits=turn_limits(settings),
+        approve_tools=settings.agents.approve_tools,
     )
 
     def extra_tools(session: Session) -> list[ToolPort]:

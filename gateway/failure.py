@@ -72,7 +72,13 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
 
 
 def poisonous(turn: Turn, policy: TurnPolicy) -> Failure | None:
-    """The end of a turn whose starts have ended with the process too often; None if it may be tried."""
+    """
+    The end of a turn that is not tried: its starts have ended with the process too often, or its channel
+    could not read the message and says in ``context["unreadable"]`` what its sender is told. None: try it.
+    """
+    unreadable = turn.head.message.context.get("unreadable")
+    if isinstance(unreadable, str):
+        return Failure(None, unreadable, "the message could not be read")
     if turn.attempts <= policy.max_attempts:
         return None
     return Failure(

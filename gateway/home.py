@@ -29,7 +29,7 @@ from pathlib import Path
 
 from gateway.errors import StateUnusable
 
-__all__ = ["Home", "find_home", "open_home", "short_path"]
+__all__ = ["Home", "find_home", "named_config", "open_home", "short_path"]
 
 _FOLDERS = ("sessions", "memory", "workspace", "state", "attachments", "run")
 _PROBE_BYTES = 4096
@@ -105,6 +105,12 @@ def find_home(argument: str | Path | None = None, environ: Mapping[str, str] = o
         raise StateUnusable(
             "this user has no home folder of its own: set SQUIDBOT_HOME or give --home DIR"
         ) from error
+
+
+def named_config(argument: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The configuration that somebody names: the argument or ``$SQUIDBOT_CONFIG``; None: that of the home."""
+    named = environ.get("SQUIDBOT_CONFIG")
+    return argument or (Path(named).expanduser() if named else None)
 
 
 def open_home(root: Path) -> Home:

@@ -23,6 +23,7 @@ from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from channels.base import Channel, LinkState
 from gateway import metrics
+from gateway.asides import Asides
 from gateway.backoff import BackoffPolicy
 from gateway.delivery import Delivery
 from gateway.history import HistoryWriter
@@ -52,6 +53,7 @@ class Parts:
     dispatcher: Dispatcher
     history: HistoryWriter
     handler: TurnHandler
+    asides: Asides
     supervisor: Supervisor
     intake: Intake
     channels: Sequence[Channel]
@@ -102,6 +104,7 @@ class Gateway:
                 tasks.start_soon(self._deliver, deliveries)
                 for session, due_s in waiting:
                     parts.dispatcher.wake(session, after_s=due_s)
+                    parts.asides.wake(session)
                 tasks.start_soon(parts.supervisor.run)
                 tasks.start_soon(self._care)
                 for work in parts.background:
@@ -139,7 +142,9 @@ class Gateway:
 
     async def _dispatch(self, ended: anyio.Event) -> None:
         run_session, pulse = self.parts.handler.run_session, self.parts.pulse
-        await self.parts.dispatcher.run(run_session if pulse is None else pulse.over(run_session))
+        async with anyio.create_task_group() as lanes:
+            lanes.start_soon(self.parts.asides.run)
+            await self.parts.dispatcher.run(run_session if pulse is None else pulse.over(run_session))
         ended.set()
 
     async def _deliver(self, ended: anyio.Event) -> None:
@@ -164,6 +169,7 @@ class Gateway:
         _log.info("gateway.draining", turns=len(self.parts.dispatcher.running()))
         self.parts.intake.close()
         self.parts.dispatcher.stop()
+        self.parts.asides.stop()
         if self.parts.pulse is not None:
             self.parts.pulse.stop()
         with anyio.move_on_after(self._drain_s) as limit:

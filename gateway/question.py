@@ -8,7 +8,7 @@ from datetime import tzinfo
 from agent_core.memory.scopes import scope_for
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import Message, Purpose, Session
-from agent_core.prompt import attachment_lines, background_text, turn_facts, user_text
+from agent_core.prompt import attachment_lines, background_text, letter_text, turn_facts, user_text
 from gateway.access import Access, Role
 from gateway.work.rows import Turn
 
@@ -20,18 +20,29 @@ def question_of(messages: Sequence[InboundMessage]) -> str:
     What was said in a turn: its messages, and in a shared conversation who said them.
 
     The sender's address stands in front, not the name that people choose for themselves. What a message
-    answers and what was said before it comes first, marked as such.
+    answers and what was said before it comes first, marked as such. A letter is fenced as a whole.
     """
     shared = any(message.audience is Audience.GROUP for message in messages)
     lines = dict.fromkeys(
         (line.kind, line.sender, line.name, line.text) for message in messages for line in message.background
     )
     before = background_text(list(lines))
-    said = user_text(
-        [(message.sender.address, message.text) for message in messages],
-        shared=shared,
-        attached=[attachment_lines(message.attachments) for message in messages],
-    )
+    if all(_is_letter(message) for message in messages):
+        said = "\n\n".join(
+            letter_text(
+                message.text,
+                subject=str(message.context["subject"]),
+                sender=message.sender.address if shared else "",
+                attached=attachment_lines(message.attachments),
+            )
+            for message in messages
+        )
+    else:
+        said = user_text(
+            [(message.sender.address, message.text) for message in messages],
+            shared=shared,
+            attached=[attachment_lines(message.attachments) for message in messages],
+        )
     return f"{before}\n\n{said}" if before else said
 
 
@@ -57,8 +68,12 @@ def facts_of(turn: Turn, zone: tzinfo | None) -> str:
     last = turn.rows[-1].message
     at = last.received_at.astimezone(zone)
     shared = last.audience is Audience.GROUP
-    subject = str(last.context.get("subject") or "")
-    return turn_facts(at, channel=turn.session.channel, shared=shared, subject=subject)
+    return turn_facts(at, channel=turn.session.channel, shared=shared, letter=_is_letter(last))
+
+
+def _is_letter(message: InboundMessage) -> bool:
+    """Whether somebody wrote it with a subject above, be it empty."""
+    return message.kind == "message" and "subject" in message.context
 
 
 def user_lines(turn: Turn) -> list[Message]:

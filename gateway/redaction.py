@@ -46,6 +46,11 @@ _SHAPES = re.compile(
     r")(?P<secret>[^\s&@,;\"'}\)]{1,500})"
     r"|\b(?P<known>sk-[A-Za-z0-9_\-]{16,200}|syt_[A-Za-z0-9_+/=]{16,200}|xox[abp]-[A-Za-z0-9\-]{10,200})"
 )
+# What follows "password: " in a sentence about a password, and is none.
+_PROSE = re.compile(
+    r"(?i:an?|are|be|cannot|check|empty|expired|expect(?:s|ed)|forbidden|has|incorrect|invalid|is|it|missing|must|"
+    r"needs|never|not?|none|only|or|required|see|the|there|they|this|too|try|unset|was|wrong)[.!?]*"
+)
 _MAX_DEPTH = 6
 _MAX_ITEMS = 200
 
@@ -112,4 +117,8 @@ def is_telling(name: str) -> bool:
 
 
 def _mask_shape(match: re.Match[str]) -> str:
-    return MASK if match.group("known") else f"{match.group('before')}{MASK}"
+    if match.group("known"):
+        return MASK
+    before, secret = match.group("before"), match.group("secret")
+    is_prose = before.endswith(": ") and _PROSE.fullmatch(secret)
+    return match.group(0) if is_prose else f"{before}{MASK}"

@@ -105,6 +105,7 @@ class ChannelInbox:
         is_command: Tells what code answers instead of a model; such a message is a turn of its own.
         is_stop: Tells the command that stops what waits and runs in its session.
         stop_turn: Called with a session, the turn and why, when a running turn has lost its messages.
+        wake_aside: Called with a session that has something which does not wait for the turn that runs.
         max_text_chars: Longer texts are cut, with a note, before anything else sees them.
     """
 
@@ -121,6 +122,7 @@ class ChannelInbox:
         is_command: Callable[[InboundMessage], bool] = lambda _: False,
         is_stop: Callable[[InboundMessage], bool] = lambda _: False,
         stop_turn: StopTurn = lambda _session, _turn, _why: None,
+        wake_aside: Callable[[SessionKey], None] = lambda _: None,
         max_text_chars: int = 200_000,
     ) -> None:
         self._channel = channel
@@ -133,6 +135,7 @@ class ChannelInbox:
         self._is_command = is_command
         self._is_stop = is_stop
         self._stop_turn = stop_turn
+        self._wake_aside = wake_aside
         self._max_text_chars = max_text_chars
 
     async def accept(
@@ -174,6 +177,8 @@ class ChannelInbox:
                 metrics.INBOUND_ACCEPTED.labels(self._channel).inc()
                 _log.info("message.accepted", channel=self._channel, inbox=row.id)
                 self._dispatcher.wake(row.message.session)
+                if row.message.kind == "reaction" or self._is_command(row.message):
+                    self._wake_aside(row.message.session)
 
         for stopped in rows.stopped:
             _log.info("turn.stopped", channel=self._channel, turn=stopped.turn, why=stopped.why)

@@ -106,6 +106,10 @@ class OwnerTarget:
             self._loaded = True
         return self._known
 
+    def is_owner(self, channel: str, person: str) -> bool:
+        """Whether this address is one of the owner's now."""
+        return self._access is None or self._access.role(channel, person, verified=True) is Role.OWNER
+
     async def reach(self, *, topic: str = "") -> Reached:
         """
         Where to write now, and that nobody else reads it.
@@ -140,7 +144,7 @@ class OwnerTarget:
             return Reached(
                 why="in the target's room somebody else could read along, or the owner is not there"
             )
-        if self._access is None or self._access.role(name, place, verified=True) is not Role.OWNER:
+        if self._access is None or not self.is_owner(name, place):
             return Reached(why="the target is none of the owner's addresses")
         session = await channel.direct_session(place, topic=topic)
         return Reached(Target(name, channel.account, session, place))
@@ -158,9 +162,7 @@ class OwnerTarget:
         """What was learned, as far as it still holds."""
         if not known.person:
             return Reached(known)
-        if self._access is not None and (
-            self._access.role(known.channel, known.person, verified=True) is not Role.OWNER
-        ):
+        if not self.is_owner(known.channel, known.person):
             return Reached(why="whoever wrote in the known conversation is not the owner any more")
         if not isinstance(channel, Reaching):
             return Reached(known)

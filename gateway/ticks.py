@@ -229,7 +229,8 @@ class Ticks:
         if target is None:
             raise AssertionError("a check-in without a target is not run")
         own = _own_history(turn, result, verdict.text)
-        if plan.digest and not verdict.urgent:
+        # A digest is text: what comes with files is sent at once.
+        if plan.digest and not verdict.urgent and not result.attachments:
             waiting = Collected(target.channel, target.person, verdict.text, self._clock.now())
             entry = replace(entry, outcome=Outcome.COLLECTED)
             return Completion(

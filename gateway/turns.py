@@ -2,7 +2,7 @@
 A turn from claim to commit: what is waiting in a session becomes one question, the agent answers it, and the
 answer, the history and the state of the rows become true together.
 
-What follows from a failure is decided in ``failure.py``, how a turn ends is in ``ends.py``. Whatever happens,
+What becomes of one that failed is in ``mishaps.py``, how a turn ends is in ``ends.py``. Whatever happens,
 a claim ends: with an answer, an apology or a retry, or it is given back. One that nobody works on would stop
 its session until the next start.
 
@@ -24,19 +24,21 @@ import anyio
 import structlog
 
 from agent_core.agent import AgentLoop
-from agent_core.errors import AgentError, BudgetSpent, StorageUnavailable
-from agent_core.messages import InboundMessage, OutboundKind, SessionKey
+from agent_core.errors import StorageUnavailable
+from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel, Stage
 from gateway import metrics
 from gateway.access import Access
+from gateway.asking import Asking, Waiting
 from gateway.bodies import quiet
 from gateway.budget.tally import Tally
 from gateway.commands.desk import Desk
 from gateway.ends import STORE_RETRY, Ends
-from gateway.failure import Failure, TurnPolicy, decide_failure, poisonous
+from gateway.failure import TurnPolicy, poisonous
 from gateway.history import HistoryWriter
+from gateway.mishaps import Mishaps
 from gateway.question import facts_of, question_of, session_of, user_lines
 from gateway.refusals import Refusals
 from gateway.sink import TurnSink
@@ -44,7 +46,7 @@ from gateway.stages import Stages
 from gateway.steps import StoreStepJournal
 from gateway.target import OwnerTarget
 from gateway.ticks import TickPlan, Ticks
-from gateway.work.port import Completion, LostTurn, NewOutbound, StoreUnavailable, Turn, WorkStore
+from gateway.work.port import Completion, LostTurn, StoreUnavailable, Turn, WorkStore
 
 __all__ = ["TurnHandler", "TurnPolicy", "question_of"]
 
@@ -86,6 +88,7 @@ class TurnHandler:
         ends: Commits how turns end.
         refusals: Begins to count what a turn costs, and puts off what the budget refuses.
         zone: The time zone in which the model is told the time; None is that of this machine.
+        asking: Asks people about tools.
         wake: Asks for another run of a session after so many seconds.
         pools: The model of a purpose.
         stages: Told how far messages are; by default nobody is.
@@ -107,6 +110,7 @@ class TurnHandler:
         desk: Desk,
         ends: Ends,
         refusals: Refusals,
+        asking: Asking,
         wake: Callable[[SessionKey, float], None],
         pools: Callable[[Purpose], LLMPort],
         stages: Stages | None = None,
@@ -127,7 +131,11 @@ class TurnHandler:
         self._desk = desk
         self._ends = ends
         self._refusals = refusals
+        self._asking = asking
         self._wake = wake
+        self._mishaps = Mishaps(
+            ends=ends, ticks=ticks, refusals=refusals, channels=self._channels, policy=policy
+        )
         self._stages = stages or Stages({})
         self._zone = zone
         self._policy = policy
@@ -179,6 +187,10 @@ class TurnHandler:
         if due_s is not None:
             self._wake(key, due_s)
 
+    async def hold(self, turn: Turn) -> None:
+        """Run a claimed turn beside the one that may run in its session; whatever happens, the claim ends."""
+        await self._hold(turn, _Run())
+
     async def _hold(self, turn: Turn, run: _Run) -> None:
         """Run a claimed turn; whatever happens, the claim ends here."""
         with anyio.CancelScope() as run.scope:
@@ -216,7 +228,7 @@ class TurnHandler:
     async def _run_turn(self, turn: Turn, run: _Run) -> None:
         poison = poisonous(turn, self._policy)
         if poison is not None:
-            await self._bury(turn, poison)
+            await self._mishaps.bury(turn, poison)
             return
         started = self._clock.monotonic()
         with (
@@ -227,8 +239,14 @@ class TurnHandler:
                 result = None if await self._desk.serves(turn) else await self._answer(turn, run)
             except (LostTurn, StoreUnavailable):
                 raise
+            except Waiting as waiting:
+                if run.tally is not None:
+                    await run.tally.record()
+                await self._asking.wait(turn, waiting)
+                await self._hide(turn)
+                return
             except Exception as error:  # noqa: BLE001 - every end of a turn is an answer or an apology
-                await self._fail(turn, run, error)
+                await self._mishaps.end(turn, run.tally, error)
                 await self._hide(turn)
                 return
             if result is not None:
@@ -276,6 +294,7 @@ class TurnHandler:
             question = plan.prompt
         tools = list(self._extra_tools(session, turn.rows[-1].message))
         sink = TurnSink(self._channels[turn.session.channel], turn.session)
+        steps = await self._store.steps(turn)
         async with sink.shown():
             return await self._agent.run(
                 session,
@@ -283,13 +302,14 @@ class TurnHandler:
                 sink,
                 llm=run.tally.over((plan.llm if plan else None) or self._pools(session.purpose)),
                 extra_tools=tools,
-                journal=await StoreStepJournal.load(self._store, turn, tools),
+                journal=StoreStepJournal(self._store, turn, steps, tools),
                 user_lines=user_lines(turn),
                 # Nobody reads along in a draft that waits for approval.
                 stream=self._channels[turn.session.channel].capabilities.previews
                 and not self._desk.holds(turn),
                 limits=plan.limits if plan else None,
                 allowance=run.tally,
+                consent=self._asking.consent(turn, steps),
             )
 
     async def _end_tick(
@@ -297,45 +317,6 @@ class TurnHandler:
     ) -> None:
         await self._ends.complete(turn, completion, tally)
         await self._ticks.completed(turn, plan, completion)
-
-    # ── failures ──
-
-    async def _fail(self, turn: Turn, run: _Run, error: Exception) -> None:
-        if isinstance(error, BudgetSpent):
-            await self._put_off(turn, error)
-            return
-        policy = self._ticks.policy(turn, self._policy)
-        failure = decide_failure(error, turn, policy, jitter=random.random())
-        if not isinstance(error, AgentError):
-            _log.error("turn.defect", channel=turn.session.channel, exc_info=error)
-        if failure.delay_s is not None:
-            await self._ends.defer(turn, failure.error, failure.delay_s)
-            return
-        if run.tally is not None:
-            await run.tally.record()
-        await self._bury(turn, failure)
-
-    async def _put_off(self, turn: Turn, error: BudgetSpent) -> None:
-        """A check-in is left out, everything else waits."""
-        if turn.head.message.kind == "tick":
-            await self._ends.complete(turn, self._ticks.skipped(turn, TickPlan(skip=str(error))))
-            return
-        text = self._refusals.text()
-        if self._ticks.concerns(turn):
-            notice = self._ticks.notice(turn, text)
-        else:
-            notice = self._ends.replies(turn, text, OutboundKind.NOTICE)
-        await self._refusals.put_off(turn, error, notice)
-
-    async def _bury(self, turn: Turn, failure: Failure) -> None:
-        if self._ticks.concerns(turn):
-            await self._ends.complete(turn, self._ticks.failed(turn, failure))
-            return
-        outbound: Sequence[NewOutbound] = ()
-        if turn.session.channel in self._channels:
-            text = f"Sorry, I could not answer this. {failure.public}"
-            outbound = self._ends.replies(turn, text, OutboundKind.APOLOGY)
-        await self._ends.bury(turn, failure, outbound)
 
     async def _learn_target(self, message: InboundMessage) -> None:
         try:

@@ -15,12 +15,13 @@ from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from agent_core.tools.schedule import ScheduleTool
-from channels.base import Channel
+from channels.base import Channel, ChannelUnavailable
 from channels.heartbeat import HeartbeatChannel
 from gateway.access import Access, Role
 from gateway.operations.planning import Planned
 from gateway.owner_notes import OwnerNotes
 from gateway.schedule.desk import JobDesk, Place, SessionDesk
+from gateway.schedule.rights import role_now
 from gateway.schedule.runs import JobRuns
 from gateway.schedule.scheduler import Scheduler
 from gateway.schedule.wishes import zone_named
@@ -29,7 +30,7 @@ from gateway.target import OwnerTarget
 from gateway.ticks import Ticks
 from gateway.vigil import Vigil
 from gateway.work.plan_port import PlanStore
-from gateway.work.port import WorkStore
+from gateway.work.port import Turn, WorkStore
 
 __all__ = ["Unasked", "build_unasked"]
 
@@ -57,7 +58,16 @@ class Unasked:
 
     def planned(self) -> Planned:
         """What the operations for check-ins and jobs work with."""
-        return Planned(self.plans, self.desk, self.target, self.owner, self.zone, self.clock, self.heartbeat)
+        return Planned(
+            self.plans,
+            self.desk,
+            self.target,
+            self.owner,
+            self.zone,
+            self.clock,
+            self.heartbeat,
+            running=True,
+        )
 
     async def state(self) -> dict[str, Any]:
         """
@@ -122,6 +132,10 @@ def build_unasked(
     desk = JobDesk(plans, scheduling, zone=zone, clock=clock, changed=scheduler.changed)
     local = config.schedule().zone
     told_time: Callable[[datetime], str] = lambda at: f"{at.astimezone(local):%a %Y-%m-%d %H:%M}"  # noqa: E731 - a format
+
+    async def begun(turn: Turn) -> bool:
+        return bool(await store.steps(turn))
+
     ticks = Ticks(
         plans=plans,
         target=target,
@@ -133,7 +147,15 @@ def build_unasked(
             seconds=config.limits.seconds,
             tokens=config.limits.tokens,
         ),
-        jobs=JobRuns(plans=plans, access=access, channels=channels, told_time=told_time),
+        jobs=JobRuns(
+            plans=plans,
+            access=access,
+            channels=channels,
+            told_time=told_time,
+            clock=clock,
+            begun=begun,
+            on_outbox=on_outbox,
+        ),
         clock=clock,
         committed=committed,
     )
@@ -157,7 +179,10 @@ def build_unasked(
     def tools(session: Session, message: InboundMessage) -> list[ToolPort]:
         if message.kind == "tick" or not scheduling.enabled:
             return []
-        role = access.decide(message).role
+        try:
+            role = role_now(access, channels.get(session.key.channel), message)
+        except ChannelUnavailable:
+            role = Role.STRANGER  # nothing may be made, until it is known
         place = Place(
             session.key,
             message.account,

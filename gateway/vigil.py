@@ -89,6 +89,7 @@ class Vigil:
         self._began_at = clock.now()
         self._pruned_at: float | None = None
         self._nobody_for = ("", "")
+        self._digest_blocked = ("", "")
 
     async def run(self) -> None:
         """Work until cancelled; nothing that fails comes out of here."""
@@ -129,12 +130,13 @@ class Vigil:
         if not limit:
             return
         try:
-            # A clock that was wrong in between, such as one that begins with 1970, says nothing.
+            # A clock that was wrong in between, such as one that begins with 1970, says nothing: then the
+            # ledger knows later ticks than the one before, and perhaps this one.
             lines = await self._plans.ledger(name=name, limit=_LOOKED_AT)
         except StoreUnavailable as error:
             _log.warning("ledger.unreadable", error=str(error))
             lines = []
-        since = max([since, *(at for one in lines if (at := one.until or one.instant) < until)])
+        since = max([since, *(at for one in lines if (at := one.until or one.instant) <= until)])
         count = self._schedule.open_between(since, until - timedelta(microseconds=1), at_most=100_000)
         if count < limit:
             return
@@ -205,23 +207,34 @@ class Vigil:
                 await self._send_digest(channel, person, theirs, tick_name(due))
 
     async def _send_digest(self, name: str, person: str, alerts: list[Collected], at: str) -> None:
-        channel = self._channels.get(name)
-        if not isinstance(channel, Reaching):
-            _log.warning("digest.blocked", channel=name, why="the channel is not there")
-            return
-        try:
-            with anyio.fail_after(_ASK_LIMIT_S):
-                session = await channel.direct_session(person, topic=f"digest {at}")
-        except (ChannelUnavailable, TimeoutError):
+        target, why = await self._digest_target(name, person, at)
+        if target is None:
+            if why and self._digest_blocked != (at, why):
+                self._digest_blocked = (at, why)
+                _log.warning("digest.blocked", channel=name, why=why)
             return  # at the next look
-        except ChannelError as error:
-            _log.error("digest.blocked", channel=name, error=str(error))
-            return
-        target = Target(name, channel.account, session, person)
         text = digest_text(alerts, self._schedule.zone)
         ids = [one.id for one in alerts]
         if await self._post(f"digest {name} {person}", at, target, text, OutboundKind.ALERT, collected=ids):
-            _log.info("digest.sent", channel=name, alerts=len(ids))
+            _log.info("digest.sent", channel=target.channel, alerts=len(ids))
+
+    async def _digest_target(self, name: str, person: str, at: str) -> tuple[Target | None, str]:
+        """
+        Where alerts go that were collected for somebody: to that address, and if that is not possible any
+        more, or it is not the owner's any more, to where the owner is reached now.
+        """
+        channel, topic = self._channels.get(name), f"digest {at}"
+        if isinstance(channel, Reaching) and self._target.is_owner(name, person):
+            try:
+                with anyio.fail_after(_ASK_LIMIT_S):
+                    session = await channel.direct_session(person, topic=topic)
+                return Target(name, channel.account, session, person), ""
+            except (ChannelUnavailable, TimeoutError):
+                return None, ""
+            except ChannelError as error:
+                _log.warning("digest.moved", channel=name, error=str(error))
+        reached = await self._target.reach(topic=topic)
+        return reached.target, reached.why
 
     async def _post(
         self,

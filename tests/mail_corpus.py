@@ -2,7 +2,8 @@
 The nasty corpus: mails as the world sends them, each with what must become of it, by its number.
 
 What becomes of a mail: ``P`` it is answered, ``R`` read and never answered, ``Q`` kept for a person to judge,
-``X`` given up as unreadable. A mail that is answered may say what its text, its background and its files are.
+``X`` given up as unreadable, of which its sender is told if he is proven. A mail that is answered may say what
+its text, its background and its files are.
 """
 
 from __future__ import annotations
@@ -244,6 +245,8 @@ def _bodies(w: _Writer) -> Iterator[Case]:
     many = ", ".join(f"p{n}@many.test" for n in range(5_000))
     yield w.case("11", "long header", f"Subject: {'x' * 200_000}", f"Cc: {many}",
                  *(f"X-Junk-{n}: {'j' * 20}" for n in range(500)), outcome="PX")  # fmt: skip
+    yield w.case("11b", "longer", *(f"X-Junk-{n}: {'j' * 900}" for n in range(300)), outcome="X")
+    yield w.case("11c", "more", *(f"X-Junk-{n}: j" for n in range(2_500)), outcome="X")
     yield w.case("12", "no id", message_id="")
     yield w.case("12b", "broken id", message_id="<a b@[>")
     yield w.case(
@@ -256,6 +259,16 @@ def _bodies(w: _Writer) -> Iterator[Case]:
     )
     yield w.case("25b", nested, "Content-Type: multipart/mixed; boundary=n0", outcome="X")
     yield w.case("25c", _part(body="x") * 20_000 + b"--b--", MIXED, outcome="X")
+    yield w.case("25d", b"".join(_part(body=f"part {n}") for n in range(250)) + b"--b--", MIXED, outcome="X")
+    deep = b"".join(
+        _part(f"Content-Type: multipart/mixed; boundary=d{n + 1}", boundary=f"d{n}") for n in range(25)
+    )
+    yield w.case(
+        "25e",
+        deep + _part(body="hi", boundary="d25"),
+        "Content-Type: multipart/mixed; boundary=d0",
+        outcome="X",
+    )
     yield w.case("26", b"SGVsbG8g*d29y\r\nbGQ", "Content-Type: text/plain", B64, has=["Hello world"])
     text = "これは長い本文です。".encode("iso2022_jp")
     yield w.case("27", base64.encodebytes("Привет".encode("koi8-r")), "Content-Type: text/plain; charset=koi8-r", B64,

@@ -25,8 +25,8 @@ __all__ = ["ANN", "ANN_MAIL", "BOB", "CountingModel", "House", "Weeks", "house"]
 ANN, BOB, ANN_MAIL = "@ann:hs.test", "@bob:hs.test", "ann@mail.test"
 
 
-Say = str | float | ToolCall | Exception
-"""What a model does at a check-in: say it, take so many seconds and say nothing, call a tool, fail."""
+Say = str | float | ToolCall | Exception | tuple[float, str]
+"""What a model does at a check-in: say it, take so many seconds and say nothing (or this), call a tool, fail."""
 
 
 class CountingModel:
@@ -53,6 +53,9 @@ class CountingModel:
         async def answer() -> AsyncIterator[ModelChunk]:
             if isinstance(said, float):
                 await anyio.sleep(said)
+            elif isinstance(said, tuple):
+                await anyio.sleep(said[0])
+                yield said[1]
             else:
                 yield said
 
@@ -140,18 +143,15 @@ async def house(
     allow: Mapping[str, tuple[str, ...]] | None = None,
     groups: Sequence[str] = (),
     budget: Mapping[str, Any] | None = None,
+    model: Any = None,
+    owner: Sequence[tuple[str, str]] = (("matrix", ANN), ("email", ANN_MAIL)),
     **overrides: Any,
 ) -> AsyncIterator[House]:
     """Run one on ``root``: a chat ("matrix") and mail ("email"), with the owner Ann on both."""
     config = {"interval_minutes": 0.01, "timezone": "UTC", **(heartbeat or {})}
     settings = Settings.model_validate(
         {
-            "owner": {
-                "aliases": [
-                    {"channel": "matrix", "address": ANN},
-                    {"channel": "email", "address": ANN_MAIL},
-                ]
-            },
+            "owner": {"aliases": [{"channel": channel, "address": address} for channel, address in owner]},
             "llm": {"budget": dict(budget or {})},
             "agents": {
                 "heartbeat": config,
@@ -164,7 +164,7 @@ async def house(
     path = home.root / "workspace" / "HEARTBEAT.md"
     if checklist is not None:
         path.write_text(checklist)
-    chat, mail, model = chat or LoopbackServer(), mail or LoopbackServer(), CountingModel(*says)
+    chat, mail, model = chat or LoopbackServer(), mail or LoopbackServer(), model or CountingModel(*says)
     chat.groups.update(groups)
     from gateway.clock import SystemClock
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from uuid import uuid4
 
@@ -12,8 +12,16 @@ from agent_core.agent.limits import TurnLimits
 from agent_core.agent.turn import PromptMemory, RunTools, ToolSource, Turn
 from agent_core.errors import TurnLimitReached
 from agent_core.messages import Attachment
-from agent_core.models import Message, Session, ToolDefinition, TurnResult, Usage
-from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
+from agent_core.models import Message, Session, ToolCall, ToolDefinition, ToolResult, TurnResult, Usage
+from agent_core.ports import (
+    AllowancePort,
+    ChannelPort,
+    Clock,
+    ConsentPort,
+    LLMPort,
+    StepJournal,
+    ToolPort,
+)
 from agent_core.tools.registry import definition_of
 
 __all__ = ["AgentLoop"]
@@ -30,6 +38,7 @@ class AgentLoop:
         system_prompt: The beginning of every prompt.
         limits: What one turn may cost.
         clock: For the time of history lines.
+        approve_tools: Names of tools that need a person's yes, besides those that say so themselves.
     """
 
     def __init__(
@@ -41,6 +50,7 @@ class AgentLoop:
         system_prompt: str,
         clock: Clock,
         limits: TurnLimits = TurnLimits(),  # noqa: B008 - a frozen value
+        approve_tools: Collection[str] = (),
     ) -> None:
         self._memory = memory
         self._registry = registry
@@ -48,6 +58,7 @@ class AgentLoop:
         self._system_prompt = system_prompt
         self._clock = clock
         self._limits = limits
+        self._approve_tools = frozenset(approve_tools)
 
     async def run(
         self,
@@ -63,6 +74,7 @@ class AgentLoop:
         limits: TurnLimits | None = None,
         spent: Callable[[Usage], None] = lambda _: None,
         allowance: AllowancePort | None = None,
+        consent: ConsentPort | None = None,
     ) -> TurnResult:
         """
         Answer ``user_message``: ``channel.send`` is called exactly once, then the result is returned.
@@ -86,9 +98,11 @@ class AgentLoop:
             spent: Told what each model call has cost, recorded ones too: for a run that does not end with a
                 result. Of one that is cut off it is an estimate.
             allowance: Asked before each model call that is made whether it must be the last one.
+            consent: Asks a person about tools that need one's yes. Without it none of them is run.
 
         Raises:
             ModelError: No model answered. ``temporary`` says whether later can help.
+            AwaitsApproval: Somebody is to be asked first; run it again when that is decided.
             TurnLimitReached: The turn took too long, or would not come to an end.
         """
         began_at = self._clock.now()
@@ -106,6 +120,8 @@ class AgentLoop:
             stream=stream,
             spent=spent,
             allowance=allowance,
+            approve_tools=self._approve_tools,
+            consent=consent or _NobodyToAsk(),
         )
         reply: str | None = None
         with anyio.move_on_after(limits.seconds):
@@ -174,6 +190,15 @@ class AgentLoop:
         for tool in extra:
             tools[tool.name] = (definition_of(tool), tool)
         return tools
+
+
+class _NobodyToAsk:
+    """Where no person can be asked, nothing that needs one's yes is run."""
+
+    async def refusal(self, number: int, digest: str, call: ToolCall) -> ToolResult | None:
+        """What the model is told."""
+        text = "This needs a person's yes, and nobody can be asked here; it was not run."
+        return ToolResult(content=text, is_error=True, tool_call_id=call.id)
 
 
 def _history(

@@ -17,7 +17,7 @@ from agent_core.errors import ContextTooLong, ModelError, ModelRefused, ModelUna
 from agent_core.llm.asking import ask
 from agent_core.messages import Attachment
 from agent_core.models import MemoryScope, Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
-from agent_core.ports import AllowancePort, ChannelPort, LLMPort, StepJournal, ToolPort
+from agent_core.ports import AllowancePort, ChannelPort, ConsentPort, LLMPort, StepJournal, ToolPort
 from agent_core.tools.execution import ToolRunner
 
 __all__ = ["PromptMemory", "RunTools", "ToolSource", "Turn"]
@@ -104,6 +104,8 @@ class Turn:
         journal: StepJournal | None,
         limits: TurnLimits,
         stream: bool,
+        consent: ConsentPort,
+        approve_tools: Collection[str] = (),
         spent: Callable[[Usage], None] = lambda _: None,
         allowance: AllowancePort | None = None,
     ) -> None:
@@ -124,6 +126,12 @@ class Turn:
         self._stream = stream
         self._spent = spent
         self._allowance = allowance
+        self._consent = consent
+        self._guarded = {
+            name
+            for name, (_, tool) in tools.items()
+            if name in approve_tools or getattr(tool, "needs_approval", False)
+        }
         self._prompt: list[Message] = []
         self._tail: list[Message] = []
         self._chain = _digest(session.id, session.turn, user_message)
@@ -296,12 +304,14 @@ class Turn:
     async def _run_tool(self, number: int, digest: str, call: ToolCall) -> ToolResult:
         """The result of a call, recorded or new."""
         self.tool_runs += 1
+        recorded = None if self._journal is None else await self._journal.tool_result(number, digest)
+        if recorded is None and call.name in self._guarded:
+            recorded = await self._consent.refusal(number, digest, call)
+        if recorded is not None:
+            return recorded
         if self._journal is None:
             await self._channel.activity(call.name)
             return await self._runner.run(call)
-        recorded = await self._journal.tool_result(number, digest)
-        if recorded is not None:
-            return recorded
         await self._channel.activity(call.name)
         await self._journal.record_tool_start(number, digest, call)
         result = await self._runner.run(call)

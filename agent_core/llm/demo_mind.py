@@ -36,6 +36,7 @@ _CONFLICT = re.compile(r"changed the memory.*?memory_write again\.\n\n(.*)", re.
 _MERGES = 4
 
 _FACTS_LINE = re.compile(r"\A\[[^\]\n]*\]\n(?:\[This is the scheduled job [^\]\n]*\][^\n]*\n)?")
+_LETTER = re.compile(r"^<mail>\n(?:From: .*\n)?(?:Subject: .*\n)?\n([\s\S]*?)\n</mail>$", re.MULTILINE)
 _GROUP_PREFIX = re.compile(r"^\[[^\]\s]+\] ", re.MULTILINE)
 _REMIND = re.compile(
     r"\bremind me (?:in (?P<count>\d{1,5}) ?(?P<unit>seconds?|minutes?|mins?|hours?|days?)"
@@ -97,9 +98,9 @@ def question_in(messages: Sequence[Message]) -> str:
 
 
 def last_user_text(messages: Sequence[Message]) -> str:
-    """The last message of a user without the line of facts that stands before it."""
+    """The last message of a user without the line of facts that stands before it, and no fence around it."""
     users = [message.content for message in messages if message.role == "user"]
-    return _FACTS_LINE.sub("", users[-1]) if users else ""
+    return _LETTER.sub(r"\1", _FACTS_LINE.sub("", users[-1])) if users else ""
 
 
 def magic_in(text: str) -> tuple[str, str | None] | None:

@@ -2,9 +2,10 @@
 One history file: appended to, read from its end, never rewritten and never parsed as a whole.
 
 Theory of operation. A `HistoryFile` knows how many positions the file has and holds a small tail of decoded
-lines. Both are valid as long as the file on disk has the size, the inode and the time that were seen last;
-if somebody else has touched it they are found anew. The number of positions comes from ``n`` of one of the
-last lines; only a file without it is counted, by newlines from the last known place, once per process.
+lines, none of them before the cursor (`decoded.py`). Both are valid as long as the file on disk has the size,
+the inode and the time that were seen last; if somebody else has touched it they are found anew. The number of
+positions comes from ``n`` of one of the last lines; only a file without it is counted, by newlines from the
+last known place, once per process.
 
 A message is left out of an append if its id is among the ids of the last thousand lines (or of the last half
 MiB): that is how far a crash can make the same lines come again.
@@ -21,10 +22,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 
 import structlog
@@ -32,16 +31,16 @@ import structlog
 from agent_core.budget import message_chars
 from agent_core.models import HistoryTail, Message
 from agent_core.storage import disk, lines
+from agent_core.storage.decoded import DecodedTail, RecentIds
 from agent_core.storage.durability import Durability
 from agent_core.storage.tail import ReadAt, count_lines, lines_backwards, lines_forwards
 from agent_core.storage.window import Entry, Numbering, Place, entries_from, newest, oldest, place_of
 
 __all__ = ["HistoryFile"]
 
-_TAIL_ENTRIES = 1000
-_TAIL_CHARS = 512 * 1024
 _RECENT_IDS = 1000
 _RECENT_BYTES = 512 * 1024
+_BYTES_TO_RECALL = 8 * 1024 * 1024
 _LINES_TO_ASK = 64
 _LINES_TO_PLACE = 5000
 _BYTES_TO_PLACE = 8 * 1024 * 1024
@@ -74,10 +73,8 @@ class HistoryFile:
         self._seen: tuple[int, int, int, int] | None = None
         self._size = 0
         self._end = 0
-        self._tail: deque[Entry] = deque()
-        self._tail_chars = 0
-        self._tail_from = 0
-        self._recent: dict[str, None] | None = None
+        self._tail = DecodedTail()
+        self._recent: RecentIds | None = None
         self._judged: tuple[Place, bool] | None = None
 
     def end(self, hint: Place = Place()) -> int:  # noqa: B008 (a frozen constant)
@@ -93,7 +90,8 @@ class HistoryFile:
             if handle is None:
                 return HistoryTail()
             total = self._end_after(handle, hint)
-            entries = self._entries(handle)
+            self._tail.need(min(cursor, total), end=self._size)
+            entries = self._entries(handle, keep=True)
             if cursor == hint.position and self._is_right(handle, hint):
                 entries = entries_from(hint, entries)
             return newest(
@@ -159,13 +157,7 @@ class HistoryFile:
             if _state(handle) != self._seen:
                 self._refresh(handle, hint())
             self._durability.begun(self._size)
-            known = self._recent_ids(handle)
-            new: list[Message] = []
-            for message in messages:
-                if message.id is None or message.id not in known:
-                    new.append(message)
-                    if message.id is not None:
-                        known[message.id] = None
+            new = self._not_there(handle, messages)
             if new:
                 self._write(handle, new)
             if durable:
@@ -187,6 +179,15 @@ class HistoryFile:
             self._durability.sync(handle)
         finally:
             os.close(handle)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the decoded lines take."""
+        return self._tail.size
+
+    def let_go(self) -> None:
+        """Keep no line in memory; the next read decodes what it needs again."""
+        self._tail.clear(self._size)
 
     # ── inside ──
 
@@ -217,7 +218,7 @@ class HistoryFile:
         if seen == self._seen:
             return
         self._forget()
-        self._size = self._tail_from = seen[2]
+        self._size = self._tail.start = seen[2]
         self._end = self._find_end(handle, hint)
         self._seen = seen
 
@@ -259,21 +260,14 @@ class HistoryFile:
     def _raw_backwards(self, handle: int, end: int) -> Iterator[tuple[int, bytes | None]]:
         return lines_backwards(handle, end, max_line_bytes=lines.MAX_LINE_BYTES, read_at=self._read_at)
 
-    def _entries(self, handle: int) -> Iterator[Entry]:
-        """All lines, newest first: those of the tail, then from the disk, which lets the tail grow."""
-        yield from reversed(self._tail)
-        unread = len(list(takewhile(lambda entry: entry.message is None, self._tail)))
-        last = self._tail[unread].position if unread < len(self._tail) else self._end
+    def _entries(self, handle: int, *, keep: bool = False) -> Iterator[Entry]:
+        """All lines, newest first: of the tail, then from the disk, which the tail can ``keep``."""
+        yield from self._tail.newest_first()
+        last, unread = self._tail.before(self._end)
         numbering = Numbering(last, step=-1, unread=unread)
-        growing = True
-        for offset, raw in self._raw_backwards(handle, self._tail_from):
+        for offset, raw in self._raw_backwards(handle, self._tail.start):
             entry = self._entry(numbering, offset, raw)
-            room = len(self._tail) < _TAIL_ENTRIES and self._tail_chars + entry.chars <= _TAIL_CHARS
-            growing = growing and room
-            if growing:
-                self._tail.appendleft(entry)
-                self._tail_chars += entry.chars
-                self._tail_from = offset
+            keep = keep and self._tail.prepend(entry)
             yield entry
 
     def _entries_forwards(self, handle: int, place: Place) -> Iterator[Entry]:
@@ -296,16 +290,31 @@ class HistoryFile:
             log.warning("history.line_skipped", file=self.path.name, offset=offset, position=position)
         return Entry(position, offset, None, broken=broken)
 
-    def _recent_ids(self, handle: int) -> dict[str, None]:
+    def _not_there(self, handle: int, messages: Sequence[Message]) -> list[Message]:
+        """Those that were not written lately, each id once."""
         if self._recent is None:
-            found: list[str] = []
-            for count, entry in enumerate(self._entries(handle), 1):
-                if entry.message is not None and entry.message.id is not None:
-                    found.append(entry.message.id)
-                if count >= _RECENT_IDS or self._size - entry.offset >= _RECENT_BYTES:
-                    break
-            self._recent = dict.fromkeys(reversed(found))
-        return self._recent
+            found = self._last_ids(handle, _RECENT_IDS, _RECENT_BYTES)
+            self._recent = RecentIds(reversed(found), keep=_RECENT_IDS)
+        written: frozenset[str] | None = None
+        new: dict[object, Message] = {}
+        for message in messages:
+            if message.id is not None and self._recent.may_hold(message.id):
+                if written is None:
+                    written = frozenset(self._last_ids(handle, len(self._recent), _BYTES_TO_RECALL))
+                if message.id in written:
+                    continue
+            new.setdefault(object() if message.id is None else message.id, message)
+        return list(new.values())
+
+    def _last_ids(self, handle: int, most: int, most_bytes: int) -> list[str]:
+        """The ids of the newest lines, the last one first."""
+        found: list[str] = []
+        for entry in self._entries(handle):
+            if entry.message is not None and entry.message.id is not None:
+                found.append(entry.message.id)
+            if len(found) >= most or self._size - entry.offset >= most_bytes:
+                break
+        return found
 
     def _write(self, handle: int, messages: Sequence[Message]) -> None:
         encoded = [lines.to_line(message, self._end + number) for number, message in enumerate(messages)]
@@ -316,25 +325,16 @@ class HistoryFile:
         if offset - self._size not in (0, 1):  # somebody else has written too: look again next time
             self._forget()
             return
-        if not self._tail:
-            self._tail_from = offset
+        new: list[Entry] = []
         for message, line in zip(messages, encoded, strict=True):
-            entry = Entry(self._end, offset, message, message_chars(message), number=self._end)
-            self._tail.append(entry)
-            self._tail_chars += entry.chars
+            new.append(Entry(self._end, offset, message, message_chars(message), number=self._end))
             self._end += 1
             offset += len(line)
+            if self._recent is not None and message.id is not None:
+                self._recent.add(message.id)
         self._size = seen[2]
         self._seen = seen
-        self._trim()
-
-    def _trim(self) -> None:
-        while self._tail and (len(self._tail) > _TAIL_ENTRIES or self._tail_chars > _TAIL_CHARS):
-            self._tail_chars -= self._tail.popleft().chars
-        self._tail_from = self._tail[0].offset if self._tail else self._size
-        if self._recent is not None and len(self._recent) > 3 * _RECENT_IDS:
-            for old in list(self._recent)[: -2 * _RECENT_IDS]:
-                del self._recent[old]
+        self._tail.append(new, end=self._size)
 
 
 def _state(handle: int) -> tuple[int, int, int, int]:

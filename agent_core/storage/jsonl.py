@@ -5,7 +5,8 @@ Every operation is one visit to a worker thread, because a disk may hang and the
 costs about 0.1 ms here, the work itself 0.02 to 1 ms, whatever the length of the history. Operations on one
 session or one document wait for each other; different ones run side by side, at most eight at a time.
 
-Open sessions are forgotten, least recently used first, so that memory does not grow with their number.
+Open sessions are forgotten, least recently used first, so that memory does not grow with their number. So are
+the lines that they keep decoded: all sessions together hold a few megabytes of them at most.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from math import inf
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -37,6 +39,8 @@ __all__ = ["JsonlMemory"]
 _OPEN_SESSIONS = 32
 _OPEN_DOCUMENTS = 64
 _THREADS = 8
+HELD_BYTES = 4 * 1024 * 1024
+"""So much memory the decoded lines of all sessions may take, but for those that are being worked on."""
 
 log = structlog.get_logger(__name__)
 
@@ -48,16 +52,38 @@ K = TypeVar("K")
 @dataclass(slots=True)
 class _Slot(Generic[F]):
     files: F
+    held: int = 0
     lock: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
     users: int = 0
 
 
 class _Shelf(Generic[K, F]):
-    """What is open by name. What is in use stays; of the rest the least recently used goes."""
+    """
+    What is open by name. What is in use stays; of the rest the least recently used goes.
 
-    def __init__(self, limit: int, opened: Callable[[K], F]) -> None:
+    Args:
+        limit: How many may be open.
+        opened: Opens one.
+        held: How many bytes one keeps that it can do without.
+        let_go: Makes it do without.
+        held_limit: How many bytes all may keep.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        opened: Callable[[K], F],
+        *,
+        held: Callable[[F], int] = lambda _: 0,
+        let_go: Callable[[F], None] = lambda _: None,
+        held_limit: float = inf,
+    ) -> None:
         self._limit = limit
         self._opened = opened
+        self._held_by = held
+        self._let_go = let_go
+        self._held_limit = held_limit
+        self._held = 0
         self._slots: OrderedDict[K, _Slot[F]] = OrderedDict()
 
     async def visit(self, name: K, work: Callable[[F], T], threads: Threads) -> T:
@@ -72,13 +98,27 @@ class _Shelf(Generic[K, F]):
                 return await threads.run(work, slot.files)
         finally:
             slot.users -= 1
+            if not slot.users and self._slots.get(name) is slot:
+                self._weigh(slot)
             self._tidy()
 
     def _tidy(self) -> None:
         excess = len(self._slots) - self._limit
         if excess > 0:
             for name in [name for name, slot in self._slots.items() if not slot.users][:excess]:
-                del self._slots[name]
+                self._held -= self._slots.pop(name).held
+        if self._held > self._held_limit:
+            for slot in self._slots.values():
+                if slot.held and not slot.users:
+                    self._let_go(slot.files)
+                    self._weigh(slot)
+                    if self._held <= self._held_limit:
+                        break
+
+    def _weigh(self, slot: _Slot[F]) -> None:
+        held = self._held_by(slot.files)
+        self._held += held - slot.held
+        slot.held = held
 
 
 class JsonlMemory:
@@ -91,6 +131,7 @@ class JsonlMemory:
         workspace: The folder of the owner's ``MEMORY.md``; ``home/workspace`` by default.
         read_at: Stands for ``os.pread``; a test counts what is read.
         sync: Stands for ``os.fdatasync`` of a history; a test lets it fail.
+        held_bytes: How much memory the decoded lines of all sessions may take.
     """
 
     def __init__(
@@ -101,12 +142,17 @@ class JsonlMemory:
         workspace: Path | None = None,
         read_at: ReadAt = os.pread,
         sync: Callable[[int], None] = os.fdatasync,
+        held_bytes: float = HELD_BYTES,
     ) -> None:
         self.layout = Layout(home, workspace if workspace is not None else home / "workspace")
         self._clock = clock
         self._threads = Threads(_THREADS)
         self._sessions: _Shelf[SessionKey, SessionFiles] = _Shelf(
-            _OPEN_SESSIONS, lambda key: SessionFiles(key, self.layout, clock, read_at=read_at, sync=sync)
+            _OPEN_SESSIONS,
+            lambda key: SessionFiles(key, self.layout, clock, read_at=read_at, sync=sync),
+            held=lambda files: files.history.held_bytes,
+            let_go=lambda files: files.history.let_go(),
+            held_limit=held_bytes,
         )
         self._documents: _Shelf[MemoryScope, DocumentFile] = _Shelf(
             _OPEN_DOCUMENTS,

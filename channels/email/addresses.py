@@ -110,6 +110,7 @@ class _Reader:
     def mailbox_or_none(self) -> Mailbox | None:
         words: list[str] = []
         bare: list[str] = []
+        quoted = False
         angle: str | None = None
         while not self.at_end:
             char = self._value[self._position]
@@ -125,6 +126,7 @@ class _Reader:
                 raise AddressInvalid("text after the address")
             elif char == '"':
                 words.append(self._quoted())
+                quoted = True
             elif char == "<":
                 angle = self._angle()
             elif char in ":;>)[]" or (ord(char) < 0x20 and char not in "\t\r\n") or char == "\x7f":
@@ -132,7 +134,7 @@ class _Reader:
             else:
                 words.append(char)
                 bare.append(char)
-        return _mailbox("".join(words).strip(), "".join(bare).strip(), angle)
+        return _mailbox("".join(words).strip(), "".join(bare).strip(), angle, quoted=quoted)
 
     def _quoted(self) -> str:
         out: list[str] = []
@@ -170,7 +172,7 @@ class _Reader:
         return text
 
 
-def _mailbox(text: str, bare: str, angle: str | None) -> Mailbox | None:
+def _mailbox(text: str, bare: str, angle: str | None, *, quoted: bool) -> Mailbox | None:
     """
     What was read up to a comma, as a mailbox; None for nothing.
 
@@ -178,13 +180,14 @@ def _mailbox(text: str, bare: str, angle: str | None) -> Mailbox | None:
         text: All words outside of angle brackets.
         bare: The same without what stood in quotes.
         angle: What stood in angle brackets.
+        quoted: Whether anything stood in quotes, be it nothing.
     """
     if angle is not None:
         address = normalise(angle)
         if find_addresses(bare) - {address}:
             raise AddressInvalid("another address stands where the name should be")
         return Mailbox(text, address)
-    if text != bare:
-        # `"alice@"mail.test` is no address, and not every program would agree whose it is.
+    if quoted:
+        # `"alice@"mail.test` and `al""ice@mail.test` are no addresses; not every program agrees whose.
         raise AddressInvalid("a quoted string where only an address may stand")
     return Mailbox("", normalise(text)) if text else None

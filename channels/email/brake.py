@@ -4,12 +4,14 @@ The brake: what must not happen however wrong everything else is, two programs t
 The limits (``limits``) count questions, per sender and thread. The brake counts what goes out, and looks at
 it: so many answers in an hour, the same text again and again, one bounce after another are a loop, whoever is
 on the other side and whatever the header fields say. While it is pulled nothing is answered; what is to be
-sent waits, what comes in waits in quarantine. It comes off by itself after a while, or with a restart.
+sent waits, what comes in waits in quarantine. It comes off by itself after a while, or when a person says so;
+a restart changes nothing, because a daemon that is restarted by the loop itself must not begin it anew.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter, deque
 from dataclasses import dataclass
 
@@ -20,7 +22,6 @@ __all__ = ["Brake", "Pulled"]
 HOUR_S = 3600.0
 MAX_KEPT = 5_000
 EVERYWHERE = ""
-JUST_NOW_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,20 @@ class Brake:
         self._sent: deque[_Sent] = deque(maxlen=MAX_KEPT)
         self._bounced: deque[float] = deque(maxlen=MAX_KEPT)
         self._pulled: dict[str, Pulled] = {}
+        self._untold: set[str] = set()
+        self.changed = False
+        """Whether there is something that the last `dump` did not hold."""
+
+    def all_pulled(self, now: float) -> list[Pulled]:
+        """Everywhere where nothing is answered."""
+        return [found for found in self._pulled.values() if now < found.until]
+
+    def let_go(self, now: float) -> list[Pulled]:
+        """Take it off, wherever it is; what it was is returned."""
+        found = self.all_pulled(now)
+        self._pulled.clear()
+        self.changed = True
+        return found
 
     def pulled(self, thread: str, now: float) -> Pulled | None:
         """Whether nothing may be answered in this thread."""
@@ -61,7 +76,7 @@ class Brake:
         """
         Ask before an answer is sent; it may be what pulls the brake. None: send it, and tell `sent`.
 
-        The first who gets a `Pulled` with ``until`` a whole pause away has pulled it; see `is_new`.
+        The first who gets a `Pulled` has pulled it; see `is_new`.
         """
         found = self.pulled(thread, now)
         if found is not None:
@@ -81,10 +96,12 @@ class Brake:
     def sent(self, thread: str, text: str, now: float) -> None:
         """An answer went out."""
         self._sent.append(_Sent(now, thread, _digest(text)))
+        self.changed = True
 
     def bounced(self, now: float) -> Pulled | None:
         """A mail of ours came back; the `Pulled` if that was one too many."""
         self._bounced.append(now)
+        self.changed = True
         self._forget(now)
         if not 0 < self._settings.bounces_per_hour <= len(self._bounced):
             return None
@@ -92,14 +109,19 @@ class Brake:
             return None
         return self._pull(EVERYWHERE, f"{len(self._bounced)} mails came back within an hour", now)
 
-    def is_new(self, pulled: Pulled, now: float) -> bool:
-        """Whether this is the moment at which it was pulled."""
-        return pulled.until - now > self._settings.closed_minutes * 60 - JUST_NOW_S
+    def is_new(self, pulled: Pulled) -> bool:
+        """Whether it was pulled just now; true once."""
+        if pulled.thread not in self._untold:
+            return False
+        self._untold.discard(pulled.thread)
+        return True
 
     def _pull(self, thread: str, why: str, now: float) -> Pulled:
         if len(self._pulled) >= MAX_KEPT:
             self._pulled = {place: one for place, one in self._pulled.items() if now < one.until}
         pulled = self._pulled[thread] = Pulled(thread, why, now + self._settings.closed_minutes * 60)
+        self._untold = {place for place in (*self._untold, thread) if place in self._pulled}
+        self.changed = True
         # Otherwise the first answer afterwards would pull it again.
         self._sent = deque(
             (one for one in self._sent if thread not in (EVERYWHERE, one.thread)), maxlen=MAX_KEPT
@@ -107,6 +129,52 @@ class Brake:
         if thread == EVERYWHERE:
             self._bounced.clear()
         return pulled
+
+    def dump(self, now: float, wall: float) -> str:
+        """
+        The state as text, for a file.
+
+        Args:
+            now: By the clock of all other times here.
+            wall: The same moment in seconds since 1970, which mean something to the next process.
+        """
+        self.changed = False
+        self._forget(now)
+        since = wall - now
+        return json.dumps(
+            {
+                "pulled": [[one.thread, one.why, one.until + since] for one in self.all_pulled(now)],
+                "sent": [[one.at + since, one.thread, one.text] for one in self._sent],
+                "bounced": [at + since for at in self._bounced],
+            }
+        )
+
+    def load(self, text: str, now: float, wall: float) -> bool:
+        """
+        Take over what `dump` wrote; False, and nothing taken, if it is damaged.
+
+        A clock that was set back makes nothing last longer than it would have from now on.
+        """
+        since = wall - now
+        longest = now + self._settings.closed_minutes * 60
+        try:
+            kept = json.loads(text)
+            pulled = [
+                Pulled(str(thread), str(why), min(float(until) - since, longest))
+                for thread, why, until in kept["pulled"]
+            ]
+            sent = [
+                _Sent(min(float(at) - since, now), str(thread), str(text))
+                for at, thread, text in kept["sent"]
+            ]
+            bounced = [min(float(at) - since, now) for at in kept["bounced"]]
+        except (ValueError, TypeError, KeyError):
+            return False
+        self._pulled = {one.thread: one for one in pulled if now < one.until}
+        self._sent = deque(sorted(sent, key=lambda one: one.at), maxlen=MAX_KEPT)
+        self._bounced = deque(sorted(bounced), maxlen=MAX_KEPT)
+        self._forget(now)
+        return True
 
     def _forget(self, now: float) -> None:
         while self._sent and now - self._sent[0].at >= HOUR_S:

@@ -17,16 +17,13 @@ Housekeeping (flags, filing) is done between two looks, after the fact, and its 
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-import anyio
 import anyio.lowlevel
-import anyio.to_thread
 import structlog
 
 from agent_core.messages import OutboundMessage, SessionKey
@@ -47,9 +44,10 @@ from channels.email.addresses import find_addresses
 from channels.email.attachments import Keeper
 from channels.email.chores import Answered, Chore, Chores, UploadCopy
 from channels.email.config import EmailConfig
+from channels.email.connections import Connections
 from channels.email.dsn import Report, in_words
 from channels.email.examine import examine, status_facts
-from channels.email.intake import Intake
+from channels.email.intake import Intake, is_read_only
 from channels.email.limits import AnswerLimiter
 from channels.email.login_source import credentials_of
 from channels.email.mailbox import Mailbox, Timing
@@ -63,7 +61,6 @@ from channels.email.safety import Alert, Safety
 from channels.email.sender_proof import SenderProof
 from channels.email.submit import Submitter, SubmitTiming
 from channels.email.threads import message_id_of
-from channels.email.tls import verifying_context
 from channels.email.tokens import AskProvider
 from channels.email.went_out import WentOut
 
@@ -125,27 +122,31 @@ class EmailChannel(LetterReaching):
             max_text_bytes=200_000,
             attachments=attachments is not None,
         )
-        self._keeper = Keeper(config, attachments, knows)
+
+        def welcome(address: str) -> bool:
+            return knows(address) or is_read_only(address, config.read_only_from)
+
+        self._keeper = Keeper(config, attachments, welcome)
         self._alert = alert
         self._config = config
         self._clock = clock
-        self._timing = timing or Timing()
-        self._credentials = credentials_of(config, state_dir, clock, ask)
-        self._submitter = Submitter(config, submit_timing, self._credentials)
-        self._posting = Posting(config, self._submitter, attachments, self._tls)
+        credentials = credentials_of(config, state_dir, clock, ask)
+        self._connections = Connections(config, timing or Timing(), credentials)
+        self._submitter = Submitter(config, submit_timing, credentials)
+        self._posting = Posting(config, self._submitter, attachments, self._connections.tls)
         self._chores = Chores(keyword=config.answered_keyword, processed=config.processed_folder)
         limiter = AnswerLimiter(config.limits)
         self._safety = Safety(
             name, config, limiter, state_dir / "answer-limits.json", clock=clock, alert=alert
         )
         self._intake = Intake(name, config, limiter, self._safety.is_braked)
-        self._prove = _prover(config, clock, knows, lookup).find if config.dkim == "verify" else None
+        self._prove = _prover(config, clock, welcome, lookup).find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None
         self.heard_at: datetime | None = None
         """When the mail server has last answered or called."""
-        self._context: ssl.SSLContext | None = None
-        self._context_lock = anyio.Lock()
         self._stubborn: dict[int, int] = {}
+        self._tell_up: Callable[[str], None] | None = None
+        self._told = ""
         self._went_out = WentOut(clock.monotonic)
 
     # ── receiving ──
@@ -154,7 +155,7 @@ class EmailChannel(LetterReaching):
         inbox.report(LinkState.CONNECTING)
         try:
             await self._safety.load()
-            async with self._open_mailbox() as mailbox:
+            async with self._connections.open_mailbox() as mailbox:
                 self._mailbox = mailbox
                 await self._receive(mailbox, inbox)
         except (ChannelAuthFailed, ChannelMisconfigured) as exc:
@@ -164,7 +165,7 @@ class EmailChannel(LetterReaching):
             inbox.report(LinkState.DOWN, str(exc))
             raise
         finally:
-            self._mailbox = None
+            self._mailbox, self._tell_up = None, None
 
     async def _receive(self, mailbox: Mailbox, inbox: Inbox) -> None:
         receiver = Receiver(
@@ -184,17 +185,31 @@ class EmailChannel(LetterReaching):
         )
         inbox.report(LinkState.CATCHING_UP)
         await receiver.start()
-        told = False
         while True:
             mailbox.look()
             await receiver.take_new()
             await self._chores.do(mailbox, receiver.position.uidvalidity)
             self.heard_at = self._clock.now()
-            if not told:
-                told = True
-                facts = status_facts(self._config, mailbox)
-                inbox.report(LinkState.UP, uid=receiver.position.uid, **facts)
+            if self._tell_up is None:
+                facts = {"uid": receiver.position.uid, **status_facts(self._config, mailbox)}
+                self._tell_up = partial(_report_up, inbox, facts)
+                self._told = self._safety.told()
+                self._tell_up(self._told)
+            self._tell_brake()
             await mailbox.wait()
+
+    def _tell_brake(self) -> None:
+        """The brake was pulled, or came off: it stands in the status."""
+        told = self._safety.told()
+        if self._tell_up is not None and told != self._told:
+            self._told = told
+            self._tell_up(told)
+
+    async def let_go(self) -> list[str]:
+        """Take the brake off at the operator's word; why it was pulled."""
+        found = await self._safety.let_go()
+        self._tell_brake()
+        return found
 
     def _just_answered(self, headers: Headers) -> bool:
         return self._went_out.just_answered(find_addresses(headers.first("from") or ""))
@@ -206,7 +221,7 @@ class EmailChannel(LetterReaching):
         if self._went_out.is_delivered(message.id):
             return Receipt(message_id)
         if not self._went_out.in_doubt(message.id):  # what may be out already is not held back
-            self._safety.before_sending(message)
+            await self._ask_the_brake(message)
         elif self._can_look and await self._taken_after_all(message, uncertain):
             return Receipt(message_id)
 
@@ -234,6 +249,15 @@ class EmailChannel(LetterReaching):
             self._add_chore(UploadCopy(mail.raw))
         return Receipt(mail.message_id)
 
+    async def _ask_the_brake(self, message: OutboundMessage) -> None:
+        await self._safety.load()
+        try:
+            self._safety.before_sending(message)
+        except ChannelUnavailable:
+            await self._safety.save()
+            self._tell_brake()
+            raise
+
     @property
     def _can_look(self) -> bool:
         """Whether a copy of what we have sent can be found."""
@@ -259,7 +283,7 @@ class EmailChannel(LetterReaching):
         message_id = message_id_of(message.id, message.session, account=self.account)
         self._went_out.doubted_for(message.id)
         known = self._went_out.is_delivered(message.id) or self._went_out.has_copy(message_id)
-        if known or await self._find(message_id):
+        if known or await self._connections.find_copy(message_id):
             self._delivered_now(message, None)
             return Receipt(message_id)
         if not self._can_look:
@@ -272,18 +296,6 @@ class EmailChannel(LetterReaching):
             )
         self._went_out.refused(message.id)
         return None
-
-    async def _find(self, message_id: str) -> bool:
-        """Look on a connection of its own, in INBOX first: filing moves a copy from there to Sent."""
-        try:
-            async with self._open_mailbox() as mailbox:
-                await mailbox.select("INBOX", read_only=True)
-                if await mailbox.find(message_id, self.account):
-                    return True
-                await mailbox.select(await mailbox.sent_folder(), read_only=True)
-                return bool(await mailbox.find(message_id, self.account))
-        except (ChannelAuthFailed, ChannelMisconfigured) as exc:
-            raise ChannelUnavailable(f"cannot look for the copy: {exc}") from exc
 
     def _delivered_now(self, message: OutboundMessage, recipient: str | None) -> None:
         self._went_out.delivered(message.id, recipient)
@@ -307,6 +319,7 @@ class EmailChannel(LetterReaching):
         """Let go of everything."""
         if self._mailbox is not None:
             self._mailbox.abort()
+        await self._safety.save(now=True)
 
     async def check(self) -> dict[str, str]:
         """
@@ -318,24 +331,14 @@ class EmailChannel(LetterReaching):
 
         async def submit(envelope: Envelope, raw: bytes) -> None:
             await self._submitter.submit(
-                envelope, raw, context=await self._tls(), uncertain=anyio.lowlevel.checkpoint
+                envelope, raw, context=await self._connections.tls(), uncertain=anyio.lowlevel.checkpoint
             )
 
-        return await examine(self._config, self._open_mailbox, submit, self._clock.now())
+        return await examine(self._config, self._connections.open_mailbox, submit, self._clock.now())
 
-    async def _tls(self) -> ssl.SSLContext | None:
-        if self._config.imap.security == "none" and self._config.smtp.security == "none":
-            return None
-        async with self._context_lock:
-            if self._context is None:
-                self._context = await anyio.to_thread.run_sync(verifying_context, self._config.tls_ca_file)
-            return self._context
 
-    @asynccontextmanager
-    async def _open_mailbox(self) -> AsyncIterator[Mailbox]:
-        context = await self._tls()
-        async with Mailbox.open(self._config, context, self._timing, self._credentials) as mailbox:
-            yield mailbox
+def _report_up(inbox: Inbox, facts: Mapping[str, Any], detail: str) -> None:
+    inbox.report(LinkState.UP, detail, **facts)
 
 
 def _prover(

@@ -98,7 +98,7 @@ class AnswerBrake(_Strict):
     bounces_per_hour: int = Field(default=5, ge=0)
     """So many reports that a mail of ours did not arrive: nobody is answered."""
     closed_minutes: float = Field(default=60.0, gt=0, le=10_080)
-    """How long it stays pulled; a restart of the daemon takes it off."""
+    """How long it stays pulled, over restarts too; ``squidbot email release`` takes it off sooner."""
 
 
 class SecretTag(_Strict):
@@ -202,8 +202,8 @@ class EmailConfig(_Strict):
     secret_tags: tuple[SecretTag, ...] = ()
     read_only_from: tuple[str, ...] = ()
     """
-    Whose mail is read and never answered: addresses, ``*@domain`` or ``name*@domain``. The owner's daily note
-    names it.
+    Whose mail is read and never answered: addresses, ``*@domain`` or ``name*@domain``. It stands in the
+    history, where the owner's search finds it; ``allow_from`` need not name them.
     """
     sender_verification: Literal["enforce", "off"] = "enforce"
     """``off`` believes every From field. Never on a mailbox that the world can reach."""

@@ -54,13 +54,20 @@ _SELF_MADE = (
     "x-amazon-auto-reply",
 )
 _DELIVERED_TO = ("delivered-to", "x-original-to", "envelope-to", "x-envelope-to", "x-forwarded-to")
-_OUT_OF_OFFICE = re.compile(
-    r"\s*(?:(?:re|aw|antw):\s*)?(?:automatic reply|auto(?:matic)?[ -]?(?:reply|response)"
-    r"|out of (?:the )?office"
-    r"|abwesen(?:heit|d)|automatische antwort|autoantwort|réponse automatique|absence du bureau"
-    r"|respuesta automática|fuera de la oficina|risposta automatica|afwezig)",
-    re.IGNORECASE,
+_BY_ITSELF = (
+    r"automatic reply|auto(?:matic)?[ -]?(?:reply|response)|automatische antwort|autoantwort"
+    r"|réponse automatique|respuesta automática|risposta automatica|automatisch antwoord|resposta automática"
+    r"|automatisk svar|autosvar|automaattinen vastaus|automatyczna odpowiedź|automatická odpověď"
+    r"|automatikus válasz|otomatik yanıt|автоматический ответ|автоматична відповідь|αυτόματη απάντηση"
+    r"|自動応答|自動返信|自动回复|自動回覆|자동 회신|자동 응답"
 )
+_AWAY = (
+    r"out of (?:the )?office|(?:i am |i'm )?(?:away|on (?:vacation|holiday|leave)) (?:from|until|till)"
+    r"|abwesen(?:heit|d)|absence du bureau|fuera de la oficina|fuori sede|afwezig|ausência|frånvaro|poissa"
+    r"|nieobecność|不在|부재중"
+)
+# Somebody who answers in a thread about his absence is a person; a machine puts its words in front.
+_OUT_OF_OFFICE = re.compile(rf"\s*(?:(?:(?:re|aw|antw):\s*)?(?:{_BY_ITSELF})|(?:{_AWAY}))", re.IGNORECASE)
 
 
 class Refused(StrEnum):
@@ -80,8 +87,6 @@ class Refused(StrEnum):
     TOO_MANY = "over_limit"
     BRAKED = "brake_pulled"
     """So many answers went out that something must be wrong; see ``brake``."""
-    READ_ONLY = "read_only_sender"
-    """Kept for the owner and never answered, because the settings say so."""
     UNREADABLE = "unreadable"
 
 

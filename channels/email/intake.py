@@ -7,8 +7,8 @@ mail can neither come back nor stop the ones behind it. The exception is our own
 
 A mail that would be answered if only somebody proved its sender is for a person to judge: it has
 ``context["quarantine"]``, and the gateway keeps it whole if it would let that sender in. Nobody who is not
-proven ever hears from us, not even that. Mail of those whom the settings call read-only is kept in the same
-way, in a session in which nobody can be written to.
+proven ever hears from us, not even that. Mail of those whom the settings call read-only has
+``context["read_only"]``, and a session in which nobody can be written to; it is for the history.
 
 ``context`` comes back with every answer: where to reply, what to thread to, which mail to mark as answered.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -29,7 +29,7 @@ from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.guard import OwnIdentity, Refused, Verdict, claimed_senders, inspect, open_question
 from channels.email.inbound import ParsedMail, parse_mail
 from channels.email.limits import AnswerLimiter
-from channels.email.mime import Headers, Unreadable, ambiguous_header, parse_headers
+from channels.email.mime import Headers, Unreadable, ambiguous_header
 from channels.email.telling import background_of, quotation, text_of
 from channels.email.threads import (
     SEND_COPY_TAG,
@@ -39,11 +39,11 @@ from channels.email.threads import (
     tag_of_address,
     thread_tag,
 )
+from channels.email.unread import TOO_LARGE, apology_of, headers_of
 
-__all__ = ["Arrival", "Intake", "OwnCopy", "read_arrival"]
+__all__ = ["Arrival", "Intake", "OwnCopy", "given_up", "is_read_only", "read_arrival"]
 
 MAX_COPIED = 50
-TOO_LARGE = "too_large"
 MAX_REFERENCES_KEPT = 40
 _ROOM_IN_QUARANTINE = AnswerLimits(
     sender_per_hour=20, sender_per_day=50, thread_per_hour=20, total_per_hour=100
@@ -57,7 +57,8 @@ _FOR_A_PERSON = (Refused.NOT_VERIFIED, Refused.NO_SENDER)
 class Arrival:
     """
     A mail as far as it could be read. ``mail`` is None for one that could not; ``trouble`` says why. One
-    that is merely `TOO_LARGE` is still somebody's, who is told so; the others are only remembered.
+    that is merely `TOO_LARGE` is answered all the same. Who is proven and has sent any other is told that
+    it could not be read (`channels.email.unread`); the rest are only remembered.
     """
 
     uid: int
@@ -94,16 +95,15 @@ def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) ->
         try:
             mail = parse_mail(raw)
         except Unreadable as exc:
-            return Arrival(uid, received_at, _headers_or_none(raw), digest, trouble=exc.reason)
+            return Arrival(uid, received_at, headers_of(raw), digest, trouble=exc.reason)
         return Arrival(uid, received_at, mail.headers, mail.digest, mail)
-    return Arrival(uid, received_at, _headers_or_none(raw), digest, trouble=TOO_LARGE)
+    return Arrival(uid, received_at, headers_of(raw), digest, trouble=TOO_LARGE)
 
 
-def _headers_or_none(raw: bytes) -> Headers:
-    try:
-        return parse_headers(raw)
-    except Unreadable:
-        return Headers(())
+def given_up(uid: int, received_at: datetime, raw: bytes, trouble: str) -> Arrival:
+    """What is left of a mail whose reading had no end, or a bad one; total. Call it in a worker thread."""
+    headers = Headers(()) if ambiguous_header(raw) else headers_of(raw)
+    return Arrival(uid, received_at, headers, hashlib.sha256(raw).hexdigest(), trouble=trouble)
 
 
 class Intake:
@@ -146,8 +146,8 @@ class Intake:
 
     def open_question(self, arrival: Arrival) -> str | None:
         """The sender of a mail that somebody should prove; see `channels.email.guard.open_question`."""
-        if arrival.mail is None:
-            return None
+        if arrival.mail is None and arrival.trouble == TOO_LARGE:
+            return None  # what is signed was not fetched
         robots_too = any(self._read_only(who) for who in claimed_senders(arrival.headers))
         return open_question(arrival.headers, self._own, robots_too=robots_too)
 
@@ -185,6 +185,9 @@ class Intake:
             "reply_to": "" if read_only else verdict.reply_to or (person if "@" in person else ""),
             **({"evidence": verdict.evidence} if verdict.evidence else {}),
             **({} if refused else self._for_the_answer(arrival, verdict, word)),
+            **({"unreadable": apology_of(arrival.trouble)} if _is_unread(arrival) and not refused else {}),
+            **({"read_only": True} if read_only and not refused else {}),
+            **({"allowed_here": True} if read_only and verdict.verified and not refused else {}),
             **({"refused": refused} if refused else {}),
             **({"quarantine": quarantine} if quarantine else {}),
         }
@@ -194,7 +197,9 @@ class Intake:
             native_id=native_id,
             session=session,
             sender=Sender(address=person, name=verdict.name, verified=verdict.verified),
-            text=self._without_secrets(text_of(arrival.mail, headers)) if not refused else "",
+            text=self._without_secrets(text_of(arrival.mail, headers, arrival.trouble))
+            if not refused
+            else "",
             received_at=arrival.received_at,
             audience=Audience.GROUP if verdict.others else Audience.DIRECT,
             addressed=not refused,
@@ -275,11 +280,11 @@ class Intake:
         self, arrival: Arrival, verdict: Verdict, native_id: str, thread: str, person: str
     ) -> tuple[str, str]:
         """Why it is not answered at all, or why a person must say so first; both empty for an answer."""
-        if arrival.mail is None and arrival.trouble != TOO_LARGE:
+        if _is_unread(arrival) and (verdict.refused is not None or self._read_only(person)):
             return f"{Refused.UNREADABLE}_{arrival.trouble}", ""
         at, listed = arrival.received_at, self._listed(person)
         if self._read_only(person) and verdict.verified and verdict.refused in _READABLE:
-            return "", str(Refused.READ_ONLY)
+            return "", ""
         if verdict.refused in _FOR_A_PERSON and "@" in person:
             # Everybody can send these, so there is only so much room for them.
             room = self._quarantined.admit(native_id, sender=person, thread=thread, listed=True, at=at)
@@ -294,13 +299,23 @@ class Intake:
         return "", str(Refused.BRAKED) if self._braked(thread) else ""
 
     def _read_only(self, address: str) -> bool:
-        return any(_fits(address, pattern) for pattern in self._read_only_from)
+        return is_read_only(address, self._read_only_from)
 
     def _listed(self, address: str) -> bool:
         return any(
             entry == address or ("*" in entry and fnmatch.fnmatchcase(address, entry))
             for entry in self._allow_from
         )
+
+
+def _is_unread(arrival: Arrival) -> bool:
+    """Whether nobody knows what the mail says, not even roughly."""
+    return arrival.mail is None and arrival.trouble != TOO_LARGE
+
+
+def is_read_only(address: str, patterns: Iterable[str]) -> bool:
+    """Whether ``read_only_from`` names an address."""
+    return any(_fits(address, pattern) for pattern in patterns)
 
 
 def _fits(address: str, pattern: str) -> bool:

@@ -19,6 +19,7 @@ from email.message import Message
 
 __all__ = [
     "CONTROL",
+    "FIELD",
     "Caps",
     "Headers",
     "Part",
@@ -33,7 +34,7 @@ __all__ = [
 
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_FIELD = re.compile(rb"([!-9;-~]{1,100})[ \t]{0,20}:", re.DOTALL)
+FIELD = re.compile(rb"([!-9;-~]{1,100})[ \t]{0,20}:", re.DOTALL)
 _PIECE = 1 << 20
 _BARE_CR = re.compile(rb"\r(?!\n)")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
@@ -250,7 +251,7 @@ def _headers(data: bytes, caps: Caps, start: int = 0, end: int | None = None) ->
             continue
         _add_field(fields, name, value, caps)
         name, value = "", bytearray()
-        match = _FIELD.match(line)
+        match = FIELD.match(line)
         if match is not None:
             name = match.group(1).decode("ascii").lower()
             value += line[match.end() :].strip()

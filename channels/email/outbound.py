@@ -39,6 +39,8 @@ from channels.markup import to_text
 __all__ = ["SEND_COPY_TAG", "Envelope", "OutgoingMail", "compose"]
 
 MAX_SUBJECT = 200
+_MAX_HEADLINE = 72
+_SENTENCE = re.compile(r".{8,}?[.!?…](?=\s)")
 MAX_CC = 50
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
 _REPLY_PREFIX = re.compile(r"\s*(?:re|aw|antw|sv|vs)\s*(?:\[\d{1,3}\])?\s*:", re.IGNORECASE)
@@ -54,12 +56,16 @@ class Envelope:
     the server takes one: where our own copy goes.
 
     Without any copy taken nothing is sent, because the copy is what tells after a crash that it was.
+
+    An empty ``sender`` (RFC 5321, 4.5.5) says that nobody wants to hear if it does not arrive, so that two
+    machines cannot keep each other busy with it. ``instead`` is for servers that take no such mail.
     """
 
     sender: str
     recipient: str
     copies: Sequence[str] = ()
     cc: Sequence[str] = ()
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +127,18 @@ def compose(
     local, _, domain = address.rpartition("@")
     copies = (f"{local}+{SEND_COPY_TAG}@{domain}", address) if self_copy else ()
     raw = _assembled(head, texts, files, f"=_m{boundary}")
-    return OutgoingMail(message_id, Envelope(address, recipient, copies, cc), raw)
+    envelope = Envelope("" if _is_notice(message) else address, recipient, copies, cc, address)
+    return OutgoingMail(message_id, envelope, raw)
 
 
 # ── whom to, and what about ──
+
+
+def _is_notice(message: OutboundMessage) -> bool:
+    """Whether it only says to somebody's mail that it is not answered, or not now."""
+    return message.kind is OutboundKind.APOLOGY or (
+        message.kind is OutboundKind.NOTICE and bool(message.context.get("message_id"))
+    )
 
 
 def _recipient(message: OutboundMessage) -> str:
@@ -169,9 +183,21 @@ def _subject(message: OutboundMessage) -> str:
         text = asked if _REPLY_PREFIX.match(asked) else f"Re: {asked or '(no subject)'}"
     else:
         first = next((line for line in message.text.splitlines() if line.strip(" #*_>`-")), "")
-        text = " ".join(to_text(first[: 2 * MAX_SUBJECT]).split()).strip("#*_>` ") or "Message"
+        line = " ".join(to_text(first[: 2 * MAX_SUBJECT]).split()).strip("#*_>` ")
+        text = _headline(line) or "Message"
     text = "".join(char for char in text if char.isprintable())
     return text if len(text) <= MAX_SUBJECT else text[: MAX_SUBJECT - 1] + "…"
+
+
+def _headline(line: str) -> str:
+    """What a mail that answers nothing is about: its first sentence, or as much as a glance takes in."""
+    sentence = _SENTENCE.match(line)
+    if sentence is not None and len(sentence[0]) <= _MAX_HEADLINE:
+        return sentence[0]
+    if len(line) <= _MAX_HEADLINE:
+        return line
+    words = line[:_MAX_HEADLINE].rpartition(" ")[0] or line[: _MAX_HEADLINE - 1]
+    return words.rstrip(" ,;:-–—") + "…"
 
 
 def _encoded(subject: str) -> str:

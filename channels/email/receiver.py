@@ -24,7 +24,7 @@ from channels.email.chores import Chores, FileCopy
 from channels.email.dsn import Fate, Report, read_report
 from channels.email.guard import Refused as NotAnswered
 from channels.email.imap_command import Refused
-from channels.email.intake import Arrival, Intake, OwnCopy, read_arrival
+from channels.email.intake import Arrival, Intake, OwnCopy, given_up, read_arrival
 from channels.email.mailbox import Mailbox, MailInfo, Selected
 from channels.email.mime import Headers
 from channels.email.position import Position
@@ -37,6 +37,7 @@ MAX_MAIL_BYTES = 25_000_000
 BATCH_MAILS = 50
 BATCH_BYTES = 8_000_000
 PARSE_LIMIT_S = 20.0
+OUTLINE_LIMIT_S = 10.0
 FETCH_TRIES = 3
 REFILE_UIDS = 200
 PROOFS_AT_ONCE = 8
@@ -276,9 +277,18 @@ class Receiver:
                 info.size <= MAX_MAIL_BYTES,
                 abandon_on_cancel=True,
             )
-        if arrival.trouble:
-            _log.warning("mail.unreadable", uid=info.uid, size=info.size, reason=arrival.trouble)
-        return arrival
+            return _logged(arrival, info)
+        with anyio.move_on_after(OUTLINE_LIMIT_S):
+            arrival = await anyio.to_thread.run_sync(
+                given_up, info.uid, received_at, raw, arrival.trouble, abandon_on_cancel=True
+            )
+        return _logged(arrival, info)
+
+
+def _logged(arrival: Arrival, info: MailInfo) -> Arrival:
+    if arrival.trouble:
+        _log.warning("mail.unreadable", uid=info.uid, size=info.size, reason=arrival.trouble)
+    return arrival
 
 
 def _read_guarded(uid: int, received_at: datetime, raw: bytes, whole: bool) -> Arrival:  # noqa: FBT001 - for a thread
@@ -286,7 +296,7 @@ def _read_guarded(uid: int, received_at: datetime, raw: bytes, whole: bool) -> A
         return read_arrival(uid, received_at, raw, whole=whole)
     except Exception as exc:  # noqa: BLE001 - whatever upsets the reader is one mail, and must not be the last
         _log.error("mail.reader_failed", uid=uid, error=type(exc).__name__)
-        return Arrival(uid, received_at, Headers(()), f"raw-{uid}", trouble="reader_failed")
+        return given_up(uid, received_at, raw, "reader_failed")
 
 
 def _by_size(infos: Sequence[MailInfo]) -> Iterator[list[MailInfo]]:

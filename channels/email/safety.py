@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -32,6 +33,10 @@ MAX_SENT_IDS = 2_000
 FIRST_PAUSE_S = 300.0
 LONGEST_PAUSE_S = 7200.0
 MAX_BOUNCE_BYTES = 200_000
+LOOK_AGAIN_S = 30.0
+"""While the brake is pulled: somebody may let it go."""
+SAVE_EVERY_S = 5.0
+MOST_TOLD = 3
 _OWN_ID = re.compile(re.escape(OWN_ID_PREFIX).encode() + rb"[0-9a-f.]{40,60}@[A-Za-z0-9.-]{1,253}>")
 _log = structlog.get_logger(__name__)
 
@@ -105,7 +110,12 @@ class Safety:
         self._alert = alert
         self._brake = Brake(config.brake)
         self._sent_ids: OrderedDict[bytes, None] = OrderedDict()
+        self._brake_file = file.with_name("answer-brake.json")
+        self._brake_saved_at = clock.monotonic()
+        self._brake_urgent = False
         self._loaded = False
+        self._loading = anyio.Lock()
+        self._saving = anyio.Lock()
         self.patience = LoginPatience(clock.monotonic)
 
     def is_braked(self, thread: str) -> bool:
@@ -127,7 +137,8 @@ class Safety:
         if pulled is None:
             return
         self._tell(pulled, now)
-        raise ChannelUnavailable(f"the brake is pulled: {pulled.why}", retry_after_s=pulled.until - now)
+        wait_s = min(pulled.until - now, LOOK_AGAIN_S)
+        raise ChannelUnavailable(f"the brake is pulled: {pulled.why}", retry_after_s=wait_s)
 
     def sent(self, message: OutboundMessage, message_id: str) -> None:
         """A mail went out."""
@@ -156,45 +167,91 @@ class Safety:
             self._tell(pulled, now)
 
     def _tell(self, pulled: Pulled, now: float) -> None:
-        if not self._brake.is_new(pulled, now):
+        if not self._brake.is_new(pulled):
             return
+        self._brake_urgent = True
         minutes = round((pulled.until - now) / 60)
         where = f"In the thread {pulled.thread} nothing" if pulled.thread else "No mail"
         _log.error("mail.braked", channel=self._name, why=pulled.why, minutes=minutes)
         self._alert(
             "brake",
             f"{where} is answered on {self._name} for {minutes} minutes: {pulled.why}. It looks like a loop. "
-            "What comes in meanwhile waits: squidbot inbox list --quarantine. A restart ends it sooner.",
+            "What comes in meanwhile waits: squidbot inbox list --quarantine. To end it sooner: "
+            "squidbot email release.",
         )
+
+    def told(self) -> str:
+        """What an operator should know of the brake; empty while it is off."""
+        now = self._clock.monotonic()
+        pulled = self._brake.all_pulled(now)
+        if not pulled:
+            return ""
+        until = self._clock.now() + timedelta(seconds=max(one.until for one in pulled) - now)
+        why = "; ".join(one.why for one in pulled[:MOST_TOLD])
+        more = f" (and {len(pulled) - MOST_TOLD} threads more)" if len(pulled) > MOST_TOLD else ""
+        return f"the brake is pulled until {until:%H:%M} UTC (squidbot email release): {why}{more}"
+
+    async def let_go(self) -> list[str]:
+        """Take the brake off at a person's word; why it was pulled."""
+        await self.load()
+        found = self._brake.let_go(self._clock.monotonic())
+        self._brake_urgent = True
+        await self.save()
+        _log.warning("mail.brake_released", channel=self._name, pulled=len(found))
+        return [one.why for one in found]
 
     async def load(self) -> None:
         """Take over what an earlier run has counted; once."""
-        if self._loaded:
-            return
-        self._loaded = True
-        try:
-            text = await anyio.Path(self._file).read_text()
-        except FileNotFoundError:
-            return
-        except (OSError, UnicodeError) as exc:
-            _log.warning("limits.unreadable", file=str(self._file), error=str(exc))
-            return
-        if not self._limiter.load(text):
-            _log.warning("limits.unreadable", file=str(self._file), error="damaged")
+        async with self._loading:
+            if self._loaded:
+                return
+            text = await self._read(self._file)
+            if text is not None and not self._limiter.load(text):
+                _log.warning("limits.unreadable", file=str(self._file), error="damaged")
+            text = await self._read(self._brake_file)
+            if text is not None and not self._brake.load(text, *self._times()):
+                _log.warning("limits.unreadable", file=str(self._brake_file), error="damaged")
+            self._loaded = True
 
-    async def save(self) -> None:
-        """Keep what was counted, if anything was."""
-        if not self._limiter.changed:
-            return
-        text = self._limiter.dump()
+    async def _read(self, file: Path) -> str | None:
         try:
-            await anyio.to_thread.run_sync(_replace, self._file, text)
+            return await anyio.Path(file).read_text()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeError) as exc:
+            _log.warning("limits.unreadable", file=str(file), error=str(exc))
+            return None
+
+    async def save(self, *, now: bool = False) -> None:
+        """
+        Keep what was counted, if anything was.
+
+        That the brake was pulled or let go is kept at once, what it counts every few seconds; ``now`` keeps
+        that too.
+        """
+        async with self._saving:
+            if self._limiter.changed:
+                await self._write(self._file, self._limiter.dump())
+            due = self._clock.monotonic() - self._brake_saved_at >= SAVE_EVERY_S
+            if self._brake_urgent or (self._brake.changed and (due or now)):
+                self._brake_urgent = False
+                self._brake_saved_at = self._clock.monotonic()
+                await self._write(self._brake_file, self._brake.dump(*self._times()))
+
+    async def _write(self, file: Path, text: str) -> None:
+        try:
+            await anyio.to_thread.run_sync(_replace, file, text)
         except OSError as exc:
-            _log.warning("limits.not_saved", file=str(self._file), error=str(exc))
+            _log.warning("limits.not_saved", file=str(file), error=str(exc))
+
+    def _times(self) -> tuple[float, float]:
+        return self._clock.monotonic(), self._clock.now().timestamp()
 
 
 def _is_answer(message: OutboundMessage) -> bool:
-    return message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
+    # What was to be done at a time comes then, whatever anybody writes: no loop goes over it.
+    at_a_time = "job" in message.context
+    return message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY) and not at_a_time
 
 
 def _replace(path: Path, text: str) -> None:

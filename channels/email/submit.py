@@ -16,22 +16,21 @@ transient    4xx, no connection, a timeout before DATA           `ChannelUnavail
 ambiguous    connection lost or a timeout during DATA            `DeliveryUncertain`
 ===========  ==================================================  ==========================================
 
-One connection per mail: servers close idle ones, and a fresh one costs less than finding that out.
+No connection is kept: servers close idle ones, and a fresh one costs less than finding that out. But where
+mails wait for one another, they share a few (``relay``).
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import aiosmtplib
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 import structlog
 
@@ -46,18 +45,18 @@ from channels.base import (
 from channels.email.config import EmailConfig, SmtpServer
 from channels.email.login import Credentials, Login, PasswordCredentials
 from channels.email.outbound import Envelope
+from channels.email.relay import Relay
 from channels.email.tls import tls_refused
+from channels.email.wire import hand_over, hang_up, stuffed
 
 __all__ = ["MailTooLarge", "SubmitTiming", "Submitter"]
 
 _AUTH_CODES = frozenset({530, 534, 535, 538})
 _TOO_BIG = 552
 _SIZE_STATUS = re.compile(r"\b5\.(?:3\.4|2\.3)\b")
-_PIECE = 64_000
 _SLOWEST = 300_000.0
 """Bytes in a second: a large mail gets so much more time."""
 _log = structlog.get_logger(__name__)
-_GOODBYE_S = 0.5
 _LINK_TROUBLE = (
     aiosmtplib.SMTPServerDisconnected,
     aiosmtplib.SMTPConnectError,
@@ -102,6 +101,7 @@ class Submitter:
         self._config = config
         self._credentials = credentials or PasswordCredentials.of(config)
         self._timing = timing or SubmitTiming()
+        self._relay: Relay[aiosmtplib.SMTP] = Relay(aiosmtplib.SMTP.close)
 
     async def submit(
         self,
@@ -114,30 +114,89 @@ class Submitter:
         """
         Send ``raw``; it returns when the server has taken it.
 
+        Some servers refuse an empty sender, and some of those only at the end. Then it goes under the one
+        that is named ``instead``.
+
         Raises:
             ChannelError: See the table above.
         """
-        async with self._connected(context) as client:
-            self._check_size(client, len(raw))
-            with self._door(_Step.MAIL):
-                await client.mail(envelope.sender)
-            with self._door(_Step.RECIPIENT):
-                await client.rcpt(envelope.recipient)
-            await self._add_cc(client, envelope.cc)
-            await self._add_copy(client, envelope.copies)
-            ready = (
-                await anyio.to_thread.run_sync(_stuffed, raw) if len(raw) > self._timing.large_bytes else None
-            )
-            await uncertain()
-            with self._door(_Step.DATA):
-                if ready is None:
-                    await client.data(raw, timeout=self._timing.data_s)
-                else:
-                    with anyio.fail_after(self._timing.data_s + len(ready) / _SLOWEST):
-                        await _hand_over(client, ready)
+        try:
+            await self._submit(envelope, raw, context, uncertain)
+        except (ChannelMisconfigured, DeliveryFailed) as exc:
+            if envelope.sender or not envelope.instead or isinstance(exc, MailTooLarge):
+                raise
+            _log.info("mail.empty_sender_refused", error=str(exc))
+            await self._submit(replace(envelope, sender=envelope.instead), raw, context, uncertain)
 
-    @asynccontextmanager
-    async def _connected(self, context: ssl.SSLContext | None) -> AsyncIterator[aiosmtplib.SMTP]:
+    async def _submit(
+        self,
+        envelope: Envelope,
+        raw: bytes,
+        context: ssl.SSLContext | None,
+        uncertain: Callable[[], Awaitable[None]],
+    ) -> None:
+        place = await self._relay.take()
+        client = place.link
+        try:
+            if client is not None and not await self._goes_on(client, envelope, len(raw)):
+                client = None
+            if client is None:
+                place.mails = 0
+                client = await self._connect(context)
+                await self._begin(client, envelope, len(raw))
+            await self._go_through(client, envelope, raw, uncertain)
+        except BaseException:
+            self._relay.leave()
+            if client is not None:
+                await hang_up(client)
+            raise
+        if not self._relay.hand_on(place, client):
+            await hang_up(client)
+
+    async def _begin(self, client: aiosmtplib.SMTP, envelope: Envelope, size: int) -> None:
+        self._check_size(client, size)
+        with self._door(_Step.MAIL):
+            await client.mail(envelope.sender)
+
+    async def _goes_on(self, client: aiosmtplib.SMTP, envelope: Envelope, size: int) -> bool:
+        """
+        Whether a connection on which a mail was handed in just now takes another one.
+
+        If not it is closed. Why does not matter: a fresh one will tell, if it was not the connection.
+        """
+        try:
+            await self._begin(client, envelope, size)
+        except BaseException as exc:
+            await hang_up(client)
+            if not isinstance(exc, ChannelError):
+                raise
+            return False
+        return True
+
+    async def _go_through(
+        self,
+        client: aiosmtplib.SMTP,
+        envelope: Envelope,
+        raw: bytes,
+        uncertain: Callable[[], Awaitable[None]],
+    ) -> None:
+        """What follows on MAIL."""
+        with self._door(_Step.RECIPIENT):
+            await client.rcpt(envelope.recipient)
+        await self._add_cc(client, envelope.cc)
+        await self._add_copy(client, envelope.copies)
+        large = len(raw) > self._timing.large_bytes
+        ready = await anyio.to_thread.run_sync(stuffed, raw) if large else None
+        await uncertain()
+        with self._door(_Step.DATA):
+            if ready is None:
+                await client.data(raw, timeout=self._timing.data_s)
+            else:
+                with anyio.fail_after(self._timing.data_s + len(ready) / _SLOWEST):
+                    await hand_over(client, ready)
+
+    async def _connect(self, context: ssl.SSLContext | None) -> aiosmtplib.SMTP:
+        """A connection that is logged in."""
         server = self._config.smtp
         login = await self._credentials.get()
         if server.security != "none" and context is None:
@@ -162,9 +221,10 @@ class Submitter:
             except ChannelAuthFailed:
                 self._credentials.refused()
                 raise
-            yield client
-        finally:
-            await _hang_up(client)
+        except BaseException:
+            await hang_up(client)
+            raise
+        return client
 
     async def check(self, context: ssl.SSLContext | None) -> None:
         """
@@ -173,8 +233,7 @@ class Submitter:
         Raises:
             ChannelError: It cannot be done; why, in plain words.
         """
-        async with self._connected(context):
-            pass
+        await hang_up(await self._connect(context))
 
     def _check_size(self, client: aiosmtplib.SMTP, size: int) -> None:
         limit = client.esmtp_extensions.get("size", "").strip()
@@ -264,60 +323,6 @@ async def _log_in(client: aiosmtplib.SMTP, login: Login, server: SmtpServer) -> 
         answer = await client.execute_command(login.after_error.encode("ascii"))
     if answer.code != 235:
         raise aiosmtplib.SMTPAuthenticationError(answer.code, answer.message)
-
-
-def _stuffed(raw: bytes) -> bytes:
-    """
-    As it goes over the wire after DATA: dots doubled, with the end (RFC 5321, 4.5.2).
-
-    Line ends must be whole: what is no line end here and one to the next server would end the mail there.
-    """
-    ends = raw.count(b"\r\n")
-    if raw.count(b"\n") != ends or raw.count(b"\r") != ends:
-        raw = re.sub(rb"\r\n|\r|\n", b"\r\n", raw)
-    raw = raw.replace(b"\r\n.", b"\r\n..")
-    raw = b"." + raw if raw.startswith(b".") else raw
-    return raw + (b".\r\n" if raw.endswith(b"\r\n") else b"\r\n.\r\n")
-
-
-async def _hand_over(client: aiosmtplib.SMTP, ready: bytes) -> None:
-    """DATA in pieces, each encrypted and gone before the next one is."""
-    go_on = await client.execute_command(b"DATA")
-    if go_on.code != 354:
-        raise aiosmtplib.SMTPDataError(go_on.code, go_on.message)
-    protocol, transport = client.protocol, client.transport
-    if protocol is None or not isinstance(transport, asyncio.WriteTransport):
-        raise aiosmtplib.SMTPServerDisconnected("Connection lost")
-    # A server may answer before it has everything; without this that would count as noise.
-    protocol._response_pending = True  # noqa: SLF001 - the library has no way to send in pieces
-    view = memoryview(ready)
-    for start in range(0, len(view), _PIECE):
-        protocol.write(view[start : start + _PIECE])  # type: ignore[arg-type]
-        await anyio.lowlevel.checkpoint()
-        while (  # noqa: ASYNC110 - the library does not tell when its buffer is empty again
-            transport.get_write_buffer_size() > 4 * _PIECE and not transport.is_closing()
-        ):
-            await anyio.sleep(0.002)
-    answer = await protocol.read_response()
-    if answer.code != 250:
-        raise aiosmtplib.SMTPDataError(answer.code, answer.message)
-
-
-async def _hang_up(client: aiosmtplib.SMTP) -> None:
-    """Say goodbye without waiting for the answer, and see the connection closed, or close it."""
-    protocol, transport = client.protocol, client.transport
-    if protocol is not None and protocol.is_connected:
-        protocol.write(b"QUIT\r\n")
-    client.close()
-    if protocol is None or transport is None:
-        return
-    with anyio.CancelScope(shield=True):
-        with anyio.move_on_after(_GOODBYE_S):
-            while protocol.transport is not None:  # noqa: ASYNC110 - the library forgets it and has no event
-                await anyio.sleep(0.002)
-        if protocol.transport is not None and isinstance(transport, asyncio.WriteTransport):
-            transport.abort()
-            await anyio.lowlevel.checkpoint()
 
 
 def _refused(step: _Step, code: int, text: str) -> ChannelError:

@@ -14,6 +14,7 @@ from agent_core.messages import Background
 from channels.email.inbound import ParsedMail
 from channels.email.mime import Headers
 from channels.email.threads import is_own_id
+from channels.email.unread import TOO_LARGE
 
 __all__ = ["Quote", "background_of", "quotation", "text_of"]
 
@@ -23,17 +24,22 @@ MAX_ALL_BACKGROUND = 20_000
 _SHORT_CHARS = 400
 _SHORT_LINES = 6
 _FULL_CHARS = 20_000
-_NOT_READ = "[The text of this mail was not read: with what is attached it is too large.]"
+_NOT_READ = "[The text of this mail was not read: {why}.]"
+_TOO_LARGE = "with what is attached it is too large"
 _TWO_VERSIONS = (
     "[This mail has two versions that say different things. This is the plain text; a mail program may have "
     "shown its reader, or its sender, something else.]"
 )
 
 
-def text_of(mail: ParsedMail | None, headers: Headers) -> str:
-    """What the sender says. A mail with nothing but a file, or a forwarded mail, has its subject as text."""
+def text_of(mail: ParsedMail | None, headers: Headers, trouble: str = TOO_LARGE) -> str:
+    """
+    What the sender says. A mail with nothing but a file, or a forwarded mail, has its subject as text, and so
+    has one that was not read because of ``trouble``.
+    """
     if mail is None:
-        return f"{headers.subject()}\n\n{_NOT_READ}".strip()
+        why = _TOO_LARGE if trouble == TOO_LARGE else trouble.replace("_", " ")
+        return f"{headers.subject()}\n\n{_NOT_READ.format(why=why)}".strip()
     parts = [mail.text, *mail.events]
     if not any(parts):
         parts = [headers.subject() or ("" if mail.attachments else "(an empty mail)")]

@@ -157,12 +157,20 @@ class LoopbackChannel:
         """The conversation with a person alone; with letters one for each topic."""
         if self.away:
             raise ChannelUnavailable("the loopback server is not asked, as wanted")
-        return SessionKey(self.name, f"dm-{person}", (topic or None) if self.capabilities.letters else None)
+        return SessionKey(
+            self.name, self._alone_in(person), (topic or None) if self.capabilities.letters else None
+        )
 
     async def alone_with(self, session: SessionKey, person: str) -> bool:
         """Whether the server says so."""
-        place = session.conversation
-        return place == f"dm-{person}" and place not in self._server.groups
+        return session.conversation == self._alone_in(person)
+
+    def _alone_in(self, person: str) -> str:
+        """The place where nobody else is; a new one, if others have come into the old one."""
+        place = f"dm-{person}"
+        while place in self._server.groups:
+            place += "-anew"
+        return place
 
     async def typing(self, session: SessionKey, *, on: bool) -> None:
         """Show or hide that work goes on."""

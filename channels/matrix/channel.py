@@ -21,6 +21,7 @@ from agent_core.messages import OutboundMessage, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import (
     Capabilities,
+    ChannelError,
     ChannelUnavailable,
     Clock,
     DeliveryFailed,
@@ -30,6 +31,7 @@ from channels.base import (
     Redelivery,
     Stage,
 )
+from channels.matrix.addressing import resolved, waits_for_the_next_room
 from channels.matrix.care import MatrixCare
 from channels.matrix.config import MatrixConfig
 from channels.matrix.conversation import Conversation
@@ -37,19 +39,24 @@ from channels.matrix.crypto import Crypto
 from channels.matrix.directs import DIRECTS, Directs
 from channels.matrix.hints import Hints
 from channels.matrix.invites import Invites
-from channels.matrix.opening import Connect, Machines, connect_by_nio, introduce, nio_machines, open_crypto
+from channels.matrix.opening import (
+    Connect,
+    Machines,
+    connect_by_nio,
+    introduce,
+    nio_machines,
+    open_crypto,
+    open_reading,
+)
 from channels.matrix.outbound import in_room, is_first_part, notice
 from channels.matrix.quoting import in_clear
 from channels.matrix.reactions import Marks
-from channels.matrix.reading import Reading
 from channels.matrix.rooms import JsonObject, Rooms
-from channels.matrix.rules import find_alias
 from channels.matrix.sending import Sending
 from channels.matrix.session import Login
 from channels.matrix.streaming import Shown
 from channels.matrix.sync import OPEN_INVITES, Receiver
-from channels.matrix.verification import SendInRoom, Verifications
-from channels.matrix.wire import Homeserver, LinkBroken
+from channels.matrix.wire import Homeserver
 
 __all__ = ["MatrixChannel"]
 
@@ -132,7 +139,15 @@ class MatrixChannel:
         async def send_in_room(room_id: str, kind: str, content: JsonObject) -> None:
             await sending.send_event(room_id, kind, content)
 
-        reading = self._open_reading(homeserver, login, crypto, send_in_room)
+        reading, self.care = open_reading(
+            self._config,
+            homeserver,
+            login,
+            crypto,
+            clock=self._clock,
+            allows=self._may_invite,
+            send_in_room=send_in_room,
+        )
         me = await introduce(self._config, self.name, homeserver)
         conversation = self._conversation = Conversation(
             homeserver,
@@ -217,14 +232,20 @@ class MatrixChannel:
         """Send one message; see `Channel.deliver`."""
         if self._sending is None:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
-        message = await self._resolved(message)
+        message = await resolved(message, homeserver=self._homeserver, direct_session=self.direct_session)
         sending, placed = self._sending, in_room(message, self._room_of(message.session))
         answers = is_first_part(placed)
         previewed = await self._shown.settled(placed.context, sending) if answers else None
-        with nullcontext() if self._hints is None else self._hints.making_way():
-            receipt = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)
+        try:
+            with nullcontext() if self._hints is None else self._hints.making_way():
+                receipt = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)
+        except DeliveryFailed as error:
+            raise await self._meant(error, placed) from error
         if answers:
             self._shown.done(placed.context)
+        elif is_first_part(message):
+            room_id = str(message.context.get("room") or message.session.conversation)
+            self._shown.moved(room_id, message.context)
         if self._conversation is not None:
             self._conversation.answered(placed.session.conversation, placed.context)
         return receipt
@@ -269,6 +290,14 @@ class MatrixChannel:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
         return await self._directs.alone_with(self._room_of(session), person)
 
+    def allowed_here(self, session: SessionKey, person: str) -> bool | None:
+        """What the rule of a room says of somebody; see `channels.base.Ruling`."""
+        if not self._config.rooms:
+            return None
+        if self._directs is None or self._conversation is None:
+            raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
+        return self._conversation.rules.allows(self._room_of(session), person)
+
     @property
     def heard_at(self) -> datetime | None:
         """When the homeserver has last answered a question for news."""
@@ -285,22 +314,12 @@ class MatrixChannel:
             with anyio.move_on_after(_CLOSE_LIMIT_S, shield=True):
                 await homeserver.aclose()
 
-    async def _resolved(self, message: OutboundMessage) -> OutboundMessage:
-        """The message for the room that a person or an alias stands for."""
-        name = message.session.conversation
-        if name.startswith("@"):
-            session = await self.direct_session(name)
-            context = {**message.context, "sender": name, "direct": True}
-            return message.model_copy(update={"session": session, "context": context})
-        if not name.startswith("#") or self._homeserver is None:
-            return message
-        try:
-            room_id = await find_alias(self._homeserver, name)
-        except LinkBroken as error:
-            raise ChannelUnavailable(str(error)) from error
-        if room_id is None:
-            raise DeliveryFailed(f"there is no room {name}")
-        return message.model_copy(update={"session": SessionKey(self.name, room_id)})
+    async def _meant(self, error: DeliveryFailed, placed: OutboundMessage) -> ChannelError:
+        """What a refusal means; while a room is replaced it is not the last word."""
+        if self._homeserver is None or self._rooms is None:
+            return error
+        now = self._clock.now()
+        return await waits_for_the_next_room(error, placed, self._homeserver, self._rooms, now) or error
 
     def _room_of(self, session: SessionKey) -> str:
         """Where a session goes on, if its room was replaced by another."""
@@ -327,26 +346,3 @@ class MatrixChannel:
                 clock=self._clock,
             )
         return self._homeserver, self._login
-
-    def _open_reading(
-        self, homeserver: Homeserver, login: Login, crypto: Crypto | None, send_in_room: SendInRoom
-    ) -> Reading | None:
-        if crypto is None:
-            return None
-        verifications = Verifications(
-            crypto,
-            self._clock,
-            user_id=self.account,
-            allows=self._may_invite,
-            send_in_room=send_in_room,
-        )
-        self.care = MatrixCare(self.account, crypto, verifications, self._may_invite, homeserver)
-        return Reading(
-            homeserver,
-            login,
-            crypto,
-            verifications,
-            self._clock,
-            user_id=self.account,
-            allows=self._may_invite,
-        )

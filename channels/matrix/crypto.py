@@ -95,6 +95,7 @@ class Crypto:
         self._own = OwnDevice(homeserver, login, self._requests, self.signing, open_machine)
         self._lock = anyio.Lock()
         self._room_locks: dict[str, anyio.Lock] = {}
+        self._learning = anyio.Lock(fast_acquire=True)
         self._machine: Machine | None = None
         self._committed = ""
         self._known: set[str] = set()
@@ -266,27 +267,27 @@ class Crypto:
     async def learn_devices(self, user_ids: Iterable[str]) -> None:
         """Ask for the devices of whoever is not known or outdated."""
         machine = await self.ready()
-        now = self._clock.monotonic()
-        wanted = sorted(one for one in set(user_ids) - self._known if self._query_at.get(one, 0.0) <= now)
-        for start in range(0, len(wanted), _AT_ONCE):
-            users = wanted[start : start + _AT_ONCE]
-            # Before the request: who changes meanwhile is asked for again.
-            self._known.update(users)
-            try:
-                answer = await self._requests.query(users)
-                found = object_of(answer, "device_keys")
-            except BaseException:
-                self._known.difference_update(users)
-                raise
-            for user_id in users:
-                if user_id in found:
-                    machine.learn_devices(user_id, object_of(found, user_id))
-                    self.identities.learn(user_id, answer)
-                    continue
-                # Their server did not answer ours; what is known of them has to do meanwhile.
-                self._known.discard(user_id)
-                self._query_at[user_id] = now + _RETRY_S
-                _log.info("matrix.devices_unknown", user=user_id)
+        async with self._learning:  # nobody goes on without devices that are just being asked for
+            now = self._clock.monotonic()
+            wanted = sorted(one for one in set(user_ids) - self._known if self._query_at.get(one, 0.0) <= now)
+            for start in range(0, len(wanted), _AT_ONCE):
+                users = wanted[start : start + _AT_ONCE]
+                # Before the request: who changes meanwhile is asked for again.
+                self._known.update(users)
+                try:
+                    answer = await self._requests.query(users)
+                    found = object_of(answer, "device_keys")
+                except BaseException:
+                    self._known.difference_update(users)
+                    raise
+                for user_id in users:
+                    if user_id in found:
+                        machine.learn_devices(user_id, object_of(found, user_id))
+                        self.identities.learn(user_id, answer)
+                        continue
+                    self._known.discard(user_id)  # their server did not answer ours; what is known has to do
+                    self._query_at[user_id] = now + _RETRY_S
+                    _log.info("matrix.devices_unknown", user=user_id)
 
     def fingerprint(self, user_id: str, device_id: str) -> str | None:
         """The Ed25519 key of a device, if it is known."""

@@ -11,18 +11,29 @@ import anyio.to_thread
 import structlog
 
 from channels.base import ChannelMisconfigured, ChannelUnavailable, Clock
+from channels.matrix.care import MatrixCare
 from channels.matrix.config import MatrixConfig
 from channels.matrix.crypto import Crypto, pickle_key
 from channels.matrix.inbound import Me
 from channels.matrix.lean import load_nio
+from channels.matrix.reading import Reading
 from channels.matrix.rooms import text_of
 from channels.matrix.session import Login
+from channels.matrix.verification import SendInRoom, Verifications
 from channels.matrix.wire import CLIENT, Homeserver, LinkBroken, part
 
 if TYPE_CHECKING:
     from channels.matrix.private_olm import Machine
 
-__all__ = ["Connect", "Machines", "connect_by_nio", "introduce", "nio_machines", "open_crypto"]
+__all__ = [
+    "Connect",
+    "Machines",
+    "connect_by_nio",
+    "introduce",
+    "nio_machines",
+    "open_crypto",
+    "open_reading",
+]
 
 Connect = Callable[[MatrixConfig], Awaitable[Homeserver]]
 Machines = Callable[[Path, str, str], Callable[[str], "Machine"]]
@@ -52,6 +63,27 @@ def open_crypto(
         raise ChannelUnavailable(f"the key of the crypto store cannot be read or made: {error}") from error
     opened = machines(folder, config.user_id, key)
     return Crypto(homeserver, login, folder, opened, clock, signed_only=config.devices == "signed")
+
+
+def open_reading(
+    config: MatrixConfig,
+    homeserver: Homeserver,
+    login: Login,
+    crypto: Crypto | None,
+    *,
+    clock: Clock,
+    allows: Callable[[str], bool],
+    send_in_room: SendInRoom,
+) -> tuple[Reading, MatrixCare] | tuple[None, None]:
+    """What reads encrypted messages in one run, and what an operator can ask about it."""
+    if crypto is None:
+        return None, None
+    verifications = Verifications(
+        crypto, clock, user_id=config.user_id, allows=allows, send_in_room=send_in_room
+    )
+    care = MatrixCare(config.user_id, crypto, verifications, allows, homeserver)
+    reading = Reading(homeserver, login, crypto, verifications, clock, user_id=config.user_id, allows=allows)
+    return reading, care
 
 
 async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) -> Me:

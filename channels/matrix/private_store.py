@@ -43,6 +43,7 @@ __all__ = ["MOST_OF_A_DEVICE", "UNUSED_DAYS", "KeyStore", "RoomKeys"]
 UNUSED_DAYS = 30
 MOST_OF_A_DEVICE = 5000
 _IN_MEMORY = 500
+_CACHE_KIB = 500
 _SESSIONS_OF_A_DEVICE = 8
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS squidbot (id INTEGER PRIMARY KEY, generation INTEGER NOT NULL)",
@@ -251,6 +252,7 @@ class KeyStore:
         self._database = self._store.database
         self._database.execute_sql("PRAGMA journal_mode=WAL")
         self._database.execute_sql("PRAGMA synchronous=FULL")
+        self._database.execute_sql(f"PRAGMA cache_size=-{_CACHE_KIB}")
         with self._database.atomic():
             for statement in _TABLES:
                 self._database.execute_sql(statement)

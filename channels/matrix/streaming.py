@@ -190,6 +190,18 @@ class Shown:
         self._answers.pop(question, None)
         self._current = {key: value for key, value in self._current.items() if value != question}
 
+    def moved(self, room_id: str, context: Mapping[str, Any]) -> None:
+        """The answer has gone to the room that replaces ``room_id``: nothing unfinished shall stay there."""
+        if not self._settings.enabled:
+            return
+        question = str(context.get("event_id"))
+        answer = self._answers.get(question)
+        if answer is not None:
+            answer.wanted, answer.redact_at = "", self._clock.monotonic()
+        elif len(self._lost) < _MAX_KNOWN:
+            self._lost[question] = room_id
+        self._news.set()
+
     # ── work ──
     async def run(self, sending: Sending) -> None:
         """Show answers until cancelled."""

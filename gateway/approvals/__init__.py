@@ -28,6 +28,7 @@ from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, 
 from channels.base import Channel
 from channels.split import split_markdown
 from gateway.access import Access, Role
+from gateway.approvals.calls import Calls, is_call
 from gateway.approvals.words import line, outcome, quoted, waits, words
 from gateway.backoff import BackoffPolicy
 from gateway.owner_notes import told_daily
@@ -80,6 +81,7 @@ class Approvals:
         access: Who is the owner.
         wake: There is something to do in this session.
         on_outbox: Something may be sent by the channel of this name.
+        calls: Takes the decisions about calls of tools.
     """
 
     def __init__(
@@ -91,8 +93,10 @@ class Approvals:
         access: Access,
         wake: Callable[[SessionKey], None],
         on_outbox: Callable[[str], None],
+        calls: Calls,
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
+        self.calls = calls
         self._store = store
         self._target = target
         self._channels = channels
@@ -261,7 +265,8 @@ class Approvals:
 
     async def react(self, message: InboundMessage) -> Decision:
         """
-        Take a reaction. Only the owner's to a notice about one item counts; nothing is told of any other.
+        Take a reaction to a notice about one item: the owner's, or of somebody whose question waits for a
+        tool. Nothing is told of any other.
 
         Raises:
             StoreUnavailable: Not now.
@@ -273,7 +278,7 @@ class Approvals:
 
     async def written(self, message: InboundMessage) -> Decision | None:
         """
-        Take a word that the owner writes below the notice, in a letter: ``approve`` or ``reject``, with or
+        Take a word that is written below the notice, in a letter: ``approve`` or ``reject``, with or
         without the sign of a command, and nothing else in its first line. None: it is no decision, but a
         message like any other.
 
@@ -286,11 +291,12 @@ class Approvals:
         return await self._about_notice(message, yes=_WRITTEN[word])
 
     async def _about_notice(self, message: InboundMessage, *, yes: bool) -> Decision | None:
-        """The owner's decision in answer to a notice; None if it is not the owner, or no notice."""
-        if self._access.decide(message).role is not Role.OWNER:
-            return None
+        """A decision in answer to a notice; None if it is not this person's to take, or no notice."""
         names = await self._notice(str(message.context.get("outbound") or ""))
-        if not names:
+        if len(names) == 1 and is_call(names[0]):
+            told = await self.calls.decide(names[0], message, yes=yes)
+            return None if told is None else Decision(told)
+        if not names or self._access.decide(message).role is not Role.OWNER:
             return None
         if len(names) > 1:
             told = ", ".join(names)

@@ -8,8 +8,10 @@ in with a mask.
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.errors import ConfigInvalid
@@ -21,11 +23,16 @@ _SHORTEST = 3
 
 @dataclass(frozen=True, slots=True)
 class KeptConfig:
-    """The text (None: left out), where the workspace is, the channels' kinds, and what to tell of it."""
+    """
+    The text (None: left out), where the workspace is, and what to tell of it.
+
+    ``secrets`` are the files of secrets that the configuration names and that are not in the home.
+    """
 
     text: bytes | None
     workspace: Path
     notes: tuple[str, ...]
+    secrets: Mapping[str, Path] = field(default_factory=dict)
 
 
 def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
@@ -60,7 +67,9 @@ def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
     if config.resolve() != (root / "squidbot.yaml").resolve():
         notes.append(f"the configuration was at {config} and is restored to squidbot.yaml in the home")
     if with_secrets:
-        return KeptConfig(text, workspace.resolve(), tuple(notes))
+        found, files = _secret_files(root, config)
+        notes += [f"{path}, which the configuration names, is not in it" for path in files]
+        return KeptConfig(text, workspace.resolve(), tuple(notes), found)
     if secrets is None:
         notes.append("and was left out, because its secrets could not be told from the rest")
         return KeptConfig(None, workspace.resolve(), tuple(notes))
@@ -71,6 +80,21 @@ def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
             "them back, or put a file of that name into the folder secrets beside it"
         )
     return KeptConfig(masked.encode("utf-8", "surrogateescape"), workspace.resolve(), tuple(notes))
+
+
+def _secret_files(root: Path, config: Path) -> tuple[dict[str, Path], list[Path]]:
+    """Files of secrets outside of the home by their names, and other files that the configuration reads."""
+    from gateway.settings.source import read_source  # noqa: PLC0415 - see above
+
+    source = read_source(config, os.environ)
+    named = {kind.removeprefix("secret ") for kinds in source.references.values() for kind in kinds}
+    found = {path.name.removeprefix("squidbot_secrets_"): path for path in source.files}
+    inside = (root / "secrets").resolve()
+    secrets = {
+        name: path for name, path in found.items() if name in named and path.resolve().parent != inside
+    }
+    rest = [path for name, path in found.items() if name not in named]
+    return secrets, rest
 
 
 def _without(text: str, secrets: frozenset[str]) -> tuple[str, int]:

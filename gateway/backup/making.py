@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import gzip
 import hashlib
 import io
@@ -28,7 +29,7 @@ import re
 import shutil
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +50,7 @@ __all__ = [
     "Made",
     "backup_name",
     "make_backup",
+    "make_folder",
     "prune_backups",
 ]
 
@@ -57,6 +59,7 @@ HEAD_NAME = "squidbot-backup.json"
 MANIFEST_NAME = "manifest.json"
 PREFIX = "home/"
 _OURS = re.compile(r"squidbot-\d{8}T\d{6}Z(?:-\d+)?\.tar\.gz(?:\.sealed)?")
+_PART = re.compile(r"\..+\.tar\.gz(?:\.sealed)?\.\d+\.part")
 _WHOLE_BYTES = 16 * 1024 * 1024
 _BLOCK = 1024 * 1024
 
@@ -77,12 +80,14 @@ class BackupSource:
         snapshot: Copies the database; see `operations_backup.BackupOperations.backup_snapshot`.
         config: The text of the configuration as it shall be kept, None without one.
         facts: More for the head, for whoever restores it.
+        secrets: Files of secrets that lie elsewhere; they are restored to the folder secrets of the home.
     """
 
     choice: Choice
     snapshot: Callable[[], dict[str, Any]]
     config: bytes | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,19 @@ class Made:
 def backup_name(now: datetime, *, sealed: bool) -> str:
     """What a backup is called whose name nobody has chosen."""
     return f"squidbot-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}.tar.gz{'.sealed' if sealed else ''}"
+
+
+def make_folder(folder: Path) -> None:
+    """
+    Make the folder for backups if it is missing, for its owner alone; what it lies in must be there.
+
+    Raises:
+        BackupFailed: It cannot be made, for example because the disk that it lies on is not mounted.
+    """
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise BackupFailed(f"the folder {folder} cannot be made: {error.strerror or error}") from error
 
 
 def prune_backups(folder: Path, keep: int) -> list[Path]:
@@ -138,6 +156,7 @@ def make_backup(
         raise BackupFailed(f"{target} exists already; a backup is never overwritten")
     making = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
+        _sweep(target.parent)
         with _new_file(making) as file:
             writing = _Writing(source, now)
             if passphrase is None:
@@ -171,10 +190,23 @@ def make_backup(
     )
 
 
+def _sweep(folder: Path) -> None:
+    """Remove what backups that were killed have left here; one that is being written is locked."""
+    for path in folder.glob(".*.part"):
+        if _PART.fullmatch(path.name):
+            with contextlib.suppress(OSError):
+                handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                with os.fdopen(handle, "rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+
+
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "wb", buffering=_BLOCK) as file:
+        with contextlib.suppress(OSError):  # a file system that cannot lock
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield file
 
 
@@ -222,6 +254,9 @@ class _Writing:
                 self._put(found)
             for found in self._source.choice.files(Part.LATE):
                 self._put(found)
+            for name, path in sorted(self._source.secrets.items()):
+                if f"secrets/{name}" not in self.manifest:
+                    self._put_bytes(f"secrets/{name}", path.read_bytes())
             if self._source.config is not None:
                 self._put_bytes(CONFIG_NAME, self._source.config)
             about = {name: value for name, value in facts.items() if name not in ("lengths", "folder")}

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 from gateway.backup.files import DATABASE_NAME
@@ -85,7 +86,8 @@ def restore(
         root: The home folder.
         now: This moment.
         passphrase: Opens an encrypted backup.
-        replace: What is in the home is put aside; otherwise it must be empty.
+        replace: What is in the home is put aside, but for the backup itself (and what is in its folder), and
+            for the secrets, if the backup has none; otherwise it must be empty.
         moved: Nothing ran between the backup and now.
         until: When the lost copy ran at the latest; now, if nobody knows.
         agreed: Asked when the backup is known to be sound, before anything is changed.
@@ -111,12 +113,17 @@ def restore(
     home = open_home(root)
     with ExitStack() as stack:
         stack.enter_context(hold_home(home))
+        for old in root.glob(".restore-*"):  # of one that was killed
+            shutil.rmtree(old, ignore_errors=True)
         stage = root / f".restore-{os.getpid()}"
         stack.callback(shutil.rmtree, stage, ignore_errors=True)
         try:
             _unpack(path, passphrase, looked, stage)
             parked, notes = _prepare(stage, looked, now=now, moved=moved, until=until)
-            put_aside = _put_aside(home, now) if replace else None
+            stays = {path.resolve().relative_to(root.resolve()).parts[0]} if _is_in(path, root) else set()
+            if not any(name.startswith("secrets/") for name in looked.files):
+                stays.add("secrets")
+            put_aside = _put_aside(home, now, but=stays) if replace else None
             _move_in(stage, root)
         except OSError as error:
             raise BackupRefused(
@@ -198,11 +205,17 @@ def _content_of(root: Path) -> list[str]:
     ]
 
 
-def _put_aside(home: Home, now: datetime) -> Path | None:
-    found = _content_of(home.root)
+def _is_in(path: Path, root: Path) -> bool:
+    return path.resolve().is_relative_to(root.resolve())
+
+
+def _put_aside(home: Home, now: datetime, *, but: Collection[str] = ()) -> Path | None:
+    found = [name for name in _content_of(home.root) if name not in but]
     if not found:
         return None
-    aside = home.root / f"before-restore-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    stamp = f"before-restore-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    names = (home.root / f"{stamp}{f'-{number}' if number else ''}" for number in count())
+    aside = next(path for path in names if not path.exists())
     aside.mkdir(mode=0o700)
     kept = [name for name in found if not name.startswith("before-restore-")]
     # The database first: without it nothing else can be taken for the state of today.

@@ -18,7 +18,8 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and exit."""
-    from gateway.cli.running import parse_run, run  # noqa: PLC0415 - importing gateway.cli costs nothing
+    from gateway.cli.glance import look, parse_status  # noqa: PLC0415 - importing gateway.cli costs nothing
+    from gateway.cli.running import parse_run, run  # noqa: PLC0415
 
     os.umask(0o077)
     for stream in (sys.stdout, sys.stderr):
@@ -33,6 +34,8 @@ def main() -> None:
             code: object = 0
         elif daemon is not None:
             code = run(*daemon)
+        elif (asked := parse_status(sys.argv[1:])) is not None:
+            code = look(asked)
         else:
             from gateway.cli.commands import app  # noqa: PLC0415 - the daemon does without
 

@@ -53,8 +53,9 @@ def backup(
     The keys of the Matrix device are left out on purpose: a restored squidbot logs in as a new one.
 
     Args:
-        file: A new file, or a folder, in which the file is named by its time.
-        with_secrets: Also passwords and keys of the configuration, and the folder secrets.
+        file: A folder, in which the file is named by its time (made if it is missing), or a new file with
+            an ending such as .tar.gz.
+        with_secrets: Also passwords and keys of the configuration, and files of secrets that it names.
         encrypt: With a passphrase.
         keep: In a folder: remove all but so many of the newest backups in it.
     """
@@ -63,18 +64,27 @@ def backup(
     from gateway.backup.config import kept_config
     from gateway.backup.files import Choice
     from gateway.backup.listing import note_backup
-    from gateway.backup.making import BackupFailed, BackupSource, backup_name, make_backup, prune_backups
+    from gateway.backup.making import (
+        BackupFailed,
+        BackupSource,
+        backup_name,
+        make_backup,
+        make_folder,
+        prune_backups,
+    )
     from gateway.home import Home, find_home
 
     quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
-    in_folder = file.is_dir()
+    in_folder = file.is_dir() or not (file.suffix or file.exists())
     if keep is not None and (not in_folder or keep < 1):
-        raise BackupFailed("--keep goes with a folder that exists, and keeps at least one")
+        raise BackupFailed("--keep goes with a folder, and keeps at least one")
     ask = asker(where)
-    config = kept_config(home.root, where.config or home.config_file, with_secrets=with_secrets)
+    config = kept_config(home.root, where.named or home.config_file, with_secrets=with_secrets)
     passphrase = _passphrase(passphrase_file, new=True) if encrypt else None
     now = datetime.now(UTC)
+    if in_folder:
+        make_folder(file)
     target = (file / backup_name(now, sealed=encrypt) if in_folder else file).absolute()
     notes = list(config.notes)
     if not with_secrets:
@@ -84,6 +94,7 @@ def backup(
         lambda: ask.call("backup_snapshot"),
         config.text,
         {"notes": notes, "secrets": with_secrets},
+        config.secrets,
     )
     made = make_backup(target, source, now=now, passphrase=passphrase)
     note_backup(home.root, target, now=now)
@@ -187,8 +198,22 @@ def restore(
     if done is None:
         print("nothing was changed", file=sys.stderr)
         return 1
-    tell(as_json, _done(done), _story(done))
+    lacking = _lacking(done.home)
+    tell(as_json, {**_done(done), "configuration": lacking}, _story(done, lacking))
     return 0
+
+
+def _lacking(root: Path) -> list[str]:
+    """What the restored configuration needs and is not there, such as passwords."""
+    from gateway.errors import ConfigInvalid
+    from gateway.home import Home
+    from gateway.settings import load_settings
+
+    try:
+        load_settings(Home(root).config_file)
+    except ConfigInvalid as error:
+        return [line.strip() for line in str(error).splitlines()[1:]]
+    return []
 
 
 def _looked(looked: Looked) -> dict[str, Any]:
@@ -222,7 +247,7 @@ def _done(done: Restored) -> dict[str, Any]:
     }
 
 
-def _story(done: Restored) -> str:
+def _story(done: Restored, lacking: list[str]) -> str:
     from gateway.plain import plain_line
 
     parked = done.parked
@@ -235,6 +260,11 @@ def _story(done: Restored) -> str:
     ):
         lines += [f"{count} {said}"] if count else []
     lines += [f"note: {plain_line(note)}" for note in done.notes]
+    if lacking:
+        lines.append("it cannot start before this is mended:")
+        lines += [f"  {plain_line(line)}" for line in lacking]
+        if any("there is no secret" in line for line in lacking):
+            lines.append(f"  write each secret into {done.home}/secrets/NAME again (0600, the folder 0700)")
     lines.append("next: squidbot check, then start the daemon; on Matrix it logs in as a new device")
     return "\n".join(lines)
 

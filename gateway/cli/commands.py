@@ -102,7 +102,7 @@ def check(*, state: bool = False, fix: bool = False, where: Where = HERE, as_jso
     shown = where.verbose or LOG_VARIABLE in os.environ
     configure_logs("info" if shown else "error", quiet=not shown)  # the report says it in words
     home = Home(find_home(where.home))
-    config = where.config or home.config_file
+    config = where.named or home.config_file
     report = check_state(home, config, fix=fix) if state else examine(home, config)
     tell(as_json, report.as_dict(), report.as_text())
     return report.exit_code
@@ -121,7 +121,7 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
     from gateway.settings import load_settings
 
     root = find_home(where.home)
-    settings = load_settings(where.config or Home(root).config_file, missing_ok=where.config is None)
+    settings = load_settings(where.named or Home(root).config_file, missing_ok=where.named is None)
     return run_chat(settings, Home(root), session=session)
 
 

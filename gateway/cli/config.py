@@ -32,7 +32,7 @@ def config_show(*, where: Where = HERE, as_json: Json = False) -> int:
     from gateway.settings.shown import effective, origins, shown_text
 
     home, file = _place(where)
-    settings = load_settings(file, missing_ok=where.config is None)
+    settings = load_settings(file, missing_ok=where.named is None)
     answer = {
         "file": str(file) if file.exists() else None,
         "home": str(home),
@@ -130,4 +130,4 @@ def _place(where: Where) -> tuple[Path, Path]:
     from gateway.home import Home, find_home
 
     home = find_home(where.home)
-    return home, where.config or Home(home).config_file
+    return home, where.named or Home(home).config_file

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, Parameter
 
 from gateway.cli.quiet import quiet_logs
-from gateway.cli.shared import HERE, Where
+from gateway.cli.shared import HERE, Json, Where, ask, tell
 
 if TYPE_CHECKING:
     from channels.email.config import EmailConfig
@@ -46,8 +46,28 @@ def email_login(*, account: str = "", where: Where = HERE) -> int:
 
     root = find_home(where.home)
     quiet_logs(verbose=where.verbose)
-    settings = load_settings(where.config or Home(root).config_file)
+    settings = load_settings(where.named or Home(root).config_file)
     return anyio.run(_login, settings, open_home(root), account)
+
+
+@email.command(name="release")
+def email_release(*, account: str = "", where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Answer again after the brake was pulled because of what looked like a loop of two programs.
+
+    What was to be sent goes out within minutes. What came in meanwhile waits for you: squidbot inbox list
+    --quarantine.
+
+    Args:
+        account: Only on this mailbox: its name under channels.email.
+    """
+    answer = ask(where, "email_release", channel=account)
+    lines = [
+        f"{name}: {'released; it was pulled because ' + '; '.join(why) if why else 'it was not pulled'}"
+        for name, why in answer["released"].items()
+    ]
+    tell(as_json, answer, "\n".join(lines))
+    return 0 if any(answer["released"].values()) else 1
 
 
 def _mailbox(settings: Settings, account: str) -> tuple[str, EmailConfig]:

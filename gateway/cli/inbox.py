@@ -1,15 +1,24 @@
-"""The commands ``squidbot inbox …``."""
+"""
+The commands ``squidbot inbox …``.
+
+Messages and drafts have the names by which the bot calls them, too: ``m7`` is a message, ``d5`` a draft.
+A number alone is what the command is mostly used for.
+"""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
 # ruff: noqa: D417 - what all commands share is told in one place
 
 from __future__ import annotations
 
+from typing import Any
+
 from cyclopts import App, Parameter
 
 from gateway.cli.shared import HERE, Json, Where, ask, tell
 
 __all__ = ["inbox"]
+
+_MESSAGE, _DRAFT = "message", "draft"
 
 inbox = App(
     name="inbox",
@@ -37,8 +46,8 @@ def inbox_list(
         state: Only these: ready, running, answered, settled, dead, ignored, quarantined (default: all but
             ignored).
         session: Only of this session.
-        quarantine: Those that wait to be let in (squidbot inbox release ID).
-        held: Drafts instead, which wait to be approved (squidbot inbox approve|reject ID).
+        quarantine: Those that wait to be let in (squidbot inbox release|drop NAME).
+        held: Drafts instead, which wait to be approved (squidbot inbox approve|reject NAME).
         limit: At most so many.
     """
     from gateway.cli import show
@@ -54,28 +63,34 @@ def inbox_list(
 
 
 @inbox.command(name="show")
-def inbox_show(number: int, /, *, where: Where = HERE, as_json: Json = False) -> int:
+def inbox_show(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Show a message and what was sent for it.
+    Show a message and what was sent for it, or a draft.
 
     Args:
-        number: Its ID, as the list shows it.
+        name: As the list shows it: 7, m7, or d5 for a draft.
     """
     from gateway.cli import show
 
+    kind, number = _named(name, _MESSAGE)
+    if kind == _DRAFT:
+        answer = ask(where, "drafts_show", id=number)
+        tell(as_json, answer, show.draft(answer))
+        return 0
     answer = ask(where, "inbox_show", id=number)
     tell(as_json, answer, show.inbox_row(answer))
     return 0
 
 
 @inbox.command(name="retry")
-def inbox_retry(number: int, /, *, where: Where = HERE, as_json: Json = False) -> int:
+def inbox_retry(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
     Try a message that failed once more.
 
     Args:
-        number: Its ID.
+        name: As the list shows it, such as 7.
     """
+    _, number = _named(name, _MESSAGE, only=True)
     answer = ask(where, "inbox_retry", id=number)
     told = "is tried again" if answer.get("running", True) else "will be tried when the daemon runs"
     if not answer["changed"]:
@@ -85,66 +100,104 @@ def inbox_retry(number: int, /, *, where: Where = HERE, as_json: Json = False) -
 
 
 @inbox.command(name="drop")
-def inbox_drop(number: int, /, *, where: Where = HERE, as_json: Json = False) -> int:
+def inbox_drop(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
     Give a message up: it is not answered, and what was to be sent for it is not sent.
 
     Args:
-        number: Its ID.
+        name: As the list shows it: 7, m7, or d5 for a draft.
     """
-    answer = ask(where, "inbox_drop", id=number)
-    told = "is given up" if answer["changed"] else "is being answered or was answered; nothing to give up"
-    tell(as_json, answer, f"message {number} {told}")
-    return 0 if answer["changed"] else 1
+    kind, number = _named(name, _MESSAGE)
+    return _rejected(number, "", where, as_json) if kind == _DRAFT else _dropped(number, where, as_json)
 
 
 @inbox.command(name="release")
-def inbox_release(number: int, /, *, where: Where = HERE, as_json: Json = False) -> int:
+def inbox_release(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
     Let a message out of quarantine: it is answered as if its sender were proven.
 
     Args:
-        number: Its ID, as `inbox list --quarantine` shows it.
+        name: As `inbox list --quarantine` shows it, such as m7.
     """
-    answer = ask(where, "inbox_release", id=number)
-    told = "is answered now" if answer.get("running", True) else "will be answered when the daemon runs"
-    if not answer["changed"]:
-        told = "is not in quarantine"
-    tell(as_json, answer, f"message {number} {told}")
-    return 0 if answer["changed"] else 1
+    kind, number = _named(name, _MESSAGE)
+    return _approved(number, None, where, as_json) if kind == _DRAFT else _released(number, where, as_json)
 
 
 @inbox.command(name="approve")
 def inbox_approve(
-    number: int, /, *, text: str | None = None, where: Where = HERE, as_json: Json = False
+    name: str, /, *, text: str | None = None, where: Where = HERE, as_json: Json = False
 ) -> int:
     """
     Send a draft.
 
     Args:
-        number: Its ID, as `inbox list --held` shows it.
+        name: As `inbox list --held` shows it, such as d5; m7 lets a message out of quarantine.
         text: Send this instead of its own words.
     """
-    answer = ask(where, "drafts_approve", id=number, text=text)
-    told = "is sent now" if answer.get("running", True) else "will be sent when the daemon runs"
-    if not answer["changed"]:
-        told = f"does not wait for approval: it is {answer['draft']['state']}"
-    tell(as_json, answer, f"draft {number} {told}")
-    return 0 if answer["changed"] else 1
+    kind, number = _named(name, _DRAFT)
+    if kind == _MESSAGE and text is None:
+        return _released(number, where, as_json)
+    return _approved(_named(name, _DRAFT, only=True)[1], text, where, as_json)
 
 
 @inbox.command(name="reject")
-def inbox_reject(number: int, /, *, why: str = "", where: Where = HERE, as_json: Json = False) -> int:
+def inbox_reject(name: str, /, *, why: str = "", where: Where = HERE, as_json: Json = False) -> int:
     """
     Never send a draft.
 
     Args:
-        number: Its ID, as `inbox list --held` shows it.
+        name: As `inbox list --held` shows it, such as d5; m7 gives up a message in quarantine.
         why: What is noted as the reason.
     """
+    kind, number = _named(name, _DRAFT)
+    return _dropped(number, where, as_json) if kind == _MESSAGE else _rejected(number, why, where, as_json)
+
+
+def _named(name: str, kind: str, *, only: bool = False) -> tuple[str, int]:
+    """
+    What is meant by a name; a bare number is a thing of this kind.
+
+    Raises:
+        RequestInvalid: Nothing can have this name, or with ``only`` it is none of this kind.
+    """
+    from gateway.operations.asked import RequestInvalid
+
+    text = name.strip().lower()
+    letters = {"m": _MESSAGE, "d": _DRAFT}
+    found, number = (letters[text[0]], text[1:]) if text[:1] in letters else (kind, text)
+    if not (number.isascii() and number.isdigit() and len(number) <= 15):
+        raise RequestInvalid(f"{name!r} is no name: it is a number, or m7 for a message, or d5 for a draft")
+    if only and found != kind:
+        raise RequestInvalid(f"{name} is a {found}; this is for a {kind}")
+    return found, int(number)
+
+
+def _released(number: int, where: Where, as_json: Json) -> int:
+    answer = ask(where, "inbox_release", id=number)
+    told = "is answered now" if answer.get("running", True) else "will be answered when the daemon runs"
+    return _told(answer, f"message {number}", told, "is not in quarantine", as_json)
+
+
+def _dropped(number: int, where: Where, as_json: Json) -> int:
+    answer = ask(where, "inbox_drop", id=number)
+    not_so = "is being answered or was answered; nothing to give up"
+    return _told(answer, f"message {number}", "is given up", not_so, as_json)
+
+
+def _approved(number: int, text: str | None, where: Where, as_json: Json) -> int:
+    answer = ask(where, "drafts_approve", id=number, text=text)
+    told = "is sent now" if answer.get("running", True) else "will be sent when the daemon runs"
+    not_so = f"does not wait for approval: it is {answer.get('draft', {}).get('state')}"
+    return _told(answer, f"draft {number}", told, not_so, as_json)
+
+
+def _rejected(number: int, why: str, where: Where, as_json: Json) -> int:
     answer = ask(where, "drafts_reject", id=number, why=why)
-    told = "is thrown away"
-    if not answer["changed"]:
-        told = f"does not wait for approval: it is {answer['draft']['state']}"
-    tell(as_json, answer, f"draft {number} {told}")
+    not_so = f"does not wait for approval: it is {answer.get('draft', {}).get('state')}"
+    return _told(answer, f"draft {number}", "is thrown away", not_so, as_json)
+
+
+def _told(answer: dict[str, Any], what: str, done: str, not_so: str, as_json: Json) -> int:
+    """What has become of it, and the exit code that says whether anything has."""
+    tell(as_json, answer, f"{what} {done if answer['changed'] else not_so}")
     return 0 if answer["changed"] else 1

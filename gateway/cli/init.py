@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from gateway.cli.shared import HERE, Where
+from gateway.cli.telling import called_as
 
 __all__ = ["add_init_command"]
 
@@ -112,12 +113,13 @@ def init(
     system = SystemPlaces()
     of_system = given.install == "system" and where.home is None and where.config is None
     home = Home(system.home if of_system else find_home(where.home))
-    config = system.config if of_system else (where.config or home.config_file).expanduser().absolute()
+    config = system.config if of_system else (where.named or home.config_file).expanduser().absolute()
     named = ["--home", str(home.root)] if of_system or where.home or os.environ.get("SQUIDBOT_HOME") else []
-    named += ["--config", str(config)] if of_system or where.config else []
+    named += ["--config", str(config)] if of_system or where.named else []
     dialogue = Silent() if given.yes else Terminal()
     try:
-        return Init(given, home, config, dialogue, os.environ, tuple(named), system).run()
+        program = called_as(sys.argv[0], os.environ)
+        return Init(given, home, config, dialogue, os.environ, tuple(named), system, program).run()
     except KeyboardInterrupt:
         raise Cancelled("broken off; nothing was written") from None
     finally:

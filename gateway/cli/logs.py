@@ -56,7 +56,7 @@ def logs(
         moment = parse_since(since, datetime.now(UTC)) if since else None
     except ValueError as error:
         raise RequestInvalid(str(error)) from error
-    file = _log_file(home.root, where.config or home.config_file)
+    file = _log_file(home.root, where.named or home.config_file)
     if file is not None and file.exists():
         lines = from_files(file, since=moment, follow=follow)
     elif file is not None and follow:

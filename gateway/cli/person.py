@@ -118,7 +118,7 @@ def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person]
     home = Home(find_home(where.home))
     if not home.database.exists():
         raise NotFound(f"there is nothing in {home.root} yet: is it the right home (--home, SQUIDBOT_HOME)?")
-    settings = load_settings(where.config or home.config_file, missing_ok=True)
+    settings = load_settings(where.named or home.config_file, missing_ok=True)
     person = who(people, [alias.address for alias in settings.owner.aliases])
     return home, Layout(home.root, home.path(settings.agents.workspace)), person
 

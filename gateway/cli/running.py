@@ -42,11 +42,11 @@ def run(home: Path | None, config: Path | None, *, verbose: bool = False) -> int
     if "rich" not in sys.modules:
         sys.modules["rich"] = None  # type: ignore[assignment]  # "not installed", as far as structlog can see
     from gateway.daemon import run_daemon  # noqa: PLC0415 - after rich is out of the way
-    from gateway.home import Home, find_home, open_home  # noqa: PLC0415
+    from gateway.home import Home, find_home, named_config, open_home  # noqa: PLC0415
     from gateway.settings import load_settings  # noqa: PLC0415
 
     root = find_home(home)
-    settings = load_settings(config or Home(root).config_file)
+    settings = load_settings(named_config(config) or Home(root).config_file)
     if verbose:
         log = settings.gateway.log.model_copy(update={"level": "debug"})
         gateway = settings.gateway.model_copy(update={"log": log})

@@ -10,6 +10,7 @@ from gateway.cli import show_planning, show_usage
 from gateway.plain import plain_line, plain_text
 
 __all__ = [
+    "draft",
     "drafts",
     "duration",
     "inbox_row",
@@ -125,16 +126,23 @@ def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:
         ("ID", "STATE", "WHEN", "CHANNEL", "SENDER", "TEXT"),
         [
             (
-                row["id"],
+                f"m{row['id']}" if row["state"] == "quarantined" else row["id"],
                 row["state"],
                 _time(row["accepted_at"]),
                 row["channel"],
                 row["sender"],
-                row["error"] or row["text"],
+                _what(row),
             )
             for row in rows
         ],
     )
+
+
+def _what(row: Mapping[str, Any]) -> str:
+    """What a row of the list is about: what is wrong, and of what waits for a person the text as well."""
+    if row["state"] == "quarantined" and row["error"]:
+        return f"({row['error']}) {row['text']}"
+    return str(row["error"] or row["text"])
 
 
 def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -144,10 +152,17 @@ def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(
         ("ID", "WHEN", "TO", "TEXT"),
         [
-            (row["id"], _time(row["created_at"]), row["session"], " ".join(row["text"].split()))
+            (f"d{row['id']}", _time(row["created_at"]), row["session"], " ".join(row["text"].split()))
             for row in rows
         ],
     )
+
+
+def draft(row: Mapping[str, Any]) -> str:
+    """`Operations.drafts_show`."""
+    answers = [f"  answers   m{row['inbox']}"] if row["inbox"] is not None else []
+    head = [f"draft {row['name']}: {row['state']}", f"  session   {plain_line(row['session'])}", *answers]
+    return "\n".join([*head, f"  written   {_time(row['created_at'])}", "", plain_text(row["text"])])
 
 
 def inbox_row(answer: Mapping[str, Any]) -> str:

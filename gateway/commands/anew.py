@@ -1,16 +1,17 @@
 """
 When a conversation begins anew: at once, or behind what was asked before and still waits for its answer.
 
-Commands overtake what waits for a model, ``!new`` too, because it must be answered while there is none. But
-a question that was asked before it belongs to the old conversation, and so does its answer. So the number of
-the ``!new`` is kept for its conversation, and what is said after it begins anew: nothing overtakes but
-commands, so when the first later message has its turn all earlier ones have ended. Until then messages are
-answered one by one, or those before and after it could become one question.
+Commands overtake what waits for a model or runs in one, ``!new`` too, because it must be answered while there
+is none. But a question that was asked before it belongs to the old conversation, and so does its answer. So
+the number of the ``!new`` is kept for its conversation, and what is said after it begins anew: nothing
+overtakes but commands, so when the first later message has its turn all earlier ones have ended. Until then
+messages are answered one by one, or those before and after it could become one question.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 
 import anyio
 import structlog
@@ -34,11 +35,15 @@ class Anew:
     Args:
         store: Where the numbers of waiting ``!new`` are kept.
         memory: Histories.
+        flush: Returns when the history of a session can be read in full.
     """
 
-    def __init__(self, store: WorkStore, memory: MemoryPort) -> None:
+    def __init__(
+        self, store: WorkStore, memory: MemoryPort, *, flush: Callable[[SessionKey], Awaitable[None]]
+    ) -> None:
         self._store = store
         self._memory = memory
+        self._flush = flush
         self._after: dict[str, int] | None = None
         self._lock = anyio.Lock()
 
@@ -50,7 +55,8 @@ class Anew:
             StoreUnavailable, StorageUnavailable: Not now.
         """
         number = turn.head.id
-        rows = await self._store.inbox(states=[InboxState.READY], session=turn.session, limit=_LOOKED_AT)
+        open_now = [InboxState.READY, InboxState.RUNNING]
+        rows = await self._store.inbox(states=open_now, session=turn.session, limit=_LOOKED_AT)
         before = sum(row.id < number and row.message.kind in ("message", "job") for row in rows)
         if before:
             await self._put(turn.session, number)
@@ -79,12 +85,13 @@ class Anew:
         if after is None or turn.head.id < after:
             return
         await self._set_aside(turn.session)
-        await self._put(turn.session, None)
+        await self._put(turn.session, None, instead_of=after)
         _log.info("conversation.begun_anew", channel=turn.session.channel)
 
     async def _set_aside(self, session: SessionKey) -> None:
         # As `sessions reset`, but for what waits: that was written after this command, and belongs to what
-        # begins now. The history is complete in its file: `TurnHandler` sees to that before each claim.
+        # begins now. A turn may have been answered just now, so its lines need not be in the file yet.
+        await self._flush(session)
         tail = await self._memory.load_history(str(session), max_messages=1)
         await self._memory.save_consolidation(str(session), summary="", cursor=tail.total)
 
@@ -93,10 +100,12 @@ class Anew:
             self._after = _read(await self._store.position(*_WHERE))
         return self._after
 
-    async def _put(self, session: SessionKey, number: int | None) -> None:
+    async def _put(self, session: SessionKey, number: int | None, *, instead_of: int | None = None) -> None:
+        """Keep a number, or forget one; with ``instead_of`` only if it is that one still."""
         async with self._lock:
             known = await self._known()
-            if known.get(str(session)) == number:
+            kept = known.get(str(session))
+            if kept == number or (instead_of is not None and kept != instead_of):
                 return
             changed = {name: after for name, after in known.items() if name != str(session)}
             if number is not None:

@@ -17,6 +17,7 @@ from agent_core.messages import Audience, InboundMessage
 from agent_core.models import ScopeKind, Session, Usage
 from gateway.access import Access, Role
 from gateway.approvals import Approvals, Decision
+from gateway.approvals.calls import cleaned, is_call
 from gateway.commands.anew import Anew
 from gateway.commands.parsing import Command
 from gateway.commands.words import about_budget, about_parts, about_usage, and_list, span
@@ -40,6 +41,7 @@ _HELP: dict[str, tuple[str, str]] = {
 }
 _FOR_THE_OWNER = frozenset({"approve", "reject"})
 _DAYS = 30
+_NOTHING = "Nothing waits for your decision."
 _NOT_HERE = "That is for my owner alone, in a conversation of our own."
 _MORE = "\n\n(I have done the command in the first line only. Please send the rest as a message of its own.)"
 
@@ -198,15 +200,28 @@ class Answers:
         return "\n".join(lines)
 
     async def _approve(self, asked: _Asked) -> Decision | str:
+        name = asked.command.argument
+        if not name or is_call(cleaned(name)):
+            return await self._about_calls(asked, cleaned(name), yes=True)
         if not asked.owner:
             return _NOT_HERE
-        name = asked.command.argument
-        return await self._approvals.decide(name, yes=True) if name else await self._approvals.overview()
+        return await self._approvals.decide(name, yes=True)
+
+    async def _about_calls(self, asked: _Asked, name: str, *, yes: bool, why: str = "") -> str:
+        """Decide about a tool, for whoever may; without a name, what waits."""
+        if name:
+            told = await self._approvals.calls.decide(name, asked.message, yes=yes, why=why)
+            return told or f"Nothing waits for you under the name `{name}`, or not any more."
+        lines = await self._approvals.calls.overview(asked.message, everywhere=asked.owner)
+        if asked.owner:
+            others = await self._approvals.overview()
+            return "\n".join([others, *lines]) if lines else others
+        return "\n".join(["These wait for your decision:", *lines]) if lines else _NOTHING
 
     async def _reject(self, asked: _Asked) -> Decision | str:
+        name, _, why = asked.command.argument.partition(" ")
+        if not name or is_call(cleaned(name)):
+            return await self._about_calls(asked, cleaned(name), yes=False, why=why.strip())
         if not asked.owner:
             return _NOT_HERE
-        name, _, why = asked.command.argument.partition(" ")
-        if not name:
-            return await self._approvals.overview()
         return await self._approvals.decide(name, yes=False, why=why.strip())

@@ -19,12 +19,15 @@ from channels.base import Channel
 from gateway import metrics
 from gateway.access import Access, Role
 from gateway.approvals import ASK_AGAIN_S, ASKING, Approval, Approvals, Decision
+from gateway.approvals.calls import Calls
 from gateway.commands.anew import Anew
 from gateway.commands.answers import Answers
+from gateway.commands.filing import Filing, is_only_read
 from gateway.commands.parsing import Command, Misread, parse_command
 from gateway.ends import Ends
 from gateway.question import session_of
 from gateway.target import OwnerTarget
+from gateway.work.ask_port import AskStore
 from gateway.work.port import Completion, Turn, WorkStore
 
 __all__ = ["Desk", "build_desk"]
@@ -42,6 +45,7 @@ class Desk:
         answers: Does what commands say.
         anew: Knows conversations that begin anew at their next message.
         approvals: Asks the owner, and takes decisions.
+        filing: Finds the place of what is only read.
         access: Who is who.
         channels: All channels by name.
         approval: By the name of a channel, whose answers are held until the owner approves them.
@@ -54,10 +58,12 @@ class Desk:
         answers: Answers,
         anew: Anew,
         approvals: Approvals,
+        filing: Filing,
         access: Access,
         channels: Mapping[str, Channel],
         approval: Callable[[str], Approval] = lambda _: "none",
     ) -> None:
+        self._filing = filing
         self._ends = ends
         self._answers = answers
         self.anew = anew
@@ -78,13 +84,18 @@ class Desk:
         return approval == "all"
 
     def is_command(self, message: InboundMessage) -> bool:
-        """Whether a message is answered here: it gets a turn of its own then."""
-        return self._command(message) is not None
+        """Whether a message is answered without a model: it gets a turn of its own then."""
+        return self._command(message) is not None or "unreadable" in message.context
 
     def is_stop(self, message: InboundMessage) -> bool:
         """Whether a message stops what was said before it."""
         command = self._command(message)
         return isinstance(command, Command) and command.name == "stop"
+
+    def is_quick(self, turn: Turn) -> bool:
+        """Whether a turn is answered here without any model, beside one that runs."""
+        head = turn.head.message
+        return head.kind == "reaction" or (len(turn.rows) == 1 and self.is_command(head))
 
     async def run(self) -> None:
         """Look for what the owner is to be asked, until cancelled."""
@@ -101,10 +112,10 @@ class Desk:
         Raises:
             LostTurn, StoreUnavailable, StorageUnavailable: It could not be answered now.
         """
-        if self.owns(turn.session):
-            await self._ask(turn)
-            return True
         head = turn.head.message
+        if self.owns(turn.session) or is_only_read(head):
+            await (self._ask(turn) if self.owns(turn.session) else self._file(turn))
+            return True
         if head.kind == "reaction":
             await self._commit(turn, await self._approvals.react(head))
             return True
@@ -141,6 +152,12 @@ class Desk:
             return turn, ""
         return replace(turn, rows=rows), _EDITED
 
+    async def _file(self, turn: Turn) -> None:
+        """Let it stand in a history, and answer nobody."""
+        await self._ends.complete(turn, await self._filing.completion(turn))
+        metrics.TURNS.labels(turn.session.channel, "filed").inc()
+        _log.info("turn.filed", channel=turn.session.channel)
+
     async def _ask(self, turn: Turn) -> None:
         """Ask the owner, as soon as there is a place to ask in."""
         outbound = await self._approvals.questions(turn)
@@ -157,6 +174,8 @@ class Desk:
         _log.info("turn.commanded", channel=turn.session.channel, kind=turn.head.message.kind)
 
     def _command(self, message: InboundMessage) -> Command | Misread | None:
+        if is_only_read(message):
+            return None
         return parse_command(message, letter=self._is_letter(message))
 
     def _is_letter(self, message: InboundMessage) -> bool:
@@ -187,12 +206,20 @@ def build_desk(
     wake: Callable[[SessionKey], None],
     on_outbox: Callable[[str], None],
     approval: Mapping[str, Approval],
+    flush: Callable[[SessionKey], Awaitable[None]],
+    questions: AskStore,
 ) -> Desk:
-    """A desk with all that it needs; for the arguments see `Answers` and `Approvals`."""
+    """A desk with all that it needs; for the arguments see `Answers`, `Anew` and `Approvals`."""
     approvals = Approvals(
-        store=store, target=target, channels=channels, access=access, wake=wake, on_outbox=on_outbox
+        store=store,
+        target=target,
+        channels=channels,
+        access=access,
+        wake=wake,
+        on_outbox=on_outbox,
+        calls=Calls(questions, access, wake),
     )
-    anew = Anew(store, memory)
+    anew = Anew(store, memory, flush=flush)
     answers = Answers(
         store=store, memory=memory, anew=anew, access=access, approvals=approvals, status=status
     )
@@ -201,6 +228,7 @@ def build_desk(
         answers=answers,
         anew=anew,
         approvals=approvals,
+        filing=Filing(memory, access),
         access=access,
         channels=channels,
         approval=lambda name: approval.get(name, "none"),

@@ -172,7 +172,7 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
             for name in settings.channels.enabled():
                 if settings.channels.kinds()[name] == "matrix":
                     found = await anyio.to_thread.run_sync(client.call, "matrix_standing", {"channel": name})
-                    report_standing(report, name, found["found"])
+                    report_standing(report, name, found["found"], running=True)
         except GatewayError as error:
             report.fail("daemon", error, "squidbot logs says more")
         return

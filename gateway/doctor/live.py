@@ -135,17 +135,21 @@ def report_running(report: Report, status: Mapping[str, Any]) -> None:
             report.add(f"model pool {name}", Verdict.OK, f"no trouble in {answers} answers")
 
 
-def report_standing(report: Report, name: str, standing: Mapping[str, Any]) -> None:
-    """What an account's encryption looks like from outside; each shortcoming with what to do."""
+def report_standing(report: Report, name: str, standing: Mapping[str, Any], *, running: bool) -> None:
+    """
+    What an account's encryption looks like from outside; each shortcoming with what to do.
+
+    Where no daemon is ``running``, keys that are missing are no more than what it does at its first start.
+    """
     part = f"{name} encryption"
     before = len(report.findings)
-    device = standing["device"]
+    device, again = standing["device"], "squidbot matrix reset-device"
     if not standing["keys_published"]:
         report.add(
             part,
-            Verdict.FAILED,
+            Verdict.FAILED if running else Verdict.WARNING,
             f"nobody can encrypt for the device {device}: its keys are not published",
-            "start the daemon, which publishes them; if that does not help: squidbot matrix reset-device",
+            again if running else f"start the daemon, which publishes them; if that does not help: {again}",
         )
     elif not standing["identity"]:
         report.add(
@@ -226,7 +230,7 @@ async def _check_one(report: Report, built: Built, channel: Channel) -> None:
     if verdict is Verdict.OK and care is not None:
         try:
             with anyio.fail_after(_STANDING_LIMIT_S):
-                report_standing(report, channel.name, await care.standing())
+                report_standing(report, channel.name, await care.standing(), running=False)
         except (ChannelError, TimeoutError) as error:
             report.add(f"{channel.name} encryption", Verdict.SKIPPED, f"the server does not say: {error}")
 

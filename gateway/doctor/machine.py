@@ -22,12 +22,19 @@ _OF_A_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "c
 _MOST_NAMED = 5
 
 
-def ownership(home: Home, secrets: Iterable[Path]) -> Iterator[Finding]:
-    """Who may read and write what: the home folder, the configuration's secrets, what is in the home."""
+def ownership(
+    home: Home, secrets: Iterable[Path], *, services: Path = Path("/var/lib/private")
+) -> Iterator[Finding]:
+    """
+    Who may read and write what: the home folder, the configuration's secrets, what is in the home.
+
+    In ``services`` each folder belongs to a user that its service has for the moment, and root asks about it.
+    """
     me = os.geteuid()
     state = home.root.stat()
     mode = stat.S_IMODE(state.st_mode)
-    if state.st_uid != me:
+    of_a_service = me == 0 and home.root.is_relative_to(services)
+    if state.st_uid != me and not of_a_service:
         yield Finding(
             "permissions",
             Verdict.WARNING,

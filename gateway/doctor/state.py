@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -174,6 +175,8 @@ def _lines(path: Path, *, in_use: bool) -> Iterator[Trouble]:
                 out.write(
                     json.dumps({"file": path.name, "byte": one.offset, "why": one.why, "line": text}) + "\n"
                 )
+            out.flush()
+            os.fsync(out.fileno())
         for one in bad:
             examining.blank_out(path, one)
 
@@ -336,6 +339,8 @@ def _copied(path: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     shutil.copy2(path, target)
     target.chmod(0o600)
+    with target.open("rb") as file:
+        os.fsync(file.fileno())  # before anything is changed in the original
 
 
 def _moved(path: Path, target: Path) -> None:

@@ -141,9 +141,12 @@ def _homeserver(
         try:
             found = resolve(text, ca_file)
         except (ChannelError, ValueError) as error:
+            told = f"{text}: {error}"
             if not dialogue.interactive or attempt == TRIES - 1:
-                raise InitFailed(f"Matrix: {error}\nNothing was written.") from error
-            dialogue.say(f"  {error}")
+                raise InitFailed(
+                    f"Matrix: {told}\n--matrix-homeserver names another address. Nothing was written."
+                ) from error
+            dialogue.say(f"  {told}")
             text = dialogue.ask("  The homeserver (a name or an address)", text, flag="--matrix-homeserver")
             continue
         if is_in_clear(found):

@@ -100,6 +100,7 @@ class Init:
         environ: The environment.
         home_args: How this home and configuration are named on a command line.
         places: Where a system service has its things.
+        program: What to type for squidbot itself.
     """
 
     given: Given
@@ -109,6 +110,7 @@ class Init:
     environ: Mapping[str, str]
     home_args: tuple[str, ...] = ()
     places: SystemPlaces = SystemPlaces()  # noqa: RUF009 - a frozen value
+    program: str = "squidbot"
     _changes: bool = field(default=False, init=False)
 
     def run(self) -> int:
@@ -260,7 +262,7 @@ class Init:
     def _greet(self, settings: Settings, *, later: bool) -> list[str]:
         from gateway.init.greeting import greet, targets  # noqa: PLC0415 - the heaviest import there is
 
-        again = "squidbot send TO TEXT"
+        again = f"{self.program} send TO TEXT"
         if later:
             return ["the first message was not sent, because the service does not run yet; then: " + again]
         if not targets(settings):
@@ -292,13 +294,14 @@ class Init:
         say = self.dialogue.say
         rest = "".join(f" {shlex.quote(word)}" for word in self.home_args)
         say("\nNext:")
-        say(f"  squidbot check{rest}      does everything work?")
+        called = f"  {self.program}"
+        say(f"{called} check{rest}      does everything work?")
         if installed.running:
             user = "" if self.given.install == "system" else " --user"
             say(f"  systemctl{user} status squidbot")
         else:
-            say(f"  squidbot run{rest}        the daemon; then write to it")
-        say(f"  squidbot status{rest}     what it is doing")
+            say(f"{called} run{rest}        the daemon; then write to it")
+        say(f"{called} status{rest}     what it is doing")
 
 
 def _looks_into_homes(settings: Settings) -> bool:

@@ -9,6 +9,7 @@ moment, without check-ins. What does not get out in time stays in the outbox, an
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -97,9 +98,14 @@ class _Known:
         self._save()
 
     def _save(self) -> None:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = self._path.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path.write_text(json.dumps(self.greeted), encoding="utf-8")
         self._path.chmod(0o600)
+        if os.geteuid() == 0:  # beside a service that has a user of its own
+            whose = folder.parent.stat()
+            for path in (folder, self._path):
+                os.chown(path, whose.st_uid, whose.st_gid)
 
 
 def _by_daemon(client: ControlClient, to: str, known: _Known) -> Greeting:

@@ -31,6 +31,8 @@ __all__ = ["Entrance", "complaint", "enter", "is_in_clear", "knows_nobody", "res
 
 _LIMIT_S = 15.0
 _LOGIN_LIMIT_S = 40.0
+_PAUSES = 3
+_LONGEST_PAUSE_S = 60.0
 _SESSION = "session.json"
 _NOBODY = "@nobody:example.org"
 
@@ -139,9 +141,18 @@ def _config(homeserver: str, user_id: str, password: str, tls_ca_file: str | Non
 
 
 async def _enter(config: MatrixConfig, folder: Path) -> None:
-    with _in_time(config, _LOGIN_LIMIT_S):
-        async with _connected(config) as homeserver:
-            await Login(config, homeserver, folder, SystemClock()).enter()
+    for pauses_left in reversed(range(_PAUSES + 1)):
+        try:
+            with _in_time(config, _LOGIN_LIMIT_S):
+                async with _connected(config) as homeserver:
+                    await Login(config, homeserver, folder, SystemClock()).enter()
+            break
+        except ChannelUnavailable as error:
+            # Homeservers slow logins down; a person who has tried twice is soon there.
+            pause_s = error.retry_after_s
+            if pause_s is None or pause_s > _LONGEST_PAUSE_S or not pauses_left:
+                raise
+            await anyio.sleep(pause_s)
     if not (folder / _SESSION).exists():
         raise ChannelUnavailable(f"the login cannot be kept in {folder}: is that disk full?")
 

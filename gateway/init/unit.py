@@ -33,6 +33,7 @@ class SystemPlaces:
     units: Path = Path("/etc/systemd/system")
     config: Path = Path("/etc/squidbot/squidbot.yaml")
     home: Path = Path("/var/lib/private/squidbot")
+    lingering: Path = Path("/var/lib/systemd/linger")
     booted: Path = Path("/run/systemd/system")
 
 
@@ -129,7 +130,7 @@ def install(
             return result
         result.done.append(" ".join(command))
     result.running = True
-    if user:
+    if user and not (places.lingering / _me()).exists():
         result.remaining.append(
             f"loginctl enable-linger {_me()}    (once, so that it also runs while you are not logged in)"
         )

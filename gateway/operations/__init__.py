@@ -27,6 +27,7 @@ from gateway.operations.asked import (
 )
 from gateway.operations.backup import BACKUP_OPERATIONS, BackupOperations
 from gateway.operations.drafts import DraftOperations, given_up_by_a_person
+from gateway.operations.mail import MAIL_OPERATIONS, MailOperations
 from gateway.operations.matrix import MATRIX_OPERATIONS, MatrixOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.planning import PLAN_OPERATIONS, Planned, PlanOperations
@@ -50,6 +51,7 @@ class Operations(
     DraftOperations,
     SendOperations,
     MatrixOperations,
+    MailOperations,
     PlanOperations,
     UsageOperations,
     BackupOperations,
@@ -229,6 +231,7 @@ OPERATIONS = frozenset(
         "inbox_drop",
         "inbox_release",
         "drafts_list",
+        "drafts_show",
         "drafts_approve",
         "drafts_reject",
         "send",
@@ -244,6 +247,7 @@ OPERATIONS = frozenset(
         "memory_undo",
         "usage",
         *MATRIX_OPERATIONS,
+        *MAIL_OPERATIONS,
         *PLAN_OPERATIONS,
         *BACKUP_OPERATIONS,
     }

@@ -32,6 +32,13 @@ class DraftOperations:
         rows = await self._store.outbox(states=[OutboxState.HELD], limit=within(limit))
         return {"rows": [draft(row) for row in rows]}
 
+    async def drafts_show(self, id: int) -> dict[str, Any]:  # noqa: A002
+        """One draft, whatever became of it."""
+        row = await self._store.outbox_row(id)
+        if row is None:
+            raise NotFound(f"there is no draft {id}; `squidbot inbox list --held` shows them")
+        return draft(row)
+
     async def drafts_approve(self, id: int, text: str | None = None) -> dict[str, Any]:  # noqa: A002
         """Send a draft, in other words if there are any."""
         changed = await self._decided(id, self._store.approve(id, text))

@@ -62,7 +62,8 @@ class Planned:
         owner: All addresses of the owner.
         zone: For times that are shown.
         clock: The time.
-        heartbeat: The channel of a running daemon.
+        heartbeat: The channel of a running daemon, if it has one.
+        running: Whether a daemon is there, to do what is due.
     """
 
     plans: PlanStore
@@ -72,6 +73,7 @@ class Planned:
     zone: tzinfo | None
     clock: Clock
     heartbeat: HeartbeatChannel | None = None
+    running: bool = False
 
 
 def planned_at_rest(settings: Settings, store: Any, clock: Clock) -> Planned:
@@ -126,6 +128,8 @@ class PlanOperations:
             raise RequestInvalid("the text is empty: what is to be sent, or asked?")
         if len(text) > _LONGEST_TEXT:
             raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
+        if not planned.desk.enabled:
+            raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
         place = await (self._place_of(parse_session(session)) if session else self._place_of_owner())
         try:
             wish = Wish(
@@ -157,14 +161,14 @@ class PlanOperations:
         return await self._paused(id, paused=False)
 
     async def cron_run(self, id: str) -> dict[str, Any]:  # noqa: A002
-        """A job runs now, besides its times."""
+        """A job runs now, besides its times, and also while it is paused."""
         planned, job = self._plan(), await self._job(id)
         now = planned.clock.now()
-        message = job_message(job, now.replace(microsecond=now.microsecond // 1000 * 1000), late=False)
+        instant = now.replace(microsecond=now.microsecond // 1000 * 1000)
+        message = job_message(job, instant, late=False, forced=True)
         rows = await self._store.accept(message.channel, message.account, [Pending(message)], {})
         self._wake(job.session)
-        running = planned.heartbeat is not None
-        return {"id": job.id, "inbox": rows[0].id if rows else None, "running": running}
+        return {"id": job.id, "inbox": rows[0].id if rows else None, "running": planned.running}
 
     async def _paused(self, job_id: str, *, paused: bool) -> dict[str, Any]:
         planned, job = self._plan(), await self._job(job_id)

@@ -16,6 +16,7 @@ def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
     text = message.text if preview is None else _short(message.text, preview)
     return {
         "id": row.id,
+        "name": f"m{row.id}",
         "state": row.state.value,
         "channel": message.channel,
         "session": str(message.session),
@@ -47,6 +48,7 @@ def draft(row: OutboxRow) -> dict[str, Any]:
     """A message that waits for somebody's approval, or has waited for it."""
     return {
         "id": row.id,
+        "name": f"d{row.id}",
         "state": row.state.value,
         "channel": row.message.channel,
         "session": str(row.message.session),

@@ -74,11 +74,13 @@ class PersonFiles:
     rows: PersonRows = field(default_factory=PersonRows)
     documents: list[MemoryScope] = field(default_factory=list)
     attachments: frozenset[str] = frozenset()
+    known_turns: frozenset[str] = frozenset()
+    """Those that are known from before and cannot be found any more; see `gateway.person_data.unfinished`."""
 
     @property
     def turns(self) -> frozenset[str]:
         """All turns that answered them."""
-        return self.rows.turns.union(*(share.turns for share in self.shares))
+        return self.rows.turns.union(self.known_turns, *(share.turns for share in self.shares))
 
     @property
     def own_sessions(self) -> list[str]:

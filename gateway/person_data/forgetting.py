@@ -6,7 +6,8 @@ written anew beside the old one and renamed, and every line keeps its place, so 
 stay what they were. In a conversation that others shared, the person's lines become a marker.
 
 The order is: the database first, because its journal would append lines again, then histories and summaries,
-memory, files, the index. Each step can be repeated: after a crash the same command does the rest.
+memory, files, the index. Each step can be repeated, and what it is about is written down before the first one
+(``unfinished.py``): after a crash the same command does the rest.
 
 A summary in which something of the person may stand is dropped, with its cursor: it is written again from the
 history, which does not have it any more. A room's memory document loses the lines that were written into it
@@ -34,6 +35,7 @@ from agent_core.storage.record import Record, RecordFile
 from agent_core.storage.references import named_files
 from gateway.backup.listing import known_backups
 from gateway.person_data import Person, PersonFiles, Share, find_person, is_theirs, lines_of
+from gateway.person_data.unfinished import begin, finish, with_the_rest
 from gateway.work.forgetting import erase_rows, named_in_rows
 
 __all__ = ["MARKER", "Forgotten", "forget_person", "still_named"]
@@ -70,11 +72,12 @@ def forget_person(
     Raises:
         OSError, StoreUnavailable: Not to the end; the same once more does the rest.
     """
-    found = find_person(layout, database, person)
+    found = with_the_rest(layout, find_person(layout, database, person))
     counts, total = found.counts(), len(found.attachments)
     backups = tuple(str(path) for _, path in known_backups(layout.home))
     if only_look:
         return Forgotten(counts, 0, (), backups)
+    begin(layout, found)
     for copy in database.parent.glob(f"{database.name}.v*.bak"):
         copy.unlink()
     if database.exists():
@@ -92,6 +95,7 @@ def forget_person(
     for ending in ("", "-wal", "-shm", "-journal"):
         (layout.home / f"search.db{ending}").unlink(missing_ok=True)
     _sync(layout)
+    finish(layout, person)
     counts["attachments"] = total - kept
     return Forgotten(counts, kept, tuple(still_named(layout.home, person.addresses)), backups)
 
@@ -109,6 +113,8 @@ def _literal(text: str) -> str:
 
 def _mark_lines(layout: Layout, share: Share, person: Person, turns: Collection[str]) -> None:
     """Write the history anew with markers in the place of the person's lines."""
+    if not share.path.exists():
+        return
     making = share.path.with_name(f"{share.path.name}.forgetting")
     first: int | None = None
     handle = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -171,6 +177,11 @@ def _unwrite(document: Path, versions: Path, turns: Collection[str]) -> None:
     if not theirs:
         return
     text = document.read_bytes().decode("utf-8", "replace") if document.exists() else None
+    if text is not None:
+        disk.replace(document, _left(text, theirs).encode())
+    for path in document.parent.glob("MEMORY.md.*"):
+        path.unlink()
+    # The last, because they tell which lines these are.
     disk.replace(
         versions,
         b"".join(
@@ -178,10 +189,6 @@ def _unwrite(document: Path, versions: Path, turns: Collection[str]) -> None:
             for version in every
         ),
     )
-    if text is not None:
-        disk.replace(document, _left(text, theirs).encode())
-    for path in document.parent.glob("MEMORY.md.*"):
-        path.unlink()
 
 
 def _left(text: str, gone: Collection[str]) -> str:

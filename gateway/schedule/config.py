@@ -28,6 +28,8 @@ class ScheduleConfig(BaseModel):
     timezone: str = ""
     jobs_per_person: int = Field(default=50, ge=1, le=10_000)
     """So many may one person have at a time."""
+    runs_per_day: int = Field(default=300, ge=0, le=1_000_000)
+    """So often in a day may the jobs of somebody else than the owner run, all together; 0 is no limit."""
     min_interval_minutes: float = Field(default=5.0, ge=0.01, le=7 * 24 * 60, allow_inf_nan=False)
     """Nothing is repeated more often."""
     late: Literal["say", "plain"] = "say"

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -20,7 +21,7 @@ from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Audience, SessionKey
 from agent_core.ports import Clock
 from gateway.schedule.config import ScheduleConfig
-from gateway.schedule.timing import TimingInvalid, next_after, parse_timing
+from gateway.schedule.timing import Timing, TimingInvalid, count_within, next_after, parse_timing
 from gateway.schedule.wishes import Wish, parse_wish, told_timing, wish_of
 from gateway.work.plan_port import Job, JobKind, JobState, PlanStore, TooManyJobs
 from gateway.work.port import StoreUnavailable
@@ -29,6 +30,7 @@ __all__ = ["JobDesk", "Place", "SessionDesk"]
 
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 _ID_LENGTH = 5
+_DAY = timedelta(days=1)
 _log = structlog.get_logger(__name__)
 
 
@@ -83,18 +85,25 @@ class JobDesk:
         self._clock = clock
         self._changed = changed
 
+    @property
+    def enabled(self) -> bool:
+        """Whether jobs are done at all."""
+        return self._config.enabled
+
     async def add(self, place: Place, wish: Wish, *, text: str, kind: JobKind) -> Job:
         """
         Keep a job.
 
         Raises:
-            TimingInvalid: The time cannot be meant.
+            TimingInvalid: The time cannot be meant, or the jobs of a guest would run too often together.
             TooManyJobs: The person has as many as allowed.
             StoreUnavailable: Not now.
         """
         now = self._clock.now()
         shortest = timedelta(minutes=self._config.min_interval_minutes)
         timing = parse_wish(wish, now, zone=self.zone, min_interval=shortest)
+        if self._config.runs_per_day and not place.persons:
+            await self._check_runs(place, timing, now)
         job = Job(
             id="".join(secrets.choice(_LETTERS) for _ in range(_ID_LENGTH)),
             kind=kind,
@@ -112,6 +121,24 @@ class JobDesk:
         _log.info("job.added", job=job.id, kind=kind.value, channel=place.session.channel)
         self._changed()
         return job
+
+    async def _check_runs(self, place: Place, timing: Timing, now: datetime) -> None:
+        """
+        Whether a guest's jobs would keep the bot busy all day long.
+
+        Raises:
+            TimingInvalid: They would.
+        """
+        limit = self._config.runs_per_day
+        runs = count_within(timing, now, _DAY, at_most=limit + 1)
+        for job in await self.plans.jobs():
+            if job.person == place.person and runs <= limit:
+                with suppress(TimingInvalid):  # it does not run at all
+                    runs += count_within(parse_timing(job.timing), now, _DAY, at_most=limit + 1)
+        if runs > limit:
+            raise TimingInvalid(
+                f"your jobs would run more than {limit} times a day together, which is the limit"
+            )
 
     async def of(self, place: Place) -> list[Job]:
         """The jobs that may be shown at a place."""

@@ -1,29 +1,44 @@
 """
 Running a due job: in the conversation that it was wished for in, for the person who wished it.
 
-A reminder is its text and nothing else; no model is asked. A question is asked of the model in that session,
-with its history, its scope and its tools; only jobs cannot be made from it. Before it runs it is looked at
-once more: a job that was removed or paused while its row waited, or whose person may not speak any more, is
-skipped.
+A reminder is its text and nothing else; no model is asked, and in a shared room it says for whom it is, so
+that nobody lets the bot say things in its own name. A question is asked of the model in that session, with
+its history, its scope and its tools; only jobs cannot be made from it. Before it runs it is looked at once
+more: a job that was removed or paused while its row waited, or whose person may not speak any more, is
+skipped; one that a person wants run at this moment runs although it is paused.
+
+What was wished for in private is not said where somebody else has come in since: a reminder goes to the
+person's direct conversation instead, and a question is paused, which the person is told there, once. What
+had to wait for longer than its interval is merged into the newest run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_core.messages import Attachment, Audience, OutboundKind
+import anyio
+import structlog
+
+from agent_core.messages import Attachment, Audience, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, TurnResult
-from channels.base import Channel
+from agent_core.ports import Clock
+from channels.base import Channel, ChannelError, ChannelUnavailable, Reaching
 from gateway.access import Access, Role
 from gateway.failure import Failure
 from gateway.parcels import parcels
+from gateway.schedule.rights import PlaceUnknown, is_overheard, role_now
 from gateway.schedule.scheduler import NOT_ALLOWED, ledger_name
-from gateway.work.plan_port import Entry, JobKind, JobState, PlanStore
+from gateway.work.plan_port import Entry, Job, JobKind, JobState, PlanStore
 from gateway.work.port import Completion, NewOutbound, Turn
 
-__all__ = ["JobRun", "JobRuns"]
+__all__ = ["OVERHEARD", "JobRun", "JobRuns"]
+
+MERGED = "merged into its next run, which waits already"
+OVERHEARD = "somebody else can read along where it was made, or its person is not there any more"
+_ASK_LIMIT_S = 30.0
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,9 @@ class JobRuns:
         access: Who may still speak.
         channels: All channels by name.
         told_time: An instant, as people read it.
+        clock: The time.
+        begun: Whether a turn has done something already.
+        on_outbox: Told of channels with something to send.
     """
 
     def __init__(
@@ -53,11 +71,17 @@ class JobRuns:
         access: Access,
         channels: Mapping[str, Channel],
         told_time: Callable[[Any], str],
+        clock: Clock,
+        begun: Callable[[Turn], Awaitable[bool]],
+        on_outbox: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._plans = plans
         self._access = access
         self._channels = channels
         self._told_time = told_time
+        self._clock = clock
+        self._begun = begun
+        self._on_outbox = on_outbox
 
     def name_of(self, turn: Turn) -> str:
         """Under which name it is in the ledger."""
@@ -69,26 +93,84 @@ class JobRuns:
 
         Raises:
             StoreUnavailable: Not now.
+            PlaceUnknown: It cannot be said now who would read it.
         """
         message = turn.head.message
+        channel = self._channels.get(turn.session.channel)
         job = await self._plans.job(_id_of(turn))
-        if job is None:
-            return JobRun(skip="it was removed")
-        if job.state is JobState.PAUSED:
-            return JobRun(skip="it was paused")
-        if self._access.decide(message).role is Role.STRANGER:
-            return JobRun(skip=NOT_ALLOWED)
+        if job is None or (why_not := await self._why_not(turn, job, channel)):
+            return JobRun(skip="it was removed" if job is None else why_not)
         late = ""
         if _note_of(turn).get("late"):
             late = f"(This was due on {self._told_time(message.received_at)}; I was not running then.)"
         if _note_of(turn).get("kind") == JobKind.REMIND:
-            return JobRun(reply=f"{message.text}\n\n{late}" if late else message.text)
+            said = f"{message.text}\n\n{late}" if late else message.text
+            if await is_overheard(channel, message):
+                return await self._elsewhere(turn, said)
+            shared = message.audience is Audience.GROUP
+            return JobRun(reply=f"For {message.sender.address}: {said}" if shared else said)
+        if await is_overheard(channel, message):
+            return await self._paused(turn, job)
         prompt = (
             f"[This is the scheduled job {job.id} of {message.sender.address}, made on "
             f"{self._told_time(job.created_at)}; nobody wrote it at this moment. Do what it says now; your "
             f"answer is sent.]{f' {late}' if late else ''}\n{message.text}"
         )
         return JobRun(prompt=prompt)
+
+    async def _why_not(self, turn: Turn, job: Job, channel: Channel | None) -> str:
+        forced = bool(_note_of(turn).get("forced"))
+        if job.state is JobState.PAUSED and not forced:
+            return "it was paused"
+        # What waited for a model for a day comes once, and not once for each hour.
+        newer = job.last_at is not None and turn.head.message.received_at < job.last_at <= self._clock.now()
+        if newer and not forced and not await self._begun(turn):
+            return MERGED
+        try:
+            role = role_now(self._access, channel, turn.head.message)
+        except ChannelUnavailable as error:
+            raise PlaceUnknown(str(error)) from error
+        return NOT_ALLOWED if role is Role.STRANGER else ""
+
+    async def _elsewhere(self, turn: Turn, text: str) -> JobRun:
+        """Say it in the person's direct conversation instead, once."""
+        channel = self._channels[turn.session.channel]
+        session = await self._direct(channel, turn)
+        if session is None:
+            return JobRun(skip=OVERHEARD)
+        notes = [
+            NewOutbound(channel.name, channel.account, session, part, OutboundKind.ALERT)
+            for part, _ in parcels(text, (), channel.capabilities)
+        ]
+        if await self._plans.post_planned(
+            f"job {_id_of(turn)} elsewhere", turn.head.message.native_id, notes
+        ):
+            self._on_outbox(channel.name)
+        _log.info("job.moved", job=_id_of(turn), channel=channel.name)
+        return JobRun(skip=f"said in the direct conversation: {OVERHEARD}")
+
+    async def _paused(self, turn: Turn, job: Job) -> JobRun:
+        """Pause it, and say so in the person's direct conversation."""
+        about = " ".join(job.text.split())[:80]
+        again = job.state is JobState.ACTIVE
+        rest = " It is paused; resume it when you are alone there again." if again else ""
+        text = f"The scheduled job {job.id} (“{about}”) was not done: {OVERHEARD}.{rest}"
+        await self._elsewhere(turn, text)
+        if again:
+            await self._plans.set_job_state(job.id, JobState.PAUSED, job.next_at)
+        return JobRun(skip=OVERHEARD)
+
+    async def _direct(self, channel: Channel, turn: Turn) -> SessionKey | None:
+        if not isinstance(channel, Reaching):
+            return None
+        try:
+            with anyio.fail_after(_ASK_LIMIT_S):
+                return await channel.direct_session(turn.head.message.sender.address)
+        except (ChannelUnavailable, TimeoutError) as error:
+            raise PlaceUnknown("the direct conversation cannot be found now") from error
+        except ChannelError as error:
+            _log.warning("job.not_moved", job=_id_of(turn), error=str(error))
+            return None
 
     def completion(self, turn: Turn, result: TurnResult, entry: Entry, *, hold: bool) -> Completion:
         """What is committed for a job that has run."""
@@ -120,12 +202,11 @@ class JobRuns:
         self, turn: Turn, text: str, *, attachments: Sequence[Attachment] = (), hold: bool = False
     ) -> list[NewOutbound]:
         message = turn.head.message
-        context = {name: value for name, value in message.context.items() if name != "job"}
+        context = {**message.context, "job": _id_of(turn)}
         kind = OutboundKind.REPLY
-        if not context:
+        if len(context) == 1:
             # Made on the command line: it answers no message, and in private it is for one person's eyes.
             kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.NOTICE
-            context = {"job": _id_of(turn)}
         return [
             NewOutbound(
                 turn.session.channel,

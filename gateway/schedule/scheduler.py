@@ -17,17 +17,20 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 
 import anyio
+import anyio.lowlevel
 import structlog
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.ports import Clock
+from channels.base import Channel, ChannelUnavailable
 from gateway.access import Access, Role
 from gateway.backoff import BackoffPolicy
 from gateway.schedule.config import ScheduleConfig
+from gateway.schedule.rights import role_now
 from gateway.schedule.timing import LATEST, At, Timing, TimingInvalid, newest_due, next_after, parse_timing
 from gateway.work.plan_port import Entry, Job, JobKind, JobState, Outcome, PlanStore
 from gateway.work.port import Pending, StoreUnavailable, WorkStore
@@ -38,6 +41,8 @@ NOT_ALLOWED = "its person is not allowed to talk to me any more"
 UNREADABLE = "its time cannot be read any more"
 _LOOK_EVERY_S = 30.0
 _SOONEST_S = 0.02
+_AT_ONCE = 50
+_ALL_EVERY = timedelta(minutes=10)
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=60.0)
 _MICROSECOND = timedelta(microseconds=1)
 _log = structlog.get_logger(__name__)
@@ -51,7 +56,7 @@ class Scheduler:
         plans: The jobs.
         store: Takes what is due.
         access: Who may still speak.
-        channels: Names of the channels that are there.
+        channels: The channels that are there, by name.
         config: Jitter, and what is said of what is late.
         clock: The wall clock.
         wake: Told of sessions that have work.
@@ -63,7 +68,7 @@ class Scheduler:
         plans: PlanStore,
         store: WorkStore,
         access: Access,
-        channels: Container[str],
+        channels: Mapping[str, Channel],
         config: ScheduleConfig,
         clock: Clock,
         wake: Callable[[SessionKey], None],
@@ -80,6 +85,8 @@ class Scheduler:
         self._news = anyio.Event()
         self._failures = 0
         self._clock_is_wrong = False
+        self._looked_at: datetime | None = None
+        self._all_again_at = LATEST
 
     def changed(self) -> None:
         """Somebody has changed the jobs: look again."""
@@ -117,16 +124,25 @@ class Scheduler:
             # Nothing would ever be due again, and so every job would be done with for good.
             if not self._clock_is_wrong:
                 _log.error("schedule.clock_wrong", now=now.isoformat())
-            self._clock_is_wrong = True
+            self._clock_is_wrong, self._looked_at = True, now
             return _LOOK_EVERY_S
         self._clock_is_wrong = False
         wait_s = _LOOK_EVERY_S
-        for job in await self._plans.jobs():
+        # Only a clock that was set back makes those interesting that wait for a later time.
+        # Now and then all are looked at, whatever there may be to find.
+        if self._looked_at is None or now < self._looked_at or now >= self._all_again_at:
+            jobs, self._all_again_at = await self._plans.jobs(), now + _ALL_EVERY
+        else:
+            jobs = await self._plans.jobs(until=now + timedelta(seconds=2 * _LOOK_EVERY_S))
+        for number, job in enumerate(jobs):
             if job.state is not JobState.ACTIVE or job.next_at is None:
                 continue
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await anyio.lowlevel.checkpoint()  # let others have their turn
             starts_at = await self._look_at(job, now)
             if starts_at is not None:
                 wait_s = min(wait_s, (starts_at - self._clock.now()).total_seconds())
+        self._looked_at = now
         return max(wait_s, _SOONEST_S)
 
     async def _look_at(self, job: Job, now: datetime) -> datetime | None:
@@ -152,22 +168,26 @@ class Scheduler:
         starts_at = instant + self._jitter(job, timing, instant)
         if starts_at > now:
             return starts_at
-        if job.session.channel not in self._channels:
-            return None
-        await self._start(job, timing, instant, now)
+        try:
+            await self._start(job, timing, instant, now)
+        except ChannelUnavailable:
+            return None  # its channel is switched off, or cannot say yet whether its person may speak there
         following = next_after(timing, max(instant, now))
         return None if following is None else following + self._jitter(job, timing, following)
 
     async def _start(self, job: Job, timing: Timing, instant: datetime, now: datetime) -> None:
         following = next_after(timing, max(instant, now))
-        if self._access.role(job.session.channel, job.person, verified=True) is Role.STRANGER:
+        late = isinstance(timing, At) and now - instant > timedelta(minutes=self._config.late_after_minutes)
+        message = job_message(job, instant, late=late and self._config.late == "say")
+        channel = self._channels.get(job.session.channel)
+        if channel is None:
+            raise ChannelUnavailable("it is switched off")
+        if role_now(self._access, channel, message) is Role.STRANGER:
             entry = Entry(ledger_name(job.id), instant, Outcome.SKIPPED, NOT_ALLOWED)
             await self._plans.note(entry)
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)
             await self._plans.job_fired(job.id, job.revision, instant, following, note=NOT_ALLOWED)
             return
-        late = isinstance(timing, At) and now - instant > timedelta(minutes=self._config.late_after_minutes)
-        message = job_message(job, instant, late=late and self._config.late == "say")
         rows = await self._store.accept(message.channel, message.account, [Pending(message)], {})
         if rows:
             _log.info("job.due", job=job.id, kind=job.kind.value, inbox=rows[0].id, late=late)
@@ -189,20 +209,10 @@ class Scheduler:
         digest = hashlib.sha256(job_name(job.id, instant).encode()).digest()
         return longest * (int.from_bytes(digest[:4]) / 2**32)
 
-    async def run_now(self, job: Job) -> None:
-        """
-        A person wants it run at this moment, besides its times.
 
-        Raises:
-            StoreUnavailable: Not now.
-        """
-        message = job_message(job, self._clock.now(), late=False)
-        if await self._store.accept(message.channel, message.account, [Pending(message)], {}):
-            self._wake(job.session)
-
-
-def job_message(job: Job, instant: datetime, *, late: bool) -> InboundMessage:
-    """The inbox row that a due job is; the same one for the same instant."""
+def job_message(job: Job, instant: datetime, *, late: bool, forced: bool = False) -> InboundMessage:
+    """The inbox row that a due job is, the same for the same instant; ``forced``: a person wants it now."""
+    note = {"id": job.id, "kind": job.kind.value, "late": late, **({"forced": True} if forced else {})}
     return InboundMessage(
         channel=job.session.channel,
         account=job.account,
@@ -213,7 +223,7 @@ def job_message(job: Job, instant: datetime, *, late: bool) -> InboundMessage:
         received_at=instant,
         audience=job.audience,
         kind="job",
-        context={**job.context, "job": {"id": job.id, "kind": job.kind.value, "late": late}},
+        context={**job.context, "job": note},
     )
 
 

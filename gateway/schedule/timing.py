@@ -39,6 +39,7 @@ __all__ = [
     "Timing",
     "TimingInvalid",
     "checked_cron",
+    "count_within",
     "newest_due",
     "next_after",
     "parse_timing",
@@ -198,6 +199,15 @@ def shortest_gap(timing: Timing, now: datetime) -> timedelta | None:
         case Cron():
             coming = list(islice(_instants(timing, now), _GAPS_LOOKED_AT))
             return min((later - earlier for earlier, later in pairwise(coming)), default=None)
+
+
+def count_within(timing: Timing, after: datetime, span: timedelta, *, at_most: int) -> int:
+    """How often it comes within ``span`` after ``after``, counted up to ``at_most``."""
+    count, instant = 0, next_after(timing, after)
+    while instant is not None and instant <= after + span and count < at_most:
+        count += 1
+        instant = next_after(timing, instant)
+    return count
 
 
 def _instants(timing: Cron, after: datetime) -> Iterator[datetime]:

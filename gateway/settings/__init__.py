@@ -130,6 +130,10 @@ class AgentSettings(_Strict):
     """What part of the threshold stays word for word."""
     consolidation_pool: str = ""
     """Which models condense; empty: the default pool."""
+    approve_tools: tuple[str, ...] = ()
+    """Tools that run only after a yes of whoever asked, or of the owner: `send_file`, for example."""
+    approval_minutes: float = Field(default=30.0, ge=0.01, le=10_080)
+    """So long such a yes is waited for; after that the answer is given without the tool."""
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     schedule: ScheduleConfig = ScheduleConfig()
 

@@ -21,8 +21,10 @@ from gateway.access import entry_problem, kind_of, normalise
 from gateway.settings.accounts import KINDS
 from gateway.settings.source import KeyPath, Problem, Source
 
-__all__ = ["check_whole", "permission_warnings"]
+__all__ = ["TOOLS", "check_whole", "permission_warnings"]
 
+TOOLS = ("memory_write", "read_attachment", "read_skill", "schedule", "search_history", "send_file")
+"""The tools that every installation has."""
 _HANDED_OVER = (Path("/run/credentials"), Path("/run/secrets"))
 
 _Spec = TypeVar("_Spec", bound=BaseModel)
@@ -33,6 +35,7 @@ def check_whole(source: Source) -> list[Problem]:
     """References between the parts, and who is let in by mail."""
     problems = _mail_entries(source.data)
     problems += _target(source.data)
+    problems += _tools(source.data)
     spec = _sound_part(source.data.get("llm"))
     if spec is not None:
         found = check_references(spec, _pool_references(source.data))
@@ -76,6 +79,19 @@ def _entries_of(email: Any, path: KeyPath) -> list[Problem]:
         if said is not None:
             problems.append(Problem((*path, "allow_from", number), f"{entry!r} {said}"))
     return problems
+
+
+def _tools(data: Mapping[str, Any]) -> list[Problem]:
+    """Only what there is can be approved: a slip of the pen would leave a tool unguarded."""
+    agents = data.get("agents")
+    wanted = agents.get("approve_tools") if isinstance(agents, dict) else None
+    return [
+        Problem(
+            ("agents", "approve_tools", number), f"there is no tool {name!r}; there is {', '.join(TOOLS)}"
+        )
+        for number, name in enumerate(wanted if isinstance(wanted, list) else ())
+        if isinstance(name, str) and name not in TOOLS
+    ]
 
 
 def _target(data: Mapping[str, Any]) -> list[Problem]:

@@ -19,8 +19,10 @@ from agent_core.messages import Amendment, SessionKey
 from gateway.work.codec import Raw, dump, error_text, key_text, read_payload
 from gateway.work.states import IllegalMove, InboxState
 
-__all__ = ["Effects", "admit", "amend", "clear_marked", "forget_steps", "ignore"]
+__all__ = ["LEFT", "Effects", "admit", "amend", "clear_marked", "forget_steps", "ignore"]
 
+LEFT = "I am not in its conversation any more"
+"""Why the jobs of a conversation are paused that was left."""
 _STRIP = "json_remove(json_set(payload, '$.text', ''), '$.context', '$.attachments', '$.background')"
 _WORK = "state IN ('ready', 'running')"
 _OPEN = "state IN ('ready', 'running', 'quarantined')"
@@ -125,6 +127,12 @@ class _Amender:
             f"UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'left'"
             f" WHERE {_UNSENT} AND {where}",
             (self.now, *there),
+        )
+        # Otherwise each of their runs would ask a model for an answer that nobody can get.
+        self.db.execute(
+            "UPDATE jobs SET state = 'paused', revision = revision + 1, note = ?"
+            " WHERE state = 'active' AND account = ? AND (session = ? OR (session > ? AND session < ?))",
+            (LEFT, *there[1:]),
         )
 
     def stop(self, amendment: Amendment, new: Mapping[str, int]) -> None:

@@ -14,13 +14,12 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import structlog
-
 from gateway.work.errors import StoreUnavailable
 
-__all__ = ["MIGRATIONS", "VERSION", "Migration", "copy_name", "lay_aside", "migrate"]
+__all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "Migration", "copy_name", "lay_aside", "migrate"]
 
-_log = structlog.get_logger(__name__)
+APPLICATION_ID = 0x53514254
+"""Tells a ``gateway.db`` from other databases."""
 
 Migration = Callable[[sqlite3.Connection], None]
 
@@ -140,7 +139,9 @@ def migrate(
                 raise
     finally:
         db.execute("PRAGMA foreign_keys = ON")
-    _log.info("store.migrated", path=str(path), from_schema=found, to_schema=to)
+    import structlog  # noqa: PLC0415 - `status` asks for our version only, and is quick
+
+    structlog.get_logger(__name__).info("store.migrated", path=str(path), from_schema=found, to_schema=to)
 
 
 def copy_name(path: Path, version: int) -> Path:

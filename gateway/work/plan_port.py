@@ -170,8 +170,11 @@ class PlanStore(Protocol):
         """
         ...
 
-    async def jobs(self, *, done: bool = False) -> list[Job]:
-        """All jobs, the next one first; with ``done`` also those that were for once and have run."""
+    async def jobs(self, *, done: bool = False, until: datetime | None = None) -> list[Job]:
+        """
+        All jobs, the next one first; with ``done`` also those that were for once and have run, with ``until``
+        only those that wait for an instant up to then.
+        """
         ...
 
     async def job(self, job_id: str) -> Job | None:

@@ -26,9 +26,12 @@ class Planning(Part):
         """Keep a job, within the person's limit."""
         await self._writer.call("add_job", lambda db: plans.add_job(db, job, at_most, persons))
 
-    async def jobs(self, *, done: bool = False) -> list[Job]:
-        """All jobs, the next one first."""
-        raws = await self._reader.call("jobs", lambda db: plans.jobs(db, done=done))
+    async def jobs(self, *, done: bool = False, until: datetime | None = None) -> list[Job]:
+        """All jobs, the next one first, or those that wait for an instant up to ``until``."""
+        if until is not None:
+            raws = await self._reader.call("jobs_until", lambda db: plans.jobs_until(db, until.timestamp()))
+        else:
+            raws = await self._reader.call("jobs", lambda db: plans.jobs(db, done=done))
         return [job for job in map(plans.job_of, raws) if job is not None]
 
     async def job(self, job_id: str) -> Job | None:

@@ -25,6 +25,7 @@ __all__ = [
     "job_fired",
     "job_of",
     "jobs",
+    "jobs_until",
     "ledger",
     "note",
     "prune",
@@ -77,6 +78,13 @@ def jobs(db: sqlite3.Connection, *, done: bool, job_id: str | None = None) -> li
     )
     return db.execute(
         f"SELECT {_JOB} FROM jobs WHERE {where} ORDER BY state, next_at IS NULL, next_at, id", arguments
+    ).fetchall()
+
+
+def jobs_until(db: sqlite3.Connection, until: float) -> list[Raw]:
+    """Jobs that wait for an instant up to then, the next one first."""
+    return db.execute(
+        f"SELECT {_JOB} FROM jobs WHERE state = 'active' AND next_at <= ? ORDER BY next_at, id", (until,)
     ).fetchall()
 
 
@@ -133,7 +141,12 @@ def note(db: sqlite3.Connection, entry: Entry, now: float) -> None:
             "SELECT id, outcome, reason, until FROM ledger WHERE name = ? ORDER BY id DESC LIMIT 1",
             (entry.name,),
         ).fetchone()
-        if last is not None and last[1:3] == (Outcome.SKIPPED.value, entry.reason) and last[3] < at:
+        if (
+            last is not None
+            and last[1:3] == (Outcome.SKIPPED.value, error_text(entry.reason))
+            and last[3] < at
+            and not _has_line_between(db, entry.name, last[3], at)
+        ):
             db.execute(
                 "UPDATE ledger SET until = ?, ticks = ticks + 1, at = ? WHERE id = ?", (at, now, last[0])
             )
@@ -153,6 +166,12 @@ def note(db: sqlite3.Connection, entry: Entry, now: float) -> None:
             entry.said,
         ),
     )
+
+
+def _has_line_between(db: sqlite3.Connection, name: str, after: float, before: float) -> bool:
+    """Whether a row of skips would be drawn over another line, as after a clock that was wrong."""
+    query = "SELECT 1 FROM ledger WHERE name = ? AND instant > ? AND instant <= ? LIMIT 1"
+    return db.execute(query, (name, after, before)).fetchone() is not None
 
 
 def ledger(db: sqlite3.Connection, name: str | None, limit: int) -> list[Raw]:

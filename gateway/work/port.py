@@ -121,7 +121,7 @@ class WorkStore(LeasePort, Protocol):
         ...
 
     # ── turns ──
-    async def claim(self, session: SessionKey, *, merge: int = 1) -> Turn | None:
+    async def claim(self, session: SessionKey, *, merge: int = 1, aside: bool = False) -> Turn | None:
         """
         Take the head of the session: up to ``merge`` waiting rows as one turn, ``ready → running``.
 
@@ -130,7 +130,8 @@ class WorkStore(LeasePort, Protocol):
         retry time, or the session is running under a live claim.
 
         What no model answers (a message that is ``alone``, a reaction) overtakes a head that waits for its
-        retry time, so that commands work while there is no model. Nothing else is ever overtaken.
+        retry time, so that commands work while there is no model; with ``aside`` only such a one is taken,
+        also beside a turn that is running, but never two at once. Nothing else is ever overtaken.
         """
         ...
 

@@ -27,13 +27,25 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gateway.work.faults import name_of
-from gateway.work.migrations import MIGRATIONS, VERSION, Migration, migrate
+from gateway.work.migrations import APPLICATION_ID, MIGRATIONS, VERSION, Migration, migrate
 from gateway.work.port import StoreCorrupt, StoreTooNew, StoreUnusable
 
-__all__ = ["VERSION", "corrupt", "create_file", "identify", "open_reader", "open_writer", "prepare"]
+__all__ = [
+    "APPLICATION_ID",
+    "VERSION",
+    "corrupt",
+    "create_file",
+    "identify",
+    "open_reader",
+    "open_writer",
+    "prepare",
+]
 
-APPLICATION_ID = 0x53514254
 _OLDEST_SQLITE = (3, 35, 0)
+# A cache grows to its limit and stays, and the system keeps the file's pages anyway: four times as much
+# does not make a message cheaper.
+_WRITER_CACHE_KIB = 2000
+_READER_CACHE_KIB = 1000
 _CORRUPT = (
     "The queue's database {path} is damaged ({why}). It was not touched. Stop squidbot, keep a copy of the "
     "file and of the -wal file beside it, and bring back a backup; or move both away to begin with an empty "
@@ -155,7 +167,7 @@ def open_writer(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA trusted_schema = OFF")
         db.execute("PRAGMA temp_store = MEMORY")
-        db.execute("PRAGMA cache_size = -8000")
+        db.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         db.execute("PRAGMA journal_size_limit = 67108864")
     except BaseException:
         db.close()
@@ -166,7 +178,7 @@ def open_writer(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
 def open_reader(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
     """A connection that cannot write."""
     db = _connect(path, "ro", busy_timeout_s)
-    db.execute("PRAGMA cache_size = -4000")
+    db.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
     return db
 
 

@@ -21,6 +21,7 @@ from typing import Self
 
 from agent_core.ports import Clock
 from gateway.work import care, schema
+from gateway.work.asking import Asking
 from gateway.work.faults import is_damage
 from gateway.work.looking import Looking
 from gateway.work.planning import Planning
@@ -36,7 +37,7 @@ __all__ = ["SqliteWorkStore"]
 _BUSY_TIMEOUT_S = 5.0
 
 
-class SqliteWorkStore(Taking, Sending, Looking, Planning, Spending, SnapshotStore):
+class SqliteWorkStore(Taking, Sending, Looking, Planning, Spending, Asking, SnapshotStore):
     """
     Implements `gateway.work.port.WorkStore`. Made by `open`, ended by `aclose` or ``async with``.
 

@@ -115,12 +115,12 @@ class Taking(Part):
         )
         return None if found is None else str(found[0])
 
-    async def claim(self, session: SessionKey, *, merge: int = 1) -> Turn | None:
+    async def claim(self, session: SessionKey, *, merge: int = 1, aside: bool = False) -> Turn | None:
         """Take the head of the session, ``ready → running``."""
         now, key = self._now(), str(session)
         claimed = await self._writer.call(
             "claim",
-            lambda db: turns.claim(db, key, merge, now),
+            lambda db: turns.claim_aside(db, key, now) if aside else turns.claim(db, key, merge, now),
             durable=False,
             undo=lambda db, done: turns.undo_claim(db, key, done, now),
         )
@@ -140,7 +140,7 @@ class Taking(Part):
 
     async def steps(self, turn: Turn) -> list[Step]:
         """What earlier starts of this turn have done, by number."""
-        owned = _owned(turn)
+        owned = turns.owned_by(turn)
 
         def look(db: sqlite3.Connection) -> list[Any]:
             turns.check_owned(db, owned)
@@ -160,12 +160,15 @@ class Taking(Part):
         await self._record(turn, step, None if step.result is None else to_json(step.result))
 
     async def _record(self, turn: Turn, step: Step, result: str | None) -> None:
-        owned, raw = _owned(turn), (step.number, step.kind, step.digest, to_json(step.request), result)
+        owned, raw = (
+            turns.owned_by(turn),
+            (step.number, step.kind, step.digest, to_json(step.request), result),
+        )
         await self._writer.call("step", lambda db: turns.record_step(db, owned, raw))
 
     async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
         """The rows become ANSWERED, together with everything that follows from the answer."""
-        now, owned = self._now(), _owned(turn)
+        now, owned = self._now(), turns.owned_by(turn)
         messages = new_outbox(completion.outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
         held = [new.hold for new in completion.outbound]
         lines = [dump(message) for message in completion.history]
@@ -189,7 +192,7 @@ class Taking(Part):
 
     async def retry(self, turn: Turn, error: str, *, delay_s: float, deferral: bool) -> None:
         """``running → ready``, not before ``delay_s``."""
-        now, owned, text = self._now(), _owned(turn), error_text(error)
+        now, owned, text = self._now(), turns.owned_by(turn), error_text(error)
         counted = {"attempts": -1, "deferrals": 1} if deferral else {"attempts": 0, "deferrals": 0}
         await self._writer.call(
             "retry",
@@ -200,7 +203,7 @@ class Taking(Part):
 
     async def postpone(self, turn: Turn, why: str, *, delay_s: float) -> None:
         """``running → ready``, not before ``delay_s``, and nothing has failed."""
-        now, owned, text = self._now(), _owned(turn), error_text(why)
+        now, owned, text = self._now(), turns.owned_by(turn), error_text(why)
         await self._writer.call(
             "postpone",
             lambda db: turns.put_back(
@@ -210,7 +213,7 @@ class Taking(Part):
 
     async def bury(self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()) -> list[OutboxRow]:
         """The turn failed for good: its rows are DEAD and the apology is in the outbox, together."""
-        now, owned, text = self._now(), _owned(turn), error_text(error)
+        now, owned, text = self._now(), turns.owned_by(turn), error_text(error)
         messages = new_outbox(outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
         held = [new.hold for new in outbound]
 
@@ -222,7 +225,7 @@ class Taking(Part):
 
     async def release(self, turn: Turn) -> None:
         """Park a turn at shutdown: ``running → ready``, and this start does not count."""
-        now, owned = self._now(), _owned(turn)
+        now, owned = self._now(), turns.owned_by(turn)
         await self._writer.call(
             "release",
             lambda db: turns.put_back(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now),
@@ -255,10 +258,6 @@ def _first_state(entry: Pending) -> InboxState:
     if entry.ignore is not None:
         return InboxState.IGNORED
     return InboxState.READY if entry.quarantine is None else InboxState.QUARANTINED
-
-
-def _owned(turn: Turn) -> turns.Owned:
-    return turns.Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows))
 
 
 def _as_running(raw: Sequence[Any], turn: str) -> tuple[Any, ...]:

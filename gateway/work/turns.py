@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from agent_core.models import Usage
 from gateway.work.amending import clear_marked
 from gateway.work.codec import INBOX, Raw, key_digest
-from gateway.work.port import LostTurn
+from gateway.work.port import LostTurn, Turn
 from gateway.work.states import InboxState
 from gateway.work.waiting import wait_s
 
@@ -27,9 +27,11 @@ __all__ = [
     "accept",
     "check_owned",
     "claim",
+    "claim_aside",
     "end",
     "journal",
     "overtaking",
+    "owned_by",
     "put_back",
     "record_step",
     "rows_by_id",
@@ -120,6 +122,7 @@ def rows_by_id(db: sqlite3.Connection, ids: Iterable[int]) -> list[Raw]:
     return [db.execute(query, (row_id,)).fetchone() for row_id in sorted(ids)]
 
 
+_QUICK = "kind IN ('alone', 'reaction')"
 _CLAIMABLE = (
     f"SELECT {INBOX}, fence, first_deferred_at, withdrawn FROM inbox WHERE state = 'ready' AND session = ?"
 )
@@ -134,6 +137,19 @@ def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim
         waiting = overtaking(db, session, now)
         if not waiting:
             return None
+    return _taken(db, session, waiting, now) or claim(db, session, merge, now)
+
+
+def claim_aside(db: sqlite3.Connection, session: str, now: float) -> Claim | None:
+    """Take what does not wait for anything, beside a turn that may be running; one at a time."""
+    if _is_running(db, session, f" AND {_QUICK}"):
+        return None
+    waiting = overtaking(db, session, now)
+    return (_taken(db, session, waiting, now) or claim_aside(db, session, now)) if waiting else None
+
+
+def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: float) -> Claim | None:
+    """These rows as a turn, or those of the turn that they have; None if they have just been taken away."""
     turn = waiting[0][11]
     if turn is not None:
         of_turn = f"{_CLAIMABLE} AND turn = ? ORDER BY id"
@@ -141,9 +157,9 @@ def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim
         if any(row[16] is not None for row in rows) and clear_marked(db, session, turn, now):
             rows = db.execute(of_turn, (session, turn)).fetchall()
             if not rows:
-                return claim(db, session, merge, now)
+                return None
     else:
-        rows = _mergeable(waiting, now)
+        rows = _mergeable(db, session, waiting, now)
         turn = f"{rows[0][0]}-{secrets.token_hex(4)}"
     fence = max(row[14] for row in rows) + 1
     db.executemany(
@@ -157,12 +173,12 @@ def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim
 
 def overtaking(db: sqlite3.Connection, session: str, now: float) -> list[Raw]:
     """The oldest row of a session, if there is one, that is due and does not wait for the head."""
-    rows = db.execute(f"{_CLAIMABLE} AND kind IN ('alone', 'reaction') ORDER BY id", (session,))
+    rows = db.execute(f"{_CLAIMABLE} AND {_QUICK} ORDER BY id", (session,))
     return next(([row] for row in rows if _due(row, now)), [])
 
 
-def _is_running(db: sqlite3.Connection, session: str) -> bool:
-    query = "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1"
+def _is_running(db: sqlite3.Connection, session: str, which: str = "") -> bool:
+    query = f"SELECT 1 FROM inbox WHERE state = 'running' AND session = ?{which} LIMIT 1"
     return db.execute(query, (session,)).fetchone() is not None
 
 
@@ -170,16 +186,28 @@ def _due(row: Raw, now: float) -> bool:
     return wait_s(row[13], now) == 0.0
 
 
-def _mergeable(waiting: Sequence[Raw], now: float) -> list[Raw]:
-    """The rows from the head on that may become one turn: no ticks, none that waits or has a turn."""
+def _mergeable(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: float) -> list[Raw]:
+    """
+    The rows from the head on that may become one turn: no ticks, none that waits or has a turn.
+
+    What stands alone parts those before it from those behind it, also when it has overtaken them.
+    """
     head, *others = waiting
     rows = [head]
+    parting = f"SELECT MIN(id) FROM inbox WHERE id > ? AND id < ? AND session = ? AND +{_QUICK}"
+    (border,) = db.execute(parting, (head[0], waiting[-1][0], session)).fetchone()
     if head[5] == "message":
         for row in others:
-            if row[5] != "message" or row[11] is not None or not _due(row, now):
+            behind = border is not None and row[0] > border
+            if behind or row[5] != "message" or row[11] is not None or not _due(row, now):
                 break
             rows.append(row)
     return rows
+
+
+def owned_by(turn: Turn) -> Owned:
+    """What proves a claim."""
+    return Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows))
 
 
 _MINE = "state = 'running' AND session = ? AND turn = ? AND fence = ?"

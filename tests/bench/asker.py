@@ -11,7 +11,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -113,17 +113,26 @@ class Asker:
 
     async def flood(self, token: str, room: str, count: int, *, at_once: int = 2) -> None:
         """Somebody else, with ``token``, says so many things in a room as fast as the homeserver takes them."""
-        headers = {"Authorization": f"Bearer {token}"}
-        numbers = iter(range(count))
+        path = f"/rooms/{quote(room)}/send/m.room.message/flood-"
+        body = {"msgtype": "m.text", "body": "spam " * 30}
+        calls = (("PUT", f"{path}{number}", body) for number in range(count))
+        await self.as_somebody(token, calls, at_once=at_once)
 
-        async def one() -> None:
-            for number in numbers:
-                path = f"{self._url}/rooms/{quote(room)}/send/m.room.message/flood-{number}"
-                body = {"msgtype": "m.text", "body": f"spam {number} " * 20}
-                async with self._session.put(path, json=body, headers=headers) as answer:
+    async def as_somebody(
+        self, token: str, calls: Iterable[tuple[str, str, object]], *, at_once: int = 2
+    ) -> None:
+        """Method, path and body of each call, made with the token of somebody else as fast as they are taken."""
+        headers = {"Authorization": f"Bearer {token}"}
+        waiting = iter(calls)
+
+        async def some() -> None:
+            for method, path, body in waiting:
+                async with self._session.request(
+                    method, self._url + path, json=body, headers=headers
+                ) as answer:
                     answer.raise_for_status()
 
-        await asyncio.gather(*(one() for _ in range(at_once)))
+        await asyncio.gather(*(some() for _ in range(at_once)))
 
     async def share_room(self, *invited: str) -> str:
         """A room for several."""

@@ -1,6 +1,6 @@
 """
 A large mailbox: how long until the channel is ready with 5,000 mails in it, how quickly 1,000 that waited come in,
-and how long the event loop stands still meanwhile.
+and how long the event loop stands still meanwhile, also while the nasty corpus of the tests comes in.
 
 The floor of the start is a bare imaplib that logs in, selects and lists the UIDs. The mails are put into the
 Maildir directly, because handing over 5,000 takes half a minute.
@@ -13,6 +13,7 @@ import os
 import secrets
 import ssl
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import anyio
@@ -23,6 +24,7 @@ from gateway.clock import SystemClock
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
 from tests.inbox_double import MemoryInbox, running
+from tests.mail_corpus import corpus
 
 __all__ = ["measure"]
 
@@ -52,6 +54,11 @@ def measure(rig: Rig) -> list[Figure]:
     _fill(maildir, waiting, "new")
     backlog_s, backlog_stall = asyncio.run(_until_up(config, inbox, rig.folder / name))
     assert len(inbox.accepted) == waiting, len(inbox.accepted)
+    hostile = corpus(config.address, rig.mail.address("alice"))
+    rig.say(f"{len(hostile)} hostile mails")
+    _put(maildir, ((case.name, case.raw) for case in hostile))
+    _, hostile_stall = asyncio.run(_until_up(config, inbox, rig.folder / name))
+    assert len(inbox.accepted) == waiting + len(hostile), len(inbox.accepted)
     floor = {"floor": median(floors), "floor_is": "imaplib: log in, select, list the UIDs"}
     return [
         Figure(f"first start with {standing} mails in INBOX", first_s, "s", Goal("<", 2.0), **floor),
@@ -59,10 +66,11 @@ def measure(rig: Rig) -> list[Figure]:
         Figure(f"{waiting} mails that waited, taken in", waiting / backlog_s, "mails/s"),
         Figure(
             "event loop at a standstill, at most",
-            max(first_stall, backlog_stall) * 1000,
+            max(first_stall, backlog_stall, hostile_stall) * 1000,
             "ms",
             Goal("<", 50.0),
-            note=f"first start {first_stall * 1000:.0f}, backlog {backlog_stall * 1000:.0f}",
+            note=f"first start {first_stall * 1000:.0f}, backlog {backlog_stall * 1000:.0f}, "
+            f"{len(hostile)} hostile mails {hostile_stall * 1000:.0f}",
         ),
     ]
 
@@ -116,14 +124,22 @@ def _fill(maildir: Path, count: int, kind: str) -> None:
         if not folder.exists():
             folder.mkdir(parents=True, mode=0o700)
             os.chown(folder, owner.st_uid, owner.st_gid)
-    for number in range(count):
-        raw = (
-            "Authentication-Results: mail.test; dmarc=pass header.from=mail.test\r\n"
-            f"From: Alice <alice@mail.test>\r\nTo: {maildir.parent.name}@mail.test\r\nSubject: No. {number}\r\n"
-            f"Date: Fri, 02 Jan 2026 03:04:05 +0000\r\nMessage-ID: <{kind}{number}@bench.test>\r\n\r\n"
-            f"This is mail number {number}.\r\n" + "A line of an ordinary mail, as people write it.\r\n" * 20
-        ).encode()
-        path = maildir / "new" / f"{time.time():.6f}.{kind}{number}.bench"
+    _put(maildir, ((f"{kind}{number}", _ordinary(maildir, kind, number)) for number in range(count)))
+
+
+def _ordinary(maildir: Path, kind: str, number: int) -> bytes:
+    return (
+        "Authentication-Results: mail.test; dmarc=pass header.from=mail.test\r\n"
+        f"From: Alice <alice@mail.test>\r\nTo: {maildir.parent.name}@mail.test\r\nSubject: No. {number}\r\n"
+        f"Date: Fri, 02 Jan 2026 03:04:05 +0000\r\nMessage-ID: <{kind}{number}@bench.test>\r\n\r\n"
+        f"This is mail number {number}.\r\n" + "A line of an ordinary mail, as people write it.\r\n" * 20
+    ).encode()
+
+
+def _put(maildir: Path, mails: Iterable[tuple[str, bytes]]) -> None:
+    owner = maildir.parent.parent.stat()
+    for name, raw in mails:
+        path = maildir / "new" / f"{time.time():.6f}.{name}.bench"
         path.write_bytes(raw)
         os.chown(path, owner.st_uid, owner.st_gid)
 

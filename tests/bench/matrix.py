@@ -13,8 +13,8 @@ import secrets
 import time
 from collections.abc import Sequence
 
-from devservers import MatrixPeer
 from tests.bench.asker import Asker
+from tests.bench.flood import floods
 from tests.bench.rig import Daemon, Rig
 from tests.bench.table import Figure, Goal, share
 
@@ -58,7 +58,8 @@ async def _ask_all(rig: Rig, daemon: Daemon, floor: str) -> list[Figure]:
         for secret in (False, True):
             figures += await _one_by_one(rig, asker, rooms, secret=secret)
             figures += await _at_once(rig, asker, rooms, secret=secret)
-        figures += await _flooded(rig, asker, rooms, bots["squidbot"])
+        places = {name: by_kind[True][1] for name, by_kind in rooms.items()}
+        figures += await floods(rig, asker, places, bots["squidbot"])
         figures.append(await _offline(rig, asker, daemon, rooms["squidbot"][True][0]))
         figures += await _idle(rig, daemon)
         await asyncio.to_thread(daemon.stop)
@@ -105,45 +106,6 @@ async def _typing(rig: Rig, asker: Asker) -> list[Figure]:
     return [
         Figure(f"{what}: p50", share(took, 0.5), "ms"),
         Figure(f"{what}: p95", share(took, 0.95), "ms", Goal("<", 150)),
-    ]
-
-
-async def _flooded(rig: Rig, asker: Asker, rooms: Rooms, bot: str) -> list[Figure]:
-    """How much longer the owner waits while a stranger floods a room that the bot is in."""
-    count = 1000 if rig.quick else 10_000
-    stranger = rig.synapse.register(f"stranger-{secrets.token_hex(4)}", "stranger")
-    room = await asker.share_room(bot, stranger.user_id)
-    await asker.wait_for(room, bot)
-    await asyncio.to_thread(MatrixPeer.of(rig.synapse.url, stranger).join, room)
-    places = {name: by_kind[True][1] for name, by_kind in rooms.items()}
-    took: dict[str, dict[str, list[float]]] = {name: {"quiet": [], "flooded": []} for name in places}
-
-    async def ask(when: str, number: int) -> None:
-        for name, place in places.items():
-            took[name][when].append(await asker.ask(place, f"{when} {number}."))
-
-    for number in range(_WARM_UP + 15):
-        await ask("quiet", number)
-    rig.say(f"a stranger says {count} things, while the owner asks")
-    flood = asyncio.create_task(asker.flood(stranger.access_token, room, count))
-    number = 0
-    while not flood.done():
-        await ask("flooded", number)
-        number += 1
-    await flood
-    slower = {
-        name: share(by_time["flooded"], 0.5) / share(by_time["quiet"][_WARM_UP:], 0.5)
-        for name, by_time in took.items()
-    }
-    return [
-        Figure(
-            f"how much longer an answer takes while a stranger says {count} things: p50",
-            slower["squidbot"] / slower["floor"],
-            "x",
-            Goal("<", 2),
-            note=f"beyond what the busy homeserver itself costs; with it {slower['squidbot']:.1f}x, "
-            f"a bot that is not in that room {slower['floor']:.1f}x; {number} questions",
-        )
     ]
 
 

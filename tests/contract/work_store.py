@@ -19,6 +19,7 @@ from tests.contract import work_store_data as data
 from tests.contract.work_store_accept import AcceptContract
 from tests.contract.work_store_amend import AmendContract
 from tests.contract.work_store_care import CareContract
+from tests.contract.work_store_overtaking import OvertakingContract
 from tests.contract.work_store_person import PersonContract
 from tests.contract.work_store_sends import SendsContract
 from tests.contract.work_store_turns import TurnsContract
@@ -27,7 +28,13 @@ __all__ = ["WorkStoreContract"]
 
 
 class WorkStoreContract(
-    AcceptContract, AmendContract, TurnsContract, SendsContract, PersonContract, CareContract
+    AcceptContract,
+    AmendContract,
+    TurnsContract,
+    OvertakingContract,
+    SendsContract,
+    PersonContract,
+    CareContract,
 ):
     """All promises. A subclass implements `opened`."""
 

@@ -261,3 +261,23 @@ class AmendContract:
             [("r", "reaction")],
             [("c", "message")],
         ]
+
+    async def test_what_is_alone_has_its_turn_beside_another(self, store: WorkStore, clock: ManualClock):
+        """With ``aside`` commands and reactions are taken beside a turn that runs, one at a time, nothing else."""
+        batch = [pending("a"), pending("!new", alone=True), pending("b"), pending("r", kind="reaction")]
+        await store.accept("matrix", BOT, batch, {})
+        running = await claim(store)
+        first = await store.claim(ROOM, aside=True)
+        assert first is not None
+        assert first.head.message.native_id == "!new"
+        assert await store.claim(ROOM, aside=True) is None
+        assert await store.claim(ROOM) is None
+        assert await store.due_in(ROOM) is None
+        await answer(store, first)
+        second = await store.claim(ROOM, aside=True)
+        assert second is not None
+        assert second.head.message.kind == "reaction"
+        await answer(store, second)
+        assert await store.claim(ROOM, aside=True) is None
+        await answer(store, running)
+        assert (await claim(store)).head.message.native_id == "b"

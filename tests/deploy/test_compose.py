@@ -31,6 +31,29 @@ def test_one_can_talk_to_it(up: Compose) -> None:
     assert [row["state"] for row in rows] == ["settled"]
 
 
+def test_all_commands_know_the_configuration(up: Compose) -> None:
+    """`exec squidbot squidbot check` needs no option, and a backup holds the configuration."""
+    told = json.loads(up.squidbot("check", "--json"))
+    assert {"name": "configuration", "state": "ok"}.items() <= told["checks"][0].items()
+    up.squidbot("backup", "/var/lib/squidbot/b.tar.gz")
+    looked = json.loads(up.squidbot("restore", "/var/lib/squidbot/b.tar.gz", "--look", "--json"))
+    assert any("/etc/squidbot/squidbot.yaml" in note for note in looked["notes"])
+
+
+def test_a_backup_comes_back(up: Compose) -> None:
+    """As the operations chapter says it for containers: stop, restore in the place of what is there, start."""
+    up.squidbot("chat", text="hello there\n/quit\n")
+    up.squidbot("backup", "/var/lib/squidbot/backups")
+    name = up.run("exec", "-T", "squidbot", "ls", "/var/lib/squidbot/backups").stdout.strip()
+    up.squidbot("chat", text="said later\n/quit\n")
+    up.run("stop", "squidbot")
+    file = f"/var/lib/squidbot/backups/{name}"
+    up.run("run", "--rm", "--no-deps", "-T", "squidbot", "restore", file, "--replace", "--yes")
+    up.run("up", "--detach", "--wait", "squidbot")
+    texts = [row["text"] for row in json.loads(up.squidbot("inbox", "list", "--json"))["rows"]]
+    assert texts == ["hello there"]
+
+
 def test_it_runs_without_rights(up: Compose) -> None:
     """What compose.yaml says about rights is in force."""
     name = up.run("ps", "-q", "squidbot").stdout.strip()

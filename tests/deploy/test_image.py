@@ -53,6 +53,21 @@ def test_our_layers_are_small(engine: Engine, image: str) -> None:
     assert layers_bytes(engine, image, BASE_IMAGE) < _OWN_LAYERS_LIMIT
 
 
+def test_models_can_be_had_in_it(engine: Engine, image: str) -> None:
+    """What was taken out of the libraries is not missed: litellm makes its first call, to a responder of our own, and
+    finds Amazon's descriptions of logging in and of models."""
+    told = engine.out(
+        "run", "--rm", "--read-only", "--tmpfs=/tmp:size=16m", "--entrypoint", "python", image, "-c",
+        "import anyio, boto3, sys\n"
+        "from agent_core.llm.litellm_client import ensure_loaded\n"
+        "anyio.run(ensure_loaded)\n"
+        "for name in ('sts', 'bedrock-runtime'):\n"
+        "    boto3.client(name, region_name='eu-central-1', aws_access_key_id='x', aws_secret_access_key='y')\n"
+        "print('litellm' in sys.modules)",
+    )  # fmt: skip
+    assert told.splitlines()[-1] == "True"
+
+
 def _canaries(engine: Engine, image: str) -> int:
     """In how many lines of all layers of an image the text stands that every secret of the build holds."""
     pipeline = f"/usr/bin/docker save {image} | tar -xO | grep -caF {CANARY}"

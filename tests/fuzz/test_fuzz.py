@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import SEEDS, TARGETS
@@ -24,6 +26,23 @@ def test_nothing_upsets_a_parser(name: str) -> None:
             TARGETS[name](data)
         except Exception as error:
             raise AssertionError(f"{name}, input {number}: {data[:300]!r}") from error
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@given(draw=st.data())
+@settings(max_examples=60)
+def test_nothing_else_does(name: str, draw: st.DataObject) -> None:
+    """Pieces of the seeds and of anything, in any order: what shrinks to a small example when it fails."""
+    seed = st.sampled_from(SEEDS[name])
+    piece = st.one_of(
+        st.binary(max_size=60),
+        st.text(max_size=40).map(lambda text: text.encode("utf-8", "surrogatepass")),
+        st.tuples(seed, st.integers(0, 2_000), st.integers(0, 400)).map(
+            lambda cut: cut[0][cut[1] :][: cut[2]]
+        ),
+        seed,
+    )
+    TARGETS[name](b"".join(draw.draw(st.lists(piece, max_size=8))))
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.glob("*")), ids=lambda path: path.name)

@@ -29,8 +29,8 @@ class SecretPeer:
         self.machine.keys_uploaded()
         self._since = None
 
-    def create_room(self, bot_id):
-        room = self.peer.create_room([bot_id], is_direct=True)
+    def create_room(self, bot_id, *, version=None):
+        room = self.peer.create_room([bot_id], is_direct=True, room_version=version)
         path = f"/rooms/{quote(room)}/state/m.room.encryption/"
         self._call("PUT", path, {"algorithm": "m.megolm.v1.aes-sha2"})
         return room
@@ -99,8 +99,9 @@ class SecretPeer:
     def close(self):
         self.machine.close()
 
-    def _keys(self, room, user_id):
-        devices = self.devices_of(user_id)
+    def _keys(self, room, to):
+        """``to`` is a user, or several."""
+        devices = set().union(*map(self.devices_of, [to] if isinstance(to, str) else to))
         missing = self.machine.strangers(devices)
         if missing:
             self.machine.learn_claimed(self.claim(missing))

@@ -227,24 +227,24 @@ class TestWhoAndWhere:
 
 class TestOrder:
     @pytest.mark.parametrize("queue", ["merge", "each"])
-    async def test_a_command_is_never_merged_and_keeps_its_place(self, tmp_path, queue):
-        """Questions around a command are answered before and after it; the model sees no command."""
+    async def test_a_command_is_never_merged_and_waits_for_nobody(self, tmp_path, queue):
+        """Commands are answered at once, and part the questions around them; the model sees no command."""
         mind = Mind()
         async with talking(tmp_path, mind, queue=queue) as one:
             one.server.say(ANN, "slow first")
             await mind.thinking.wait()
             for text in ("two", "three", "!help", "four", "five", "!status"):
                 one.server.say(ANN, text)
+            commanded = await one.server.answers(2, conversation=DM)
             mind.gate.set()
             await settled(one, settled=7)
             said = texts(one)
-        helped = next(place for place, text in enumerate(said) if "what you can tell me" in text)
-        before = "\n".join(mind.asked[:helped])
-        assert "two" in before
-        assert "three" in before
-        assert "four" not in before
-        assert said[-1].startswith("I am here")
+        assert "what you can tell me" in commanded[0].text
+        assert commanded[1].text.startswith("I am here")
         assert len(said) == (5 if queue == "merge" else 7)
+        asked_in_order = "\n".join(mind.asked)
+        places = [asked_in_order.index(word) for word in ("slow first", "two", "three", "four", "five")]
+        assert places == sorted(places)
         assert not any("!help" in asked or "!status" in asked for asked in mind.shown)
 
     async def test_an_edit_into_a_command_is_not_shown_to_a_model(self, tmp_path):
@@ -289,12 +289,12 @@ class TestOrder:
         async with talking(tmp_path, mind) as one:
             one.server.say(ANN, "slow first")
             await mind.thinking.wait()
-            changed = one.server.say(ANN, "!new")
-            with anyio.fail_after(10):
-                while not await one.built.store.inbox(states=[InboxState.READY]):
-                    await anyio.sleep(0.02)
-            edit = Amendment(kind="replace", native_id=changed, sender=ANN, text="what is new?")
-            await one.hand_over(amendments=[edit])
+            (running,) = await one.built.store.inbox(states=[InboxState.RUNNING])
+            command = running.message.model_copy(update={"native_id": "edited", "text": "!new"})
+            edit = Amendment(kind="replace", native_id="edited", sender=ANN, text="what is new?")
+            await one.hand_over(command, amendments=[edit])
+            await anyio.wait_all_tasks_blocked()
+            assert len(mind.asked) == 1  # it is no command any more, and so it waits for the turn
             mind.gate.set()
             await settled(one, settled=2)
         assert "what is new?" in mind.asked[1]

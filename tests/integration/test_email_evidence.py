@@ -155,7 +155,7 @@ async def test_a_secret_address(
 
 
 async def test_robots_that_may_be_read(mail_server: MailServer, tmp_path: Path) -> None:
-    """Kept for the owner, whatever their fields say; where nobody can be written to, even if they are let in."""
+    """For the history, whatever their fields say; where nobody can be written to, even if they are let in."""
     bot = make_bot(mail_server, tmp_path, read_only_from=["notif*@mail.test", "*@robots.test"])
     more = "Auto-Submitted: auto-generated\r\nList-Id: <x.robots.test>\r\n"
     async with bot.running():
@@ -168,10 +168,28 @@ async def test_robots_that_may_be_read(mail_server: MailServer, tmp_path: Path) 
         await bot.inject(raw_mail(bot, message_id="<r3@p.test>", text="a person"))
         await bot.inbox.until_accepted(3)
     robot = bot.inbox.accepted[0]
-    assert [message.text for message in wanted(bot.inbox)] == ["a person"]
-    assert (robot.context["quarantine"], robot.text) == ("read_only_sender", "built")
+    assert [message.text for message in wanted(bot.inbox)] == ["built", "a person"]
+    assert (robot.context["read_only"], robot.context["allowed_here"]) == (True, True)
+    assert "read_only" not in bot.inbox.accepted[2].context
     assert (robot.session.thread, robot.context["reply_to"]) == ("nobody", "")
     assert refused(bot.inbox) == ["automatic_mail"] or refused(bot.inbox) == ["mailing_list"]
+
+
+async def test_a_robot_is_proven_by_its_signature_too(mail_server: MailServer, tmp_path: Path) -> None:
+    """Who may be read is looked into although nobody else may write."""
+    async with name_server(zone()) as names:
+        bot = dkim_bot(mail_server, tmp_path, names, read_only_from=["ci@mail.test"])
+        base = bot.channel()
+        blind = EmailChannel(
+            "email", bot.config, state_dir=bot.state_dir, clock=base._clock, knows=lambda _: False
+        )
+        async with bot.running(blind):
+            for name, sender in (("<r@p.test>", "ci@mail.test"), ("<x@p.test>", "other@mail.test")):
+                await bot.inject(sign(raw_mail(bot, message_id=name, sender=sender, evidence="")))
+            await bot.inbox.until_accepted(2)
+    robot, other = bot.inbox.accepted
+    assert (robot.sender.verified, robot.context["read_only"]) == (True, True)
+    assert (other.sender.verified, other.context["quarantine"]) == (False, "sender_not_verified")
 
 
 async def test_strangers_leave_nothing_behind(mail_server: MailServer, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ async def test_from_the_code_to_the_answer(post: OwnDovecot, tmp_path: Path, mec
 
 
 async def _open(bot: EmailChannel) -> None:
-    async with bot._open_mailbox() as mailbox:
+    async with bot._connections.open_mailbox() as mailbox:
         assert isinstance(mailbox, Mailbox)
 
 
@@ -259,7 +259,7 @@ async def test_a_server_that_knows_no_tokens(post: OwnDovecot, tmp_path: Path) -
     async with provider(USER) as given:
         keep(tmp_path, access=jwt(USER), ends_at=datetime.now(UTC).timestamp() + 3000)
         bot = channel(config(post, given), tmp_path)
-        async with bot._open_mailbox() as mailbox:
+        async with bot._connections.open_mailbox() as mailbox:
             from channels.email.imap_login import log_in
             from channels.email.login import Login
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
-from agent_core.errors import ModelRefused
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import ToolCall
 from gateway.operations import Operations
-from gateway.ticks import failing_since, resting_until
-from gateway.vigil import how_ended
-from gateway.work.plan_port import Entry, Outcome
+from gateway.work.plan_port import Entry
 from tests.clock import ManualClock
 from tests.unasked_world import ANN, ANN_MAIL, BOB, house
 
@@ -156,7 +153,7 @@ class TestDigest:
             assert "URGENT" in home.model.asked[-1][-1].content
             mail = home.mail
         clock.advance(22 * 3600)
-        async with house(tmp_path, heartbeat=self.SETTING, clock=clock, mail=mail, checklist=None) as home:
+        async with house(tmp_path, heartbeat=self.SETTING, clock=clock, mail=mail, checklist="") as home:
             await home.built.unasked.vigil.look()
             await mail.answers(2)
             await home.built.unasked.vigil.look()
@@ -184,6 +181,40 @@ class TestDigest:
             [line] = await _lines(home, key)
         assert (line.role, line.content, line.scope) == ("assistant", "milk is out", "owner")
 
+    async def test_files_are_not_lost_in_a_digest(self, tmp_path):
+        """An alert with a file does not wait: a digest could not hold it."""
+        call = ToolCall(id="c", name="send_file", arguments={"path": "report.txt"})
+        says = [call, "The report is there."]
+        async with house(tmp_path, *says, heartbeat=self.SETTING) as home:
+            (home.checklist.parent / "report.txt").write_text("all the figures")
+            assert (await tick(home))[0] == "delivered"
+            [mail] = await home.mail.answers(1)
+            assert await home.plans.collected() == []
+        assert mail.text == "The report is there."
+        assert [one.name for one in mail.attachments] == ["report.txt"]
+
+    async def test_an_address_that_is_not_the_owners_any_more_gets_no_digest(self, tmp_path):
+        """What was collected for it goes to where the owner is reached now, once; nothing is lost."""
+        clock = ManualClock(datetime(2026, 5, 1, 7, 59, tzinfo=UTC))
+        async with house(tmp_path, "milk is out", heartbeat=self.SETTING, clock=clock) as home:
+            assert (await tick(home))[0] == "collected"
+            mail = home.mail
+        clock.advance(120)
+        only_chat = {**SELDOM, "digest": {"at": "08:00"}}
+        owner = (("matrix", ANN),)
+        async with house(
+            tmp_path, heartbeat=only_chat, clock=clock, mail=mail, checklist="", owner=owner
+        ) as home:
+            await home.built.unasked.vigil.look()
+            assert len(await home.plans.collected()) == 1, "the owner has no conversation yet"
+            await home.asked(ANN, "hello")
+            for _ in range(2):
+                await home.built.unasked.vigil.look()
+            await home.until(home.alerts)
+            assert await home.plans.collected() == []
+        assert [(one.conversation, one.text) for one in home.alerts()] == [(f"dm-{ANN}", "milk is out")]
+        assert mail.delivered == []
+
     async def test_without_a_digest_each_alert_is_a_mail(self, tmp_path):
         """The control: switched off, nothing waits."""
         setting = {**self.SETTING, "digest": {"enabled": False}}
@@ -194,229 +225,6 @@ class TestDigest:
 
 async def _lines(home, key: SessionKey):
     return (await home.built.memory.load_history(str(key))).messages
-
-
-class TestFailing:
-    async def test_failures_are_noted_rest_and_are_shown(self, tmp_path):
-        """No apology to anybody; after two in a row the next one rests, and status says why."""
-        says = [ModelRefused("no"), ModelRefused("no"), "HEARTBEAT_OK"]
-        config = {"interval_minutes": 0.02}
-        async with house(tmp_path, *says, heartbeat=config) as home:
-            await home.asked(ANN, "hello")
-
-            async def rested() -> bool:
-                ends = [outcome for outcome, _ in await home.ledger()]
-                return ends.count("failed") == 2 and "silent" in ends
-
-            await home.until(rested)
-            entries = await home.ledger()
-        assert [outcome for outcome, _ in entries if outcome != "skipped"][:3] == [
-            "failed",
-            "failed",
-            "silent",
-        ]
-        assert any(reason.startswith("resting after 2 failures: no") for _, reason in entries)
-        assert home.alerts() == []
-
-    def test_each_rest_is_twice_as_long_and_ends(self):
-        """Pure: 2, 4, 8 intervals, never beyond half a day; a success ends it, a wrong clock too."""
-        now, step = datetime(2026, 5, 1, tzinfo=UTC), timedelta(minutes=30)
-
-        def line(outcome: Outcome, ago: timedelta) -> Entry:
-            return Entry("heartbeat", now - ago, outcome, "no", at=now - ago)
-
-        failed = [line(Outcome.FAILED, timedelta(0))]
-        assert resting_until(failed, now, step) is None
-        for count, rest in ((2, 1), (3, 2), (4, 4), (30, 12)):
-            assert resting_until(failed * count, now, step) == now + timedelta(hours=rest)
-        skipped = [line(Outcome.SKIPPED, timedelta(0))]
-        assert resting_until(skipped + failed * 2, now, step) is not None
-        assert resting_until([line(Outcome.SILENT, timedelta(0)), *failed * 5], now, step) is None
-        assert resting_until([line(Outcome.FAILED, -step)] * 3, now, step) is None
-        assert len(failing_since(failed * 3 + [line(Outcome.SILENT, step)] + failed)) == 3
-
-    @pytest.mark.parametrize(
-        ("says", "why", "calls"),
-        [
-            (
-                ToolCall(id="c", name="search_history", arguments={"query": "milk"}),
-                "no answer even without",
-                3,
-            ),
-            (30.0, "no answer within 0.3 s", 1),
-        ],
-    )
-    async def test_steps_and_time_are_limited(self, tmp_path, says, why, calls):
-        """A model that loops over tools, or hangs, costs what the settings allow, and the tick has failed."""
-        limits = {"steps": 3, "seconds": 0.3 if calls == 1 else 20.0}
-        async with house(tmp_path, says, heartbeat={**SELDOM, "limits": limits}) as home:
-            await home.asked(ANN, "hello")
-            outcome, reason = await tick(home)
-        assert (outcome, home.model.ticks >= calls - 1) == ("failed", True)
-        assert reason.startswith(why)
-        assert len(home.model.asked) == 1 + calls
-
-    async def test_the_dead_mans_notice_comes_once(self, tmp_path):
-        """When nothing has worked for so many intervals the owner is told, once, and again only after life."""
-        clock = ManualClock()
-        setting = {"interval_minutes": 30.0, "dead_man_intervals": 4}
-        async with house(tmp_path, heartbeat=setting, clock=clock, sleep=_never) as home:
-            await home.asked(ANN, "hello")
-            look = home.built.unasked.vigil.look
-            await look()
-            clock.advance(1.5 * 3600)
-            await look()
-            assert home.alerts() == []
-            clock.advance(3600)
-            for _ in range(3):
-                await look()
-            await home.chat.answers(2)
-            await home.plans.note(Entry("heartbeat", clock.now(), Outcome.SILENT))
-            clock.advance(3 * 3600)
-            await look()
-            await home.chat.answers(3)
-        assert len(home.alerts()) == 2
-        assert "have not worked since Thu 2026-01-01 00:00, 4 of them or more" in home.alerts()[0].text
-
-    async def test_a_machine_that_was_off_tells_it_at_its_start(self, tmp_path):
-        """After a night off there is one notice, and after a short pause none."""
-        clock = ManualClock()
-        setting = {"interval_minutes": 30.0, "dead_man_intervals": 4, "target": f"matrix:{ANN}"}
-        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
-            await home.until(lambda: home.built.supervisor.all_up)
-            chat = home.chat
-        for hours, notices in ((1, 0), (9, 1), (0.6, 1)):
-            clock.advance(hours * 3600)
-            async with house(
-                tmp_path, heartbeat=setting, clock=clock, checklist=None, chat=chat, sleep=_never
-            ) as home:
-                await home.until(lambda: _noted(home, clock))
-                await home.until(lambda: bool(home.alerts()) or not notices)  # noqa: B023 - awaited here
-                assert len(home.alerts()) == notices
-        assert "have not run (17 of them)" in home.alerts()[0].text
-
-    async def test_what_was_missed_is_told_as_soon_as_there_is_a_place(self, tmp_path):
-        """Without a conversation at that start it waits, also over another start, is shown, and comes once."""
-        clock = ManualClock()
-        setting = {"interval_minutes": 30.0, "dead_man_intervals": 4}
-        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
-            await home.until(lambda: home.built.supervisor.all_up)
-        clock.advance(9 * 3600)
-        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
-            await home.until(lambda: _noted(home, clock))
-        clock.advance(600)
-        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
-
-            async def shown() -> bool:
-                return (await home.built.unasked.state())["owner"]["alerts_waiting"] == 1
-
-            await home.until(shown)
-            await home.asked(ANN, "hello")
-            await home.until(home.alerts)
-            assert not await shown()
-        assert ["have not run (17 of them)" in one.text for one in home.alerts()] == [True]
-
-
-async def _never(_: float) -> None:
-    import anyio
-
-    await anyio.sleep_forever()
-
-
-async def _noted(home, clock) -> bool:
-    entries = await home.plans.ledger(name="heartbeat")
-    return bool(entries) and clock.now() - (entries[0].until or entries[0].instant) < timedelta(minutes=31)
-
-
-class TestUntold:
-    async def test_a_change_that_nobody_was_told_of_is_told_by_the_next_check_in(self, tmp_path):
-        """The model fails at the tick that saw the change: the next one asks about it again, and then no more."""
-        watch = {**SELDOM, "watch": [{"file": "inbox"}]}
-        says = [ModelRefused("no"), "There is a file.", "There is a file, again."]
-        async with house(tmp_path, *says, heartbeat=watch, checklist=None) as home:
-            await home.asked(ANN, "hello")
-            assert (await tick(home))[0] == "skipped"
-            (home.checklist.parent / "inbox").mkdir()
-            assert (await tick(home))[0] == "failed"
-            assert (await tick(home))[0] == "delivered"
-            assert (await tick(home))[0] == "skipped"
-            await home.until(home.alerts)
-        assert "inbox has changed." in home.model.asked[-1][-1].content
-        assert [one.text for one in home.alerts()] == ["There is a file."]
-
-    async def test_a_change_seen_while_there_was_no_target_is_told_when_there_is_one(self, tmp_path):
-        """Two changes are seen before the owner has ever written; the first check-in that can tell, tells both."""
-        watch = {**SELDOM, "watch": [{"file": "inbox"}, {"file": "notes"}]}
-        async with house(tmp_path, "Two things.", heartbeat=watch, checklist=None) as home:
-            assert (await tick(home))[0] == "skipped"
-            (home.checklist.parent / "inbox").mkdir()
-            assert await tick(home) == ("skipped", "the owner has no direct conversation yet")
-            (home.checklist.parent / "notes").mkdir()
-            assert await tick(home) == ("skipped", "the owner has no direct conversation yet")
-            await home.asked(ANN, "hello")
-            assert (await tick(home))[0] == "delivered"
-            assert (await tick(home)) == ("skipped", "nothing to do: no watch calls")
-            await home.until(home.alerts)
-        assert "inbox has changed." in home.model.asked[-1][-1].content
-        assert "notes has changed." in home.model.asked[-1][-1].content
-        assert [one.text for one in home.alerts()] == ["Two things."]
-
-    async def test_a_change_of_a_check_in_that_was_overtaken_and_failed_is_told(self, tmp_path):
-        """The first one is still on its way when the second begins, and fails after that: it is told by the third."""
-        watch = {**SELDOM, "watch": [{"file": "one"}, {"file": "two"}], "limits": {"seconds": 3.0}}
-        async with house(tmp_path, 60.0, "Two.", "One.", heartbeat=watch, checklist=None) as home:
-            await home.asked(ANN, "hello")
-            assert (await tick(home))[0] == "skipped"
-            (home.checklist.parent / "one").mkdir()
-            await home.built.unasked.heartbeat.now()
-            await home.until(lambda: home.model.ticks == 1)
-            (home.checklist.parent / "two").mkdir()
-            assert (await tick(home))[0] == "delivered"
-            assert "two has changed." in home.model.asked[-1][-1].content
-            assert "one has changed." not in home.model.asked[-1][-1].content
-            assert (await tick(home))[0] == "delivered"
-            assert "one has changed." in home.model.asked[-1][-1].content
-            assert (await tick(home))[0] == "skipped"
-            ended = [outcome for outcome, reason in await home.ledger() if not reason.startswith("nothing")]
-        assert ended == ["failed", "delivered", "delivered"]
-
-    def test_how_a_check_in_has_ended(self):
-        """By its own line; without one, by a later line; a row of idle ones around it says nothing of it."""
-        at = datetime(2026, 1, 1, tzinfo=UTC)
-
-        def entry(minute: int, outcome: Outcome, reason: str = "", until: int | None = None) -> Entry:
-            last = at + timedelta(minutes=until or minute)
-            return Entry("h", at + timedelta(minutes=minute), outcome, reason, until=last)
-
-        idle = entry(0, Outcome.SKIPPED, "nothing to do: no watch calls", until=9)
-        for lines, ended in (
-            ([], None),
-            ([idle], None),
-            ([entry(5, Outcome.SILENT), idle], True),
-            ([entry(5, Outcome.COLLECTED)], True),
-            ([entry(5, Outcome.FAILED), idle], False),
-            ([entry(4, Outcome.SKIPPED, "no target", until=6)], False),
-            ([entry(6, Outcome.DELIVERED), idle], False),
-            ([entry(4, Outcome.DELIVERED)], None),
-        ):
-            assert how_ended(lines, at + timedelta(minutes=5)) is ended
-
-    async def test_a_check_in_waits_for_a_channel_that_is_away(self, tmp_path):
-        """While the owner's channel cannot be asked nothing is skipped or asked; then the alert comes."""
-        async with house(tmp_path, "milk", heartbeat={**SELDOM, "target": f"matrix:{ANN}"}) as home:
-            channel = home.built.channels["matrix"]
-            channel.away = True
-            await home.until(lambda: home.built.supervisor.all_up)
-            await home.built.unasked.heartbeat.now()
-
-            async def deferred() -> bool:
-                return any(row.deferrals for row in await home.built.store.inbox())
-
-            await home.until(deferred)
-            assert home.model.asked == []
-            channel.away = False
-            await home.until(home.alerts)
-        assert [one.text for one in home.alerts()] == ["milk"]
 
 
 class TestNow:

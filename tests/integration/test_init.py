@@ -220,7 +220,8 @@ class Person:
     def __init__(self, *arguments, **environ):
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored below a shell that started this in the background
+            # It is ignored below a shell that started this in the background.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execve(sys.executable, [*COMMAND, *map(str, arguments)], environment(TERM="dumb", **environ))
         self.seen = ""
         self._read_to = 0

@@ -16,8 +16,11 @@ from urllib.parse import quote
 import anyio
 import pytest
 
-from tests.integration.matrix_bot import Bot, bot_joined, call
+from tests.agent_doubles import call as use
+from tests.integration.matrix_bot import Bot, call
+from tests.integration.matrix_person import Person, room_of_kind
 from tests.integration.secret_peer import SecretPeer
+from tests.integration.test_matrix_asides import Writer
 from tests.integration.test_matrix_gateway import house  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.timeout(120, func_only=True)
@@ -25,49 +28,9 @@ OLD = int(os.environ.get("SQUIDBOT_OLD_MESSAGES", "300"))
 """How many old messages; thousands take longer to make than the suite has."""
 
 
-class Person:
-    """Somebody in one room, whose client encrypts if the room does."""
-
-    def __init__(self, secret, room, bot_id, *, encrypted):
-        self.secret, self.room, self.bot_id, self.encrypted = secret, room, bot_id, encrypted
-
-    async def say(self, text, **content):
-        if self.encrypted:
-            return await call(self.secret.send, self.room, text, to=self.bot_id, **content)
-        body = {"msgtype": "m.text", "body": text, **content}
-        return await call(self.secret.peer.send_event, self.room, "m.room.message", body)
-
-    async def ephemeral(self, kind):
-        """The newest content of that kind, as a client that syncs anew is told."""
-        answer = await call(self.secret.peer.call, "GET", "/sync?timeout=0&full_state=false")
-        room = answer["rooms"]["join"].get(self.room, {})
-        found = [one["content"] for one in room.get("ephemeral", {}).get("events", []) if one["type"] == kind]
-        return found[-1] if found else {}
-
-    async def heard(self):
-        """What the bot has said and was not taken back: (wire type, relation, text)."""
-        answer = await call(self.secret.peer.call, "GET", "/sync?timeout=0")
-        self.secret.machine.receive(answer.get("to_device", {}).get("events", []))
-        path = f"/rooms/{quote(self.room)}/messages?dir=f&limit=300"
-        chunk = (await call(self.secret.peer.call, "GET", path))["chunk"]
-        found = []
-        for one in chunk:
-            if one["sender"] != self.bot_id or not one["content"]:
-                continue
-            if one["type"] == "m.room.encrypted":
-                clear = self.secret.machine.decrypt(self.room, one)["content"]
-            elif one["type"] == "m.room.message":
-                clear = one["content"]
-            else:
-                continue
-            found.append((one["type"], one["content"].get("m.relates_to", {}), clear["body"]))
-        return found
-
-    async def until_heard(self, count):
-        with anyio.fail_after(40):
-            while len(found := await self.heard()) < count:
-                await anyio.sleep(0.1)
-        return found
+def approved(texts):
+    """Whether it was said that a call is approved; nothing else is said of it, however often it is decided."""
+    return any(text.endswith("is approved: I use `write_down`.") for text in texts)
 
 
 @pytest.mark.parametrize("version", ["11", "12"])
@@ -80,16 +43,15 @@ async def test_a_conversation_in_every_kind_of_room(
     version,
     encrypted,
 ):
-    """M1, M2, M6, M7, M13, M28 and M30: answered once each, marked read, in its thread, and nothing beyond."""
+    """
+    M1, M2, M6, M7, M13, M27, M28 and M30: answered once each, marked read, in its thread, approved, and nothing
+    beyond.
+    """
     secret = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
-    script = ([1.5, "one"], "two", [2.0, "edited"], [30.0, "never"], "last")
-    async with house(*script, allow=[secret]) as there:
-        content = {"is_direct": True, "room_version": version}
-        room = await call(secret.peer.create_room, [there.user_id], **content)
-        if encrypted:
-            body = {"algorithm": "m.megolm.v1.aes-sha2"}
-            await call(secret.peer.call, "PUT", f"/rooms/{quote(room)}/state/m.room.encryption/", body)
-        await call(bot_joined, secret.peer, room, there.user_id)
+    tool = Writer()
+    script = ([1.5, "one"], "two", [2.0, "edited"], [30.0, "never"], "last", use("write_down", what="it"))
+    async with house(*script, "after all", allow=[secret], tools=[tool]) as there:
+        room = await room_of_kind(secret, there.user_id, version, encrypted=encrypted)
         person = Person(secret, room, there.user_id, encrypted=encrypted)
 
         # M1, M2: typing while it is worked on, gone soon after the answer, and the question marked as read
@@ -128,8 +90,23 @@ async def test_a_conversation_in_every_kind_of_room(
         said = await person.until_heard(4)
         questions = await there.asked(5)
 
+        # M27: a tool waits for the first reaction to the question about it
+        await person.say("sixth")
+        said = await person.until_heard(5)
+        written = list(tool.written)
+        for key in ("✅", "❌"):
+            about = {"rel_type": "m.annotation", "event_id": person.events[-1], "key": key}
+            await call(secret.peer.send_event, room, "m.reaction", {"m.relates_to": about})
+        with anyio.fail_after(40):
+            while not (
+                "after all" in (texts := [text for _, _, text in await person.heard()]) and approved(texts)
+            ):
+                await anyio.sleep(0.1)
+
     secret.close()
-    assert [text for _, _, text in said] == ["one", "two", "edited", "last"]
+    assert (written, tool.written) == ([], ["it"])
+    assert all(text == "after all" or approved([text]) for text in texts[5:])
+    assert [text for _, _, text in said[:4]] == ["one", "two", "edited", "last"]
     assert {kind for kind, _, _ in said} == {"m.room.encrypted" if encrypted else "m.room.message"}
     assert len(questions) == 5
     assert questions[-1].splitlines()[-1] == "fifth"

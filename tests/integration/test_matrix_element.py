@@ -104,13 +104,15 @@ async def test_an_encrypted_conversation_has_no_shield(make_bot, person, account
     assert (bot.folder / "pickle_key").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("where", ["in the room", "between devices"])
-async def test_emoji_verification_makes_the_bot_trusted(make_bot, person, account, where, capsys):
+@pytest.mark.parametrize(
+    ("where", "version"), [("in the room", "11"), ("in the room", "12"), ("between devices", "12")]
+)
+async def test_emoji_verification_makes_the_bot_trusted(make_bot, person, account, where, version, capsys):
     """Both sides show the same seven emoji, and the person's client trusts the bot's identity afterwards (M5)."""
     bot = make_bot(allow_from=[account.user_id])
     async with bot.up(), person(account) as uma:
         await uma.do("bootstrap", password=account.password)
-        room = await secret_room(uma, bot)
+        room = await secret_room(uma, bot, version=version)
         await asked(uma, bot, room)
         before = await uma.do("trust", user=bot.user_id)
         device = bot.inbox.facts[-1]["device"]
@@ -170,7 +172,10 @@ async def test_a_new_device_of_the_bot_is_trusted_at_once(make_bot, person, acco
 
 
 async def test_without_a_signature_the_shield_would_be_red(make_bot, person, account):
-    """What the checks above look at: a bot whose device is not signed gets the red shield."""
+    """
+    What the checks above look at: a bot whose device is not signed gets the red shield, and clients that exclude
+    such devices do not show its words at all.
+    """
     bot = make_bot(allow_from=[account.user_id])
     async with bot.up() as channel, person(account) as uma:
         room = await secret_room(uma, bot)
@@ -180,11 +185,15 @@ async def test_without_a_signature_the_shield_would_be_red(make_bot, person, acc
         peer = SecretPeer(bot.url, login, bot.folder / "unsigned")
         peer.send(room, "unsigned words", to=account.user_id)
         answer = await uma.answer("unsigned words")
+        await uma.do("exclude", on=True)
+        excluded = peer.send(room, "excluded words", to=account.user_id)
+        hidden = await uma.until(lambda one: one["id"] == excluded and one["unreadable"])
         peer.close()
         assert channel is not None
 
     assert not is_good(answer)
     assert answer["shield"] == 2
+    assert "UNSIGNED_SENDER_DEVICE" in hidden["unreadable"]
 
 
 async def test_an_identity_made_elsewhere_is_replaced(make_bot, person, account):

@@ -46,8 +46,8 @@ def nia(make_peer):
     return make_peer()
 
 
-async def secret_room(nia, bot):
-    room = nia.create_room(bot.user_id)
+async def secret_room(nia, bot, version=None):
+    room = nia.create_room(bot.user_id, version=version)
     await call(bot_joined, nia.peer, room, bot.user_id)
     return room
 
@@ -208,11 +208,12 @@ async def test_drained_one_time_keys_are_replaced(make_bot, make_peer, synapse, 
     assert found[-1][1]["body"] == "yes"
 
 
-async def test_a_key_that_comes_late_is_used(make_bot, nia):
+@pytest.mark.parametrize("version", ["11", "12"])
+async def test_a_key_that_comes_late_is_used(make_bot, nia, version):
     """The message is handed over when its key has come, even after a restart in between (M22)."""
     bot = make_bot(allow_from=[nia.user_id])
     async with bot.up():
-        room = await secret_room(nia, bot)
+        room = await secret_room(nia, bot, version)
         nia.send(room, "early", to=bot.user_id, give_key=False)
         await bot.inbox.until(lambda inbox: inbox.facts[-1].get("waiting_for_keys") == 1)
     assert "early" not in bot.inbox.positions["waiting_for_keys"]
@@ -240,11 +241,12 @@ async def test_without_the_kept_reference_it_would_be_lost(make_bot, nia):
     assert bot.inbox.texts == ["later"]
 
 
-async def test_a_withheld_key_is_told_once_with_its_reason(make_bot, nia):
+@pytest.mark.parametrize("version", ["11", "12"])
+async def test_a_withheld_key_is_told_once_with_its_reason(make_bot, nia, version):
     """One notice, encrypted, however many messages it is about; and none once a key works (M22)."""
     bot = make_bot(allow_from=[nia.user_id])
     async with bot.up():
-        room = await secret_room(nia, bot)
+        room = await secret_room(nia, bot, version)
         [device] = nia.devices_of(bot.user_id)
         for number in range(3):
             nia.send(room, f"message {number}", to=bot.user_id, give_key=False)
@@ -287,12 +289,18 @@ async def talks(bot, nia, room, text):
     assert (found[-1][0], found[-1][1]["body"]) == ("m.room.encrypted", f"{text}!")
 
 
-@pytest.mark.parametrize("how", ["lost", "older", "unreadable"])
-async def test_a_store_that_is_of_no_use_is_replaced(make_bot, nia, how):
-    """Deleted, restored from an older copy or garbled: a new signed device takes over, once, and is understood (M20)."""
+@pytest.mark.parametrize(
+    ("how", "version"),
+    [("lost", "11"), ("lost", "12"), ("older", "11"), ("older", "12"), ("unreadable", "12")],
+)
+async def test_a_store_that_is_of_no_use_is_replaced(make_bot, nia, how, version, capsys):
+    """
+    Deleted, restored from an older copy or garbled: a new signed device takes over, once, and is understood; the
+    operator is told once (M20).
+    """
     bot = make_bot(allow_from=[nia.user_id])
     async with bot.up():
-        room = await secret_room(nia, bot)
+        room = await secret_room(nia, bot, version)
     [store] = bot.folder.glob("crypto-*.db")
     copy = shutil.copy(store, bot.folder / "copy")
     async with bot.up() as bot.test_channel:
@@ -313,6 +321,7 @@ async def test_a_store_that_is_of_no_use_is_replaced(make_bot, nia, how):
     assert len(devices) == 1  # the old one was deleted, and the second start made no further one
     assert devices != {before}
     assert bot.inbox.facts[-1]["encryption"] == "signed"
+    assert capsys.readouterr().out.count("matrix.device_given_up") == 1
 
 
 async def test_an_older_copy_would_be_deaf(make_bot, nia):

@@ -3,106 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 
-from gateway.app import Overrides, build
-from gateway.home import open_home
 from gateway.operations import Operations
-from gateway.settings import Settings
-from tests.agent_doubles import ModelScript
 from tests.integration.matrix_bot import call
-from tests.integration.test_matrix_answers import shown
+from tests.integration.matrix_house import open_house
 from tests.integration.test_matrix_conversation import answering, edit_of, in_thread, redact
 
 pytestmark = pytest.mark.timeout(60, func_only=True)
 
 
-class House:
-    """A running gateway with one Matrix account, and a model that answers as it is told."""
-
-    def __init__(self, built, model, user_id):
-        self.built = built
-        self.model = model
-        self.user_id = user_id
-
-    async def room(self, peer, *others, direct=True):
-        room = await call(peer.create_room, [self.user_id], is_direct=direct)
-        with anyio.fail_after(20):
-            while self.user_id not in await call(peer.members, room):
-                await anyio.sleep(0.05)
-        for other in others:
-            await call(peer.invite, room, other.user_id)
-            await call(other.join, room)
-        return room
-
-    async def answers(self, peer, room, count, *, within_s=20):
-        """What the person sees of the bot, as soon as there is so much of it."""
-        with anyio.move_on_after(within_s):
-            while len(found := await self.seen(peer, room)) < count:
-                await anyio.sleep(0.05)
-            return found
-        raise AssertionError(f"waited in vain for {count}: {found}, asked {len(self.model.requests)}")
-
-    async def seen(self, peer, room):
-        events = await call(peer.history, room, limit=500)
-        return shown([one for one in events if one.sender == self.user_id and one.content])
-
-    async def asked(self, count, *, within_s=20):
-        """The questions to the model, as soon as there are so many."""
-        with anyio.fail_after(within_s):
-            while len(self.model.requests) < count:
-                await anyio.sleep(0.02)
-        return [request[-1].content for request in self.model.requests]
-
-
 @pytest.fixture
 def house(synapse, fresh_credentials, tmp_path):
-    @asynccontextmanager
-    async def up(*answers, allow=(), owner=None, approval="none", folder="home", bot=None, **matrix):
-        credentials = bot or fresh_credentials("bot")
-        model = ModelScript(*answers)
-        settings = {
-            "llm": {
-                "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
-                "models": {"m": {"provider": "p", "model": "openai/m"}},
-                "pools": {"main": ["m"]},
-                "default_pool": "main",
-            },
-            "agents": {"heartbeat": {"enabled": False}},
-            "owner": {"aliases": [owner.user_id] if owner is not None else []},
-            "channels": {
-                "matrix": {
-                    "homeserver": synapse.url,
-                    "user_id": credentials.user_id,
-                    "password": credentials.password,
-                    "allow_from": [one.user_id for one in allow],
-                    **matrix,
-                }
-            },
-        }
-        built = await build(
-            Settings.model_validate(settings),
-            open_home(tmp_path / folder),
-            Overrides(models={"m": model}, approval={"matrix": approval}),
-        )
-        ended = anyio.Event()
-
-        async def run():
-            await built.gateway.run()
-            ended.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run)
-            try:
-                yield House(built, model, credentials.user_id)
-            finally:
-                built.gateway.stop()
-                with anyio.move_on_after(20, shield=True):
-                    await ended.wait()
-                tasks.cancel_scope.cancel()
+    def up(*answers, folder="home", bot=None, **more):
+        return open_house(synapse.url, bot or fresh_credentials("bot"), tmp_path / folder, *answers, **more)
 
     return up
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import stat
 import time
@@ -313,8 +314,8 @@ async def test_a_token_of_somebody_else_is_a_mistake(make_bot, fresh_credentials
             pass
 
 
-async def test_soft_logout_keeps_the_device(tmp_path):
-    """A server whose tokens live for seconds: the channel goes on, on the same device, and loses nothing."""
+async def test_soft_logout_keeps_the_device(tmp_path, capsys):
+    """A server whose tokens live for seconds: it goes on, on the same device with the same keys, loses nothing (M17)."""
     with await call(
         Synapse.start, tmp_path / "hs", overrides={"nonrefreshable_access_token_lifetime": "6s"}
     ) as server:
@@ -335,6 +336,9 @@ async def test_soft_logout_keeps_the_device(tmp_path):
 
     assert renewed["device_id"] == session["device_id"]
     assert renewed["access_token"] != session["access_token"]
+    keys = re.findall(r"matrix.encryption_ready.*?fingerprint=(\S+)", capsys.readouterr().out)
+    assert len(keys) >= 2
+    assert len(set(keys)) == 1
     assert bot.inbox.texts == ["hello"]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
+from datetime import timedelta
 from urllib.parse import quote
 
+import anyio
 import pytest
 
-from channels.base import DeliveryUncertain
+from channels.base import ChannelUnavailable, DeliveryFailed, DeliveryUncertain, Stage
 from tests.integration.matrix_bot import Bot, bot_joined, call, joined_room
 from tests.integration.proxy import Fault, FaultProxy
 from tests.integration.secret_peer import SecretPeer
@@ -21,6 +23,11 @@ def nia(synapse, fresh_credentials, tmp_path):
     peer = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
     yield peer
     peer.close()
+
+
+@pytest.fixture
+async def alice_alone(fresh_user):
+    return await call(fresh_user, "alice")
 
 
 @pytest.fixture
@@ -128,3 +135,79 @@ async def test_an_encrypted_conversation_goes_on_encrypted_in_the_new_room(make_
     assert await texts(nia, old) == (["one"], ["m.room.encrypted"])
     assert await texts(nia, new) == (["two", "three"], ["m.room.encrypted"] * 2)
     assert [one["type"] for one in await events(alice, new, bot)] == ["m.room.encrypted"] * 2
+
+
+async def test_an_answer_waits_while_the_room_is_replaced(make_bot, alice_alone, synapse):
+    """
+    Between the tombstone and the bot's way into the new room its server refuses what it writes in the old one:
+    that is no end of the answer, which arrives in the new room, once. Control: where nothing replaces the room
+    the same refusal is the last word.
+    """
+    bot = make_bot(synapse.url, allow_from=[alice_alone.user_id])
+    async with bot.up() as channel:
+        old = await joined_room(alice_alone, bot, direct=False, version="11")
+        lone = await joined_room(alice_alone, bot, direct=False, version="11")
+        mention = {"m.mentions": {"user_ids": [bot.user_id]}}
+        await call(alice_alone.send, old, "a question", **mention)
+        await bot.inbox.until_accepted(1)
+        answer = bot.message(old, "once", context=bot.inbox.accepted[0].context)
+        path = f"/rooms/{quote(lone)}/state/m.room.power_levels/"
+        powers = await call(alice_alone.call, "GET", path)
+        await call(alice_alone.call, "PUT", path, {**powers, "events_default": 50})
+        with pytest.raises(DeliveryFailed):
+            await channel.deliver(bot.message(lone, "never"), uncertain=bot.mark)
+        new = (await call(alice_alone.call, "POST", f"/rooms/{quote(old)}/upgrade", {"new_version": "12"}))[
+            "replacement_room"
+        ]
+        for _ in range(2):  # whether the bot has heard of it or not
+            with pytest.raises(ChannelUnavailable, match="replaced"):
+                await channel.deliver(answer, uncertain=bot.mark)
+        await call(alice_alone.invite, new, bot.user_id)
+        await call(bot_joined, alice_alone, new, bot.user_id)
+        await bot.inbox.until(lambda inbox: json.loads(inbox.positions.get("upgrades", "{}")).get(new) == old)
+        await channel.deliver(answer, uncertain=bot.mark)
+        too_old = answer.model_copy(
+            update={"id": "old", "created_at": answer.created_at - timedelta(hours=2)}
+        )
+        await channel.deliver(too_old, uncertain=bot.mark)
+    assert len(await events(alice_alone, old, bot)) == 0
+    assert len(await events(alice_alone, new, bot)) == 2
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_nothing_unfinished_stays_in_the_old_room(make_bot, alice_alone, synapse, restarted):
+    """An answer that was half shown when its room was replaced is whole in the new one, and gone in the old."""
+    streaming = {"enabled": True, "min_interval_s": 0.2}
+    bot = make_bot(synapse.url, allow_from=[alice_alone.user_id], streaming=streaming)
+    async with bot.up() as channel:
+        old = await joined_room(alice_alone, bot, version="11")
+        # In a room that was made for the two of them the bot has the power to tidy up behind itself.
+        await call(alice_alone.send, old, "a question")
+        await bot.inbox.until_accepted(1)
+        asked = bot.inbox.accepted[0]
+        await channel.stage(asked.session, asked.context, Stage.RECEIVED)
+        with anyio.fail_after(20):
+            while not (shown := await events(alice_alone, old, bot)):
+                await channel.preview(asked.session, "half of it")
+                await anyio.sleep(0.1)
+        new = await replaced(bot, alice_alone, old, "12")
+        answer = bot.message(old, "half of it and the rest", context=asked.context)
+        if not restarted:
+            await channel.deliver(answer, uncertain=bot.mark)
+            await gone(alice_alone, old, bot)
+    if restarted:
+        async with bot.up() as channel:
+            await channel.deliver(answer, uncertain=bot.mark)
+            await gone(alice_alone, old, bot)
+
+    assert "half of it" in shown[0]["content"]["body"]
+    assert [one["content"]["body"] for one in await events(alice_alone, new, bot)] == [
+        "half of it and the rest"
+    ]
+
+
+async def gone(peer, room, bot):
+    """Nothing that the bot has said there can be read any more."""
+    with anyio.fail_after(30):
+        while any(one["content"] for one in await events(peer, room, bot)):
+            await anyio.sleep(0.1)

@@ -14,8 +14,10 @@ from agent_core.messages import OutboundKind, SessionKey
 from gateway.errors import NotFound
 from gateway.operations import Operations, RequestInvalid
 from gateway.schedule.desk import Place, SessionDesk
+from gateway.schedule.scheduler import job_message
 from gateway.schedule.wishes import Wish
 from gateway.work.plan_port import JobKind, JobState
+from gateway.work.port import Pending
 from tests.clock import ManualClock
 from tests.unasked_world import ANN, BOB, house
 
@@ -243,7 +245,9 @@ class TestChanges:
             assert (await job(home)).next_at == START + timedelta(hours=2)
             await home.built.unasked.desk.remove(known)
             clock.advance(1)
-            await home.built.unasked.scheduler.run_now(known)
+            row = job_message(known, clock.now(), late=False)
+            await home.built.store.accept(row.channel, row.account, [Pending(row)], {})
+            home.built.gateway.parts.dispatcher.wake(row.session)
             await home.until(lambda: settled(home))
             assert (await home.ledger(f"job:{known.id}"))[-1] == ("skipped", "it was removed")
         assert len(said(home)) == 1
@@ -300,7 +304,7 @@ class TestFaults:
     async def test_a_short_interval_is_not_lost_in_a_long_jitter(self, tmp_path):
         """A question every minute starts every minute, though it may start up to an hour later."""
         clock = ManualClock(START)
-        setting = {"jitter_seconds": 3600.0, "min_interval_minutes": 0.01}
+        setting = {"jitter_seconds": 3600.0, "min_interval_minutes": 0.01, "runs_per_day": 0}
         async with scheduled(tmp_path, clock, schedule=setting) as home:
             await home.asked(BOB, "hello")
             place = Place(BOBS, "bot", BOB)
@@ -317,7 +321,7 @@ class TestFaults:
     async def test_a_clock_that_is_centuries_ahead_ends_no_job(self, tmp_path):
         """In 2230 nothing runs and nothing is over, and looking takes no time; afterwards all is as before."""
         clock = ManualClock(START)
-        async with scheduled(tmp_path, clock) as home:
+        async with scheduled(tmp_path, clock, schedule={"runs_per_day": 0}) as home:
             await home.asked(BOB, "hello")
             desk, place = home.built.unasked.desk, Place(BOBS, "bot", BOB)
             for wish in (Wish(cron="*/5 * * * *"), Wish(every_minutes=60), Wish(at="2026-05-01 09:30")):
@@ -341,7 +345,7 @@ class TestFaults:
             [known] = await home.plans.jobs()
             lost = replace(known, id="lostt", timing="cron 0 9 * * * in Atlantis/Capital")
             await home.plans.add_job(lost, at_most=10)
-            await home.built.unasked.scheduler.look()
+            await later(home, clock, minutes=11)
             noted = await home.plans.job("lostt")
             assert (noted.note, noted.next_at) == ("its time cannot be read any more", known.next_at)
             assert (await home.built.unasked.state())["schedule"]["not_run"] == 1

@@ -5,13 +5,15 @@ Alerts and reminders on real servers, with a daemon that is killed meanwhile: ea
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
-from tests.daemon import Daemon, email_settings, matrix_settings
+from tests.daemon import REPOSITORY, Daemon, email_settings, matrix_settings
 
 pytestmark = pytest.mark.timeout(150, func_only=True)
 EVERY = 0.02  # minutes
@@ -91,3 +93,72 @@ def test_alerts_by_mail_over_kills(
     assert bot.address in str(mail["From"])
     assert mail["Auto-Submitted"] == "auto-generated"
     assert len(alice.list()) == 1
+
+
+def squidbot(daemon: Daemon, *arguments: str) -> str:
+    """What a command says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", *arguments, "--home", str(daemon.home)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=REPOSITORY,
+    )
+    return done.stdout
+
+
+def test_jobs_where_others_have_come_in_and_where_a_room_has_a_rule(
+    synapse: Synapse,
+    fresh_credentials: Callable[[str], Credentials],
+    fresh_user: Callable[[str], MatrixPeer],
+    tmp_path: Path,
+) -> None:
+    """
+    The owner's reminder from the direct room is said in another one when a third person is there. A guest whom
+    only the rule of a room allows has a reminder there, and it says for whom it is; a stranger has none.
+    """
+    bot = fresh_credentials("bot")
+    alice, bob, carol = (fresh_user(name) for name in ("alice", "bob", "carol"))
+    group = alice.create_room([bot.user_id, bob.user_id, carol.user_id])
+    for one in (bob, carol):
+        one.join(group)
+    rules = {"encrypt_new_rooms": False, "rooms": {group: {"allow_from": [bob.user_id]}}}
+    settings = {
+        "owner": {"aliases": [alice.user_id]},
+        "agents": {"heartbeat": {"enabled": False}},
+        "channels": {"matrix": matrix_settings(synapse, bot.user_id, bot.password, **rules)},
+    }
+    with Daemon(tmp_path / "home", settings) as daemon:
+        daemon.up()
+        direct = alice.create_room([bot.user_id], is_direct=True)
+        for room in (group, direct):
+            daemon.wait_until(lambda: bot.user_id in alice.members(room), within_s=60)  # noqa: B023 - awaited
+
+        def said(room: str) -> list[str]:
+            return [event.body for event in alice.history(room) if event.sender == bot.user_id]
+
+        def scheduled(who: MatrixPeer, room: str, text: str) -> str:
+            mention = {"m.mentions": {"user_ids": [bot.user_id]}}
+            who.send(room, f"{bot.user_id}: remind me in 600 seconds to {text}", **mention)
+            daemon.wait_until(lambda: "Scheduled as" in "".join(said(room)), within_s=60)
+            return "".join(said(room)).partition("Scheduled as ")[2][:5]
+
+        carol.send(group, f"{bot.user_id}: remind me in 600 seconds to cheat", **{
+            "m.mentions": {"user_ids": [bot.user_id]}
+        })  # fmt: skip
+        stretch = scheduled(bob, group, "stretch")
+        pills = scheduled(alice, direct, "take the pills")
+        alice.invite(direct, carol.user_id)
+        carol.join(direct)
+        for job in (stretch, pills):
+            assert "runs now" in squidbot(daemon, "cron", "run", job)
+        other = alice.wait_for_invite(60)
+        alice.join(other)
+        daemon.wait_until(lambda: said(other) == ["take the pills"], within_s=60)
+        daemon.wait_until(lambda: f"For {bob.user_id}: stretch" in said(group), within_s=60)
+        daemon.wait_until(lambda: daemon.work("outbox", "pending", "sending", "uncertain") == 0, within_s=60)
+        jobs = squidbot(daemon, "cron", "list")
+    assert other != direct
+    assert "take the pills" not in said(direct)
+    assert "cheat" not in jobs

@@ -20,6 +20,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import structlog
@@ -78,6 +79,8 @@ class Run:
     no_file_beyond: int = 0
     disk_full_s: float = 1.5
     approval: str = ""
+    ask: str = ""
+    """The tool that needs a yes."""
     condense_above: int = 0
     """So many messages of a conversation are not condensed; 0: nothing is."""
 
@@ -104,7 +107,11 @@ async def _live(run: Run) -> int:
             {
                 "gateway": {"max_concurrent_turns": 4},
                 "owner": {"aliases": [_OWNER] if run.approval else []},
-                "agents": {"consolidation_threshold": run.condense_above or 100, "keep_recent_ratio": 0.5},
+                "agents": {
+                    "consolidation_threshold": run.condense_above or 100,
+                    "keep_recent_ratio": 0.5,
+                    "approve_tools": [run.ask] if run.ask else [],
+                },
             }
         ),
         home,
@@ -114,13 +121,16 @@ async def _live(run: Run) -> int:
             allow_from={name: ("*",)},
             approval={name: run.approval} if run.approval else {},
             wrap_store=wrap_store,
+            wrap_questions=lambda questions: StrikingPort(questions, striker, "questions"),  # type: ignore[arg-type, return-value]
             wrap_memory=lambda memory: StrikingMemory(controls.memory(run.control, memory, striker), striker),  # type: ignore[arg-type, return-value]
             tools=[EffectTool(folder / "effects", striker, pause)],
             policy=TurnPolicy(max_attempts=run.max_attempts),
         ),
     )
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(_stop_when_quiet, built, server, condensing=run.condense_above > 0))
+        tasks.start_soon(
+            partial(_stop_when_quiet, built, server, condensing=run.condense_above > 0, waiting=bool(run.ask))
+        )
         if run.no_file_beyond:
             tasks.start_soon(_full_for_a_while, run, server)
         await built.gateway.run()
@@ -128,16 +138,20 @@ async def _live(run: Run) -> int:
     return 0
 
 
-async def _stop_when_quiet(built: Built, server: FileLoopbackServer, *, condensing: bool) -> None:
-    store = built.gateway.parts.store
+async def _stop_when_quiet(
+    built: Built, server: FileLoopbackServer, *, condensing: bool, waiting: bool
+) -> None:
+    store: Any = built.gateway.parts.store
     store = getattr(store, "_inner", store)  # looking must not pass the moments
     quiet = 0
     while quiet < _QUIET_LOOKS:
         await anyio.sleep(0.01)
         server.refresh()
         stats = await store.stats()
+        # A turn that waits for a yes is as quiet as it gets.
+        asked = sum(one.verdict is None for one in await store.questions()) if waiting else 0
         busy = [
-            stats.inbox["ready"],
+            stats.inbox["ready"] - asked,
             stats.inbox["running"],
             *(stats.outbox[s] for s in ("pending", "sending", "uncertain")),
         ]

@@ -106,6 +106,10 @@ class Model:
                 or row.alone
                 or row.turn is not None
                 or (row.next_at or 0.0) > self.now
+                or any(
+                    each.alone and each.session == session and head.id < each.id < row.id
+                    for each in self.rows
+                )
             )
             if stops or len(taken) == merge:
                 break

@@ -32,8 +32,8 @@ _SAMPLE_EVERY_S = 5.0
 _WARM_SHARE = 0.4
 """
 What is measured begins after that: at the usual pace after 3,600 messages. Until then caches that have a limit fill
-up: SQLite's pages (8 and 4 MB for the queue, 2 MB each for the search index and the keys) and the newest thousand
-lines of each conversation that is open. A short or slow run sees those, and calls them growth.
+up: SQLite's pages (2 and 1 MB for the queue, 0.5 MB each for the search index and the keys) and the decoded lines of
+histories (4 MB for all of them). A short or slow run sees those, and calls them growth.
 """
 _NOTICEABLE_KB_PER_HOUR = 1024
 """A slope beyond its band counts only from here on: less than that is 24 MB a day under a load nobody has."""

@@ -97,9 +97,8 @@ class TestPipe:
         """What came while it thought is one turn with one answer; then nothing is open any more."""
         done = squidbot(home, "chat", stdin="!slow 1\none\ntwo\n")
         assert (done.returncode, done.stderr) == (0, "")
-        # On a slow machine all three are one turn, which says nothing of the last two.
+        # Which of them share a turn is up to the machine; the first of a turn makes the answer.
         assert "took a while" in done.stdout
-        assert ("one" in done.stdout) == ("two" in done.stdout)
 
     def test_the_last_line_needs_no_end(self, home):
         """As `printf hello | squidbot chat` has it, and a file does not keep anybody waiting."""

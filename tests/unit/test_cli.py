@@ -160,6 +160,26 @@ class TestWhatWaitsForAPerson:
         assert "it is dead" in squidbot(home, "inbox", "approve", str(second["id"])).stdout
         assert answer(home, "inbox", "list", "--held")["rows"] == []
 
+    def test_each_has_the_name_by_which_the_bot_calls_it(self, home):
+        """What the lists show is what the commands take, and what the owner is told in a conversation."""
+        anyio.run(fill_with_what_waits, home)
+        listed = squidbot(home, "inbox", "list", "--quarantine").stdout.splitlines()
+        assert [line.split()[:2] for line in listed[1:]] == [["m1", "quarantined"]]
+        drafts = squidbot(home, "inbox", "list", "--held").stdout.splitlines()
+        assert [line.split()[0] for line in drafts[1:]] == ["d2", "d1"]
+        assert answer(home, "inbox", "show", "d2")["text"] == "draft 2"
+        assert "draft 2" in squidbot(home, "inbox", "show", "d2").stdout
+        assert answer(home, "inbox", "show", "m1")["row"]["name"] == "m1"
+        wrong = squidbot(home, "inbox", "approve", "m1", "--text", "other words")
+        assert (wrong.returncode != 0, "m1 is a message" in wrong.stderr) == (True, True)
+        for junk in ("x7", "m\u0663"):
+            assert squidbot(home, "inbox", "drop", junk).returncode not in (0, 1), junk
+        assert squidbot(home, "inbox", "retry", "d1").returncode != 0
+        assert answer(home, "inbox", "approve", "d1")["draft"]["state"] == "pending"
+        assert answer(home, "inbox", "drop", "D2")["draft"]["state"] == "dead"
+        assert answer(home, "inbox", "approve", "m1")["changed"]
+        assert "is given up" in squidbot(home, "inbox", "reject", "m1").stdout
+
     def test_nothing_that_people_write_steers_the_terminal(self, home):
         """In words and in JSON: no control characters of either set, nothing that turns the line around."""
         anyio.run(fill_with_what_waits, home)

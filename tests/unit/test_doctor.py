@@ -186,8 +186,15 @@ class TestEncryption:
     def test_each_shortcoming_is_told(self, changes, verdict, said):
         """With what to do; an account without any is fine."""
         report = Report()
-        report_standing(report, "matrix", {**GOOD, **changes})
+        report_standing(report, "matrix", {**GOOD, **changes}, running=True)
         [finding] = report.findings
         assert (finding.part, finding.verdict.value) == ("matrix encryption", verdict)
         assert said in finding.text
         assert bool(finding.what_to_do) == (verdict != "ok")
+
+    def test_before_the_first_start_missing_keys_are_no_failure(self):
+        """After a restore or a login by `check` the daemon publishes them; that is said, and the exit code is 0."""
+        report = Report()
+        report_standing(report, "matrix", {**GOOD, "keys_published": False}, running=False)
+        assert report.exit_code == 0
+        assert "start the daemon" in report.as_text()

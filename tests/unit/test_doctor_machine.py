@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from gateway.doctor import machine
 from gateway.doctor.network import Server, clock_finding, look, servers_of
 from gateway.doctor.report import Verdict
 from gateway.home import Home, open_home
+from gateway.init.greeting import _Known
 from gateway.settings import load_settings
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
@@ -39,6 +41,22 @@ class TestMachine:
         [finding] = machine.ownership(home, [])
         assert word in finding.text
         assert finding.what_to_do == f"chmod 700 {home.root}"
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
+    def test_a_home_of_somebody_else_is_told_but_not_that_of_a_service(self, home):
+        """Root's `squidbot check` beside a system service is no fault; root's files in its home are one."""
+        (home.root / "state").chmod(0o700)
+        os.chown(home.root, 65534, 65534)
+        os.chown(home.root / "state", 65534, 65534)
+        assert [one.verdict for one in machine.ownership(home, [])] == [Verdict.WARNING]
+        assert list(machine.ownership(home, [], services=home.root.parent)) == []
+        _Known(home.state("init") / "greeted.json").add(
+            "matrix:@a:hs.test"
+        )  # as `init` does beside the service
+        assert list(machine.ownership(home, [], services=home.root.parent)) == []
+        (home.root / "state" / "x").touch(0o600)
+        [finding] = machine.ownership(home, [], services=home.root.parent)
+        assert finding.verdict is Verdict.FAILED
 
     def test_loose_files_inside_are_told(self, home):
         """The database, tokens and keys of channels, secrets: whoever reads them is us."""

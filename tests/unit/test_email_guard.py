@@ -63,6 +63,10 @@ class TestAddresses:
             "alice@mail..test",
             '"alice@"mail.test',
             '"alice"@mail.test',
+            'ali""ce@mail.test',
+            '""alice@mail.test',
+            'alice@mail.test""',
+            'alice@""mail.test',
             "ali(x)ce@mail.test",
             "alice@(x)mail.test",
             "(" * 5000 + "alice@mail.test",
@@ -283,6 +287,38 @@ class TestVerdict:
         assert look(subject, without="subject").refused is None
         assert look(subject, without="subject", just_answered=True).refused is Refused.OUT_OF_OFFICE
         assert look(just_answered=True).refused is None
+
+    @pytest.mark.parametrize(
+        "subject",
+        [
+            "Automatic reply: Hello", "Auto-Reply: x", "Re: Automatic reply: x", "Automatische Antwort: Hallo",
+            "Out of Office: Hello", "Out of the office until Monday", "Abwesenheitsnotiz: Hallo", "Abwesend bis 3.1.",
+            "Réponse automatique : Bonjour", "Respuesta automática: Hola", "Fuera de la oficina", "Fuori sede",
+            "Risposta automatica: Ciao", "Automatisch antwoord: Hoi", "Afwezig", "Resposta automática: Olá",
+            "Automatisk svar: Hej", "Autosvar: Hej", "Frånvaro: Hej", "Automaattinen vastaus: Hei", "Nieobecność",
+            "Automatyczna odpowiedź: Cześć", "Automatická odpověď: Ahoj", "Automatikus válasz: Szia",
+            "Otomatik yanıt: Merhaba", "Автоматический ответ: Привет", "自動応答: こんにちは", "自动回复: 你好",
+            "자동 회신: 안녕", "On vacation until Friday", "I'm away from 3 to 5 May",
+        ],
+    )  # fmt: skip
+    def test_absence_notices_in_many_tongues(self, subject: str) -> None:
+        """As the programs of the world write them."""
+        field = ("subject", subject)
+        assert look(field, without="subject", just_answered=True).refused is Refused.OUT_OF_OFFICE
+
+    @pytest.mark.parametrize(
+        "subject",
+        [
+            "Re: Out of office planning",
+            "AW: Abwesenheit im Mai",
+            "Absences",
+            "On vacation pay",
+            "Automatic replies?",
+        ],
+    )
+    def test_people_who_write_about_absences(self, subject: str) -> None:
+        """The control: a person who answers within minutes in a thread about just that is heard."""
+        assert look(("subject", subject), without="subject", just_answered=True).refused is None
 
     def test_where_the_answer_goes(self) -> None:
         """Reply-To only within the sender's own domain."""

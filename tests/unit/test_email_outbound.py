@@ -150,6 +150,24 @@ class TestCompose:
         assert compose(row(), address=BOT, self_copy=False).envelope.copies == ()
 
     @pytest.mark.parametrize(
+        ("kind", "answers", "sender"),
+        [
+            (OutboundKind.REPLY, True, BOT),
+            (OutboundKind.APOLOGY, True, ""),
+            (OutboundKind.NOTICE, True, ""),
+            (OutboundKind.NOTICE, False, BOT),
+            (OutboundKind.ALERT, False, BOT),
+            (OutboundKind.MESSAGE, False, BOT),
+        ],
+    )
+    def test_who_hears_if_it_does_not_arrive(self, kind: OutboundKind, answers: bool, sender: str) -> None:
+        """Of answers and letters we do; of a note that something is not answered nobody does, so no loop begins."""
+        context = {"message_id": "<q@x>", "subject": "Lunch"} if answers else {}
+        envelope = compose(row(kind=kind, context=context), address=BOT, self_copy=True).envelope
+        assert (envelope.sender, envelope.instead) == (sender, BOT)
+        assert envelope.copies == ("bot+sent@mail.test", BOT)
+
+    @pytest.mark.parametrize(
         ("subject", "expected"),
         [
             ("Lunch", "Re: Lunch"),
@@ -176,6 +194,13 @@ class TestCompose:
             ("**d6**: my answer to `bob@mail.test` waits.\n\nIt is", "d6: my answer to bob@mail.test waits."),
             ("\n---\n> *well* [here](https://a.test/b)", "well here (https://a.test/b)"),
             ("snake_case_name and 2*3", "snake_case_name and 2*3"),
+            (
+                "Hello, I am squidbot. This message proves that I can reach you; answer it.",
+                "Hello, I am squidbot.",
+            ),
+            ("It is 3.5 degrees. Cold!", "It is 3.5 degrees."),
+            ("one two three " * 20, "one two three one two three one two three one two three one two three…"),
+            ("x" * 100, "x" * 71 + "…"),
             ("**  **\n# ", "Message"),
             ("", "Message"),
         ],
@@ -184,7 +209,7 @@ class TestCompose:
         """A subject is plain text: no marks of Markdown are left in it, also not in the middle."""
         mail = sent(row(text=text, kind=OutboundKind.ALERT, context={}))
 
-        assert mail["Subject"] == expected
+        assert str(make_header(decode_header(mail["Subject"]))) == expected
 
     def test_what_answers_nothing(self) -> None:
         """An alert goes to the person in the session, is auto-generated, and takes its subject from its text."""

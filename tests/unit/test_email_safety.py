@@ -15,7 +15,7 @@ from channels.base import ChannelAuthFailed, ChannelUnavailable, LinkState
 from channels.email.brake import Brake
 from channels.email.config import AnswerBrake, AnswerLimits, EmailConfig
 from channels.email.limits import AnswerLimiter
-from channels.email.safety import LoginPatience, Safety
+from channels.email.safety import LOOK_AGAIN_S, LoginPatience, Safety
 from channels.email.threads import message_id_of
 from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.access import Role
@@ -92,7 +92,59 @@ class TestBrake:
         again = it.may_send("t", "x", 2.0)
         assert first is not None
         assert again is not None
-        assert (it.is_new(first, 1.0), it.is_new(again, 2.0)) == (True, False)
+        assert (it.is_new(first), it.is_new(again)) == (True, False)
+
+    def test_it_outlives_a_restart(self) -> None:
+        """What was counted and what was pulled go on in a process with another clock, as long as they would have."""
+        it = brake(thread_answers_per_hour=5, bounces_per_hour=3)
+        assert [send(it, n, float(n), thread="loop") for n in range(6)] == [True] * 5 + [False]
+        assert all(send(it, n, float(n)) for n in range(4))
+        it.bounced(3.0)
+        kept = it.dump(10.0, 1_000_010.0)
+        assert not it.changed
+
+        after = brake(thread_answers_per_hour=5, bounces_per_hour=3)
+        assert after.load(kept, 500.0, 1_000_110.0)
+        (pulled,) = after.all_pulled(500.0)
+        assert (pulled.thread, round(pulled.until - 500.0)) == ("loop", 3600 - 105)
+        assert not send(after, 9, 501.0, thread="loop")
+        assert not after.is_new(pulled), "the owner has heard of it"
+        assert [send(after, n, 502.0) for n in (5, 6)] == [True, False], "the fifth and the sixth of an hour"
+        assert after.bounced(503.0) is None
+        assert after.bounced(504.0) is not None
+
+    def test_a_forgetful_restart_is_caught(self) -> None:
+        """The control: a process that takes nothing over answers into the loop again."""
+        it = brake(thread_answers_per_hour=5)
+        assert [send(it, n, float(n)) for n in range(6)][-1] is False
+        assert send(brake(thread_answers_per_hour=5), 7, 7.0)
+
+    def test_clocks_that_are_set(self) -> None:
+        """Forward it ends; back it lasts no longer than it is set to."""
+        it = brake(answers_per_hour=1)
+        send(it, 1, 0.0)
+        assert it.may_send("t", "x", 1.0) is not None
+        kept = it.dump(1.0, 1_000_000.0)
+        for wall, pulled in ((1_003_700.0, False), (0.0, True)):
+            after = brake(answers_per_hour=1)
+            assert after.load(kept, 0.0, wall)
+            assert (after.pulled("t", 10.0) is not None) == pulled
+            assert after.pulled("t", 3601.0) is None
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pulled": [[1]], "sent": [], "bounced": []}', "\0"])
+    def test_damaged_is_like_none(self, text: str) -> None:
+        """Nothing is taken of it, and said so."""
+        it = brake(answers_per_hour=1)
+        assert not it.load(text, 0.0, 0.0)
+        assert send(it, 1, 0.0)
+
+    def test_letting_go(self) -> None:
+        """What was pulled is told, and answers go out again, as many as after any pause."""
+        it = brake(thread_answers_per_hour=2)
+        assert [send(it, n, float(n)) for n in range(3)] == [True, True, False]
+        assert [one.thread for one in it.let_go(3.0)] == ["t"]
+        assert it.let_go(3.0) == []
+        assert [send(it, n, 4.0 + n) for n in range(3)] == [True, True, False]
 
 
 class TestPatience:
@@ -161,7 +213,7 @@ class TestSafety:
         for _ in range(3):
             with pytest.raises(ChannelUnavailable, match="brake") as caught:
                 safety.before_sending(answer())
-            assert (caught.value.retry_after_s or 0) > 3000
+            assert caught.value.retry_after_s == LOOK_AGAIN_S
             clock.advance(60)
         assert safety.is_braked(str(THREAD))
         assert not safety.is_braked(str(OTHER))
@@ -170,6 +222,59 @@ class TestSafety:
         assert "looks like a loop" in told[0]
         clock.advance(3600)
         safety.before_sending(answer())
+
+    def test_what_comes_at_a_time_is_no_loop(self, tmp_path: Path) -> None:
+        """A reminder every quarter of an hour is the same text again and again; answers stop, it does not."""
+        safety, _, told = self.make(tmp_path, identical_answers=2, answers_per_hour=3)
+        reminder = answer("Stretch", context={"message_id": "<m@x>", "job": "abcde"})
+        for _ in range(9):
+            safety.before_sending(reminder)
+            safety.sent(reminder, "<id>")
+        safety.before_sending(answer())
+        assert told == []
+        assert not safety.is_braked(str(THREAD))
+
+    async def test_a_pulled_brake_is_kept_at_once(self, tmp_path: Path) -> None:
+        """Whatever kills the process next: the next one knows, says so in the status, and a person can end it."""
+        safety, clock, told = self.make(tmp_path, identical_answers=1)
+        await safety.load()
+        safety.sent(answer(), "<id>")
+        await safety.save()
+        assert not (tmp_path / "answer-brake.json").exists(), "counts are kept every few seconds"
+        assert safety.told() == ""
+        with pytest.raises(ChannelUnavailable):
+            safety.before_sending(answer())
+        await safety.save()
+
+        after, later, told_again = self.make(tmp_path, identical_answers=1)
+        await after.load()
+        assert after.is_braked(str(THREAD))
+        assert "squidbot email release" in after.told()
+        assert "the same answer was given 1 times" in after.told()
+        with pytest.raises(ChannelUnavailable):
+            after.before_sending(answer("another"))
+        assert (len(told), told_again) == (1, [])
+        assert len(await after.let_go()) == 1
+        assert after.told() == ""
+        after.before_sending(answer())
+        third, _, _ = self.make(tmp_path, identical_answers=1)
+        await third.load()
+        assert not third.is_braked(str(THREAD))
+        later.advance(10)
+        clock.advance(10)
+
+    async def test_counts_are_kept_in_the_end(self, tmp_path: Path) -> None:
+        """An orderly stop loses none of them; in between a file is written every few seconds at most."""
+        safety, clock, _ = self.make(tmp_path, identical_answers=2)
+        safety.sent(answer(), "<id>")
+        await safety.save(now=True)
+        first = (tmp_path / "answer-brake.json").read_text()
+        safety.sent(answer("other"), "<id2>")
+        await safety.save()
+        assert (tmp_path / "answer-brake.json").read_text() == first
+        clock.advance(6)
+        await safety.save()
+        assert (tmp_path / "answer-brake.json").read_text() != first
 
     def test_only_our_own_mails_coming_back_count(self, tmp_path: Path) -> None:
         """A forged report cannot pull the brake."""

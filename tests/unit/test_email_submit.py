@@ -185,6 +185,43 @@ async def test_what_each_failure_means(
     assert "pw-secret" not in str(caught.value)
 
 
+NOTICE = Envelope("", "alice@mail.test", ("bot+sent@mail.test",), instead="bot@mail.test")
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"MAIL_FROM:<>": "553 no"},
+        {"RCPT": "550 who?"},
+        {"end": "554 not as nobody"},
+        {"DATA": "550 no"},
+    ],
+)
+async def test_an_empty_sender_that_is_refused(answers: dict[str, str]) -> None:
+    """A notice goes with no sender, and with ours where the server takes no such mail; once is enough."""
+    post = Post()
+    await submit(post, NOTICE)
+    assert [each for each in post.commands if each.startswith("MAIL")] == ["MAIL FROM:<>"]
+    post = Post(**answers)
+    if "MAIL_FROM:<>" in answers:
+        await submit(post, NOTICE)
+    else:
+        with pytest.raises(DeliveryFailed):
+            await submit(post, NOTICE)
+    senders = [each.partition(" SIZE")[0] for each in post.commands if each.startswith("MAIL")]
+    assert senders == ["MAIL FROM:<>", "MAIL FROM:<bot@mail.test>"]
+    assert len(post.taken) == (1 if "MAIL_FROM:<>" in answers else 2 * ("end" in answers))
+
+
+@pytest.mark.parametrize("answers", [{"MAIL": "451 later"}, {"end": "552 too big"}, {"end": HANG_UP}])
+async def test_an_empty_sender_is_not_what_every_refusal_is_about(answers: dict[str, str]) -> None:
+    """Later, too large and unknown stay what they are: nothing is handed in a second time."""
+    post = Post(**answers)
+    with pytest.raises(ChannelError):
+        await submit(post, NOTICE)
+    assert sum(each.startswith("MAIL") for each in post.commands) == 1
+
+
 async def test_our_copy_goes_to_the_plain_address_where_tags_are_unknown() -> None:
     """A server without plus-addresses still gets a copy taken."""
     post = Post(**{"RCPT_TO:<bot+sent": "550 unknown"})

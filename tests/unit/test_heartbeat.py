@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from datetime import datetime, timedelta
 
 import anyio
@@ -164,6 +165,31 @@ class TestChannel:
         await beat.live(0.6)
         assert beat.inbox.offered == []
         assert beat.inbox.positions == {"last_tick": beat.name(0.5)}
+
+    async def test_a_file_that_comes_and_goes_while_it_is_read(self, tmp_path):
+        """Another program replaces, deletes and makes it all the time: each look asks, or says why not."""
+        beat = Beat(tmp_path)
+        channel, over = beat.channel(), threading.Event()
+        big = "- [ ] water the plants\n" * 20_000
+
+        def disturb() -> None:
+            while not over.is_set():
+                beat.file.write_text(big)
+                beat.file.unlink()
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        try:
+            found = [await channel.would_find(EPOCH) for _ in range(200)]
+        finally:
+            over.set()
+            thread.join()
+        assert {one.reason for one in found} <= {
+            "",
+            "nothing to do: there is no HEARTBEAT.md",
+            "nothing to do: HEARTBEAT.md asks for nothing",
+        }
+        assert all("water the plants" in one.text for one in found if one.text)
 
     async def test_a_huge_checklist_fits_into_a_message(self, tmp_path):
         """A megabyte of items, with a byte that is no UTF-8, becomes a tick of a few pages that says so."""

@@ -303,6 +303,18 @@ def test_the_user_unit_is_installed_and_started(systemd, tmp_path):
     assert [path.read_text() for path in unit.parent.glob("*.bak-*")] == ["mine\n"]
 
 
+def test_lingering_is_asked_for_once(systemd, tmp_path):
+    """Who lingers already is not told to."""
+    environ, places = systemd
+    places = replace(places, lingering=tmp_path / "linger")
+    go = lambda: install("user", arguments=[], environ=environ, now=EPOCH, places=places)  # noqa: E731
+    [told] = go().remaining
+    assert told.startswith("loginctl enable-linger ")
+    (tmp_path / "linger").mkdir()
+    (tmp_path / "linger" / told.split()[2]).touch()
+    assert go().remaining == []
+
+
 def test_what_systemd_refuses_remains_to_be_done(systemd, tmp_path):
     """The reason and the commands that are left; without systemd all of them."""
     environ, places = systemd

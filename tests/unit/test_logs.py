@@ -347,6 +347,26 @@ class TestSecrets:
         """What looks like a secret is treated as one."""
         assert "c4n4ry" not in Redactor().text(text)
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "does not accept user_id @bot:hs.test with this password: check both; if they worked before",
+            "the password: it was changed",
+            "api_key: required",
+            "secret: missing.",
+        ],
+    )
+    def test_a_sentence_about_a_password_stays_whole(self, text):
+        """Values are masked, not the words that tell what to do; the same words as values still are."""
+        assert Redactor().text(text) == text
+        for value in (
+            "password=check",
+            "password: 'check'",
+            '{"password": "check"}',
+            "password: c4n4ry check",
+        ):
+            assert MASK in Redactor().text(value), value
+
     def test_a_short_secret_is_masked_as_a_word_only(self):
         """The password "pw" of a test must not make the log unreadable, "demo" not every demonstration."""
         redactor = Redactor(["x", "pw", "demo"])

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -90,21 +89,7 @@ def test_completion_knows_the_commands(shell, tmp_path):
         assert subprocess.run([shell, "-n", str(tmp_path / "script")], check=False).returncode == 0
 
 
-def test_help_is_quick():
-    """`squidbot --help` takes a few times as long as Python itself, and says what the commands would say."""
+def test_the_overview_is_what_the_commands_would_say():
+    """`squidbot --help` prints a kept text, which is quick (`test_glance` sees what it loads), and it is current."""
     done = squidbot("--help")
-    assert done.stdout == OVERVIEW.read_text(encoding="utf-8")
-
-    def best(*arguments):
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    ratio = best("-m", "gateway", "--help") / best("-c", "pass")
-    assert ratio < 5
-    assert (
-        best("-m", "gateway", "version") / best("-c", "pass") > ratio
-    )  # what loads the commands takes longer
+    assert (done.returncode, done.stdout) == (0, OVERVIEW.read_text(encoding="utf-8"))

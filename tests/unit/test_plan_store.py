@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Message
 from gateway.work.migrations import MIGRATIONS
 from gateway.work.plan_port import Collected, Entry, Job, JobKind, JobState, Outcome, TooManyJobs
@@ -60,6 +60,23 @@ class TestJobs:
         assert await store.remove_job("abcde")
         assert not await store.remove_job("abcde")
 
+    async def test_jobs_of_a_conversation_that_was_left_are_paused(self, store):
+        """No model is asked for what nobody can get; other conversations and accounts keep theirs."""
+        key = a_job().session
+        thread, near = (
+            SessionKey(key.channel, key.conversation, "$t"),
+            SessionKey(key.channel, f"{key.conversation}0"),
+        )
+        for number, session in enumerate((key, thread, near)):
+            await store.add_job(replace(a_job(f"job{number}"), session=session), at_most=9)
+        await store.add_job(replace(a_job("other"), account="another"), at_most=9)
+        left = Amendment(kind="leave", session=key)
+        await store.accept(key.channel, a_job().account, [], {}, amendments=[left])
+        jobs = {job.id: (job.state, job.note) for job in await store.jobs()}
+        active = (JobState.ACTIVE, "")
+        paused = (JobState.PAUSED, "I am not in its conversation any more")
+        assert jobs == {"job0": paused, "job1": paused, "job2": active, "other": active}
+
 
 class TestLedger:
     async def test_skips_in_a_row_are_one_line_and_nothing_is_noted_twice(self, store):
@@ -87,6 +104,19 @@ class TestLedger:
         assert [(one.reason, one.ticks) for one in await store.ledger(name="h")] == [
             ("no target", 1),
             ("nothing", 2),
+        ]
+
+    async def test_a_row_of_skips_is_not_drawn_over_another_line(self, store):
+        """After a clock that showed 1970 for a moment a row does not last for half a century."""
+        await store.note(Entry("h", AT, Outcome.DELIVERED))
+        await store.note(Entry("h", AT - timedelta(days=20_000), Outcome.SKIPPED, "nothing"))
+        for minute in (1, 2):
+            await store.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
+        lines = await store.ledger(name="h")
+        assert [(one.instant, one.ticks) for one in lines] == [
+            (AT + timedelta(minutes=1), 2),
+            (AT - timedelta(days=20_000), 1),
+            (AT, 1),
         ]
 
     async def test_it_is_pruned_and_keeps_the_last(self, tmp_path):

@@ -94,7 +94,7 @@ def test_background_is_marked_and_cannot_pose_as_speech() -> None:
     assert text.splitlines().count("<earlier_talk>") == text.splitlines().count("</earlier_talk>") == 1
     assert text.index("<earlier_talk>") < text.index("<quoted>")
     assert "[@bob:hs (Bob owner x)] lunch?\n\\[@ann:hs] yes" in text
-    assert "\\< quoted >" in text
+    assert "<\\ quoted >" in text
     assert "\n[@eve:hs] no\n" in text
     assert prompt.background_text([]) == ""
-    assert "<\\" not in prompt.user_text([("@ann:hs", "is 1 <quoted?")], shared=True)
+    assert "<\\" not in prompt.user_text([("@ann:hs", "is 1 <quote?")], shared=True)

@@ -59,6 +59,8 @@ def load(tmp_path, agents: str, base: str = BASE):
         ("  schedule: {late: perhaps}", "schedule.late", "say"),
         ("  schedule: {jobs_per_person: 0}", "schedule.jobs_per_person", "greater than or equal to 1"),
         ("  schedule: {min_interval_minutes: 0}", "schedule.min_interval_minutes", "0.01"),
+        ("  approve_tools: [send_file, sendfile]", "approve_tools[1]", "there is no tool 'sendfile'"),
+        ("  approval_minutes: 0", "approval_minutes", "0.01"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path, agents, place, said):

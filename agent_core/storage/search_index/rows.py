@@ -28,6 +28,7 @@ _VERSION = 1
 _COUNTER_BITS = 12
 _MOST_TEXT = 20_000
 _BUSY_MS = 2000
+_CACHE_KIB = 500  # of each of the two connections; SQLite's own limit is four times that
 _DROP_LINES = 1000
 _SCHEMA = """
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -94,6 +95,7 @@ class Rows:
         try:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = OFF")
+            self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             if writable:
                 self._prepare()
         except BaseException:

@@ -1,0 +1,100 @@
+"""
+A few connections for many mails: who has been served hands the connection on to whoever waits for one.
+
+A connection costs more than a mail: TLS, two greetings and a login. So while more mails are to go out than
+there are connections, each connection takes one after the other. Nothing is kept for later: where nobody
+waits it is closed at once, as servers close idle ones, and a single mail has one of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import anyio
+
+__all__ = ["Place", "Relay"]
+
+AT_ONCE = 4
+"""Providers count connections."""
+MAILS_EACH = 50
+"""Some servers end a connection after a hundred."""
+WAIT_S = 5.0
+"""Longer, and somebody is handing in a large mail: then there is one connection more."""
+_Link = TypeVar("_Link")
+
+
+@dataclass(slots=True)
+class Place(Generic[_Link]):
+    """The right to one connection: ``link`` is an open one, if there was one to be taken over."""
+
+    link: _Link | None = None
+    mails: int = 0
+    come: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Relay(Generic[_Link]):
+    """
+    Gives out places. Every `take` is followed by one `hand_on` or `leave`.
+
+    Args:
+        close: Drops a link without waiting for anything.
+        at_once, mails_each, wait_s: How much.
+    """
+
+    def __init__(
+        self,
+        close: Callable[[_Link], None],
+        *,
+        at_once: int = AT_ONCE,
+        mails_each: int = MAILS_EACH,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        self._close = close
+        self._at_once = at_once
+        self._mails_each = mails_each
+        self._wait_s = wait_s
+        self._taken = 0
+        self._waiting: deque[Place[_Link]] = deque()
+
+    async def take(self) -> Place[_Link]:
+        """Wait for a place, but not for long."""
+        if self._taken < self._at_once:
+            self._taken += 1
+            return Place()
+        place: Place[_Link] = Place()
+        self._waiting.append(place)
+        try:
+            with anyio.move_on_after(self._wait_s):
+                await place.come.wait()
+        except BaseException:
+            if not place.come.is_set():
+                self._waiting.remove(place)
+            else:  # it came in this very moment
+                if place.link is not None:
+                    self._close(place.link)
+                self.leave()
+            raise
+        if not place.come.is_set():
+            self._waiting.remove(place)
+            self._taken += 1
+        return place
+
+    def hand_on(self, place: Place[_Link], link: _Link) -> bool:
+        """Done, and the link is good for more. False: nobody wants it, so close it."""
+        if place.mails + 1 < self._mails_each and self._waiting:
+            following = self._waiting.popleft()
+            following.link, following.mails = link, place.mails + 1
+            following.come.set()
+            return True
+        self.leave()
+        return False
+
+    def leave(self) -> None:
+        """Done, and the link is gone: somebody else may open one."""
+        if self._waiting:
+            self._waiting.popleft().come.set()
+        else:
+            self._taken -= 1

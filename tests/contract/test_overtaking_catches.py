@@ -1,0 +1,63 @@
+"""The negative controls of `work_store_overtaking.py`: stores with one defect each, and the test that sees it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import ManualClock
+from tests.contract.work_store import WorkStoreContract
+
+
+class CountsWaiting(SqliteWorkStore):
+    """Takes a wait for a failure of somebody else."""
+
+    async def postpone(self, turn, why, *, delay_s):
+        await super().retry(turn, why, delay_s=delay_s, deferral=True)
+
+
+class LetsAllPast(SqliteWorkStore):
+    """Answers younger questions while the head waits."""
+
+    async def claim(self, session, *, merge=1, aside=False):
+        spoil = "UPDATE inbox SET kind = 'alone' WHERE state = 'ready' AND next_at IS NULL"
+        await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
+        return await super().claim(session, merge=merge, aside=aside)
+
+
+class HoldsCommands(SqliteWorkStore):
+    """Has commands wait like everything else."""
+
+    async def claim(self, session, *, merge=1, aside=False):
+        spoil = "UPDATE inbox SET kind = 'message' WHERE kind = 'alone'"
+        await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
+        return await super().claim(session, merge=merge, aside=aside)
+
+
+class PostponesForOthers(SqliteWorkStore):
+    """Lets an older claim postpone."""
+
+    async def postpone(self, turn, why, *, delay_s):
+        (fence,) = await self._reader.call(
+            "spoil", lambda db: db.execute("SELECT MAX(fence) FROM inbox").fetchone()
+        )
+        await super().postpone(replace(turn, fence=fence), why, delay_s=delay_s)
+
+
+BROKEN = [
+    (CountsWaiting, "test_a_postponed_turn_comes_back_unharmed"),
+    (LetsAllPast, "test_younger_questions_never_overtake"),
+    (HoldsCommands, "test_what_needs_no_model_overtakes_in_order"),
+    (PostponesForOthers, "test_the_old_claim_of_a_postponed_turn_is_void"),
+]
+
+
+@pytest.mark.parametrize(("broken", "test"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
+async def test_the_contract_sees_a_store_that_waits_wrongly(broken, test, tmp_path):
+    """The named test of the contract fails on a store with this defect."""
+    clock = ManualClock()
+    async with await broken.open(tmp_path / "gateway.db", clock=clock) as store:
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            await getattr(WorkStoreContract(), test)(store, clock)

@@ -1,0 +1,111 @@
+"""A whole gateway with one account on a real homeserver, and a model that answers as it is told."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import anyio
+
+from gateway.app import Overrides, build
+from gateway.home import open_home
+from gateway.settings import Settings
+from tests.agent_doubles import ModelScript
+from tests.integration.matrix_bot import call
+from tests.integration.test_matrix_answers import shown
+
+__all__ = ["House", "open_house"]
+
+
+class House:
+    """A running gateway with one Matrix account, and a model that answers as it is told."""
+
+    def __init__(self, built, model, user_id):
+        self.built = built
+        self.model = model
+        self.user_id = user_id
+
+    async def room(self, peer, *others, direct=True):
+        room = await call(peer.create_room, [self.user_id], is_direct=direct)
+        with anyio.fail_after(20):
+            while self.user_id not in await call(peer.members, room):
+                await anyio.sleep(0.05)
+        for other in others:
+            await call(peer.invite, room, other.user_id)
+            await call(other.join, room)
+        return room
+
+    async def answers(self, peer, room, count, *, within_s=20):
+        """What the person sees of the bot, as soon as there is so much of it."""
+        with anyio.move_on_after(within_s):
+            while len(found := await self.seen(peer, room)) < count:
+                await anyio.sleep(0.05)
+            return found
+        raise AssertionError(f"waited in vain for {count}: {found}, asked {len(self.model.requests)}")
+
+    async def seen(self, peer, room):
+        events = await call(peer.history, room, limit=500)
+        return shown([one for one in events if one.sender == self.user_id and one.content])
+
+    async def asked(self, count, *, within_s=20):
+        """The questions to the model, as soon as there are so many."""
+        with anyio.fail_after(within_s):
+            while len(self.model.requests) < count:
+                await anyio.sleep(0.02)
+        return [request[-1].content for request in self.model.requests]
+
+
+@asynccontextmanager
+async def open_house(
+    url,
+    bot,
+    folder,
+    *answers,
+    allow=(),
+    owner=None,
+    approval="none",
+    agents=None,
+    tools=(),
+    model=None,
+    **matrix,
+):
+    """Run a gateway in a folder for the length of the block; then drain it."""
+    model = model or ModelScript(*answers)
+    settings = {
+        "llm": {
+            "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
+            "models": {"m": {"provider": "p", "model": "openai/m"}},
+            "pools": {"main": ["m"]},
+            "default_pool": "main",
+        },
+        "agents": {"heartbeat": {"enabled": False}, **(agents or {})},
+        "owner": {"aliases": [owner.user_id] if owner is not None else []},
+        "channels": {
+            "matrix": {
+                "homeserver": url,
+                "user_id": bot.user_id,
+                "password": bot.password,
+                "allow_from": [one.user_id for one in allow],
+                **matrix,
+            }
+        },
+    }
+    built = await build(
+        Settings.model_validate(settings),
+        open_home(folder),
+        Overrides(models={"m": model}, approval={"matrix": approval}, tools=tools),
+    )
+    ended = anyio.Event()
+
+    async def run():
+        await built.gateway.run()
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            yield House(built, model, bot.user_id)
+        finally:
+            built.gateway.stop()
+            with anyio.move_on_after(20, shield=True):
+                await ended.wait()
+            tasks.cancel_scope.cancel()

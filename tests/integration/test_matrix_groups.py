@@ -1,0 +1,122 @@
+"""Rooms of several, with a whole gateway behind a real homeserver: who is answered, robots, and being put out."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import anyio
+import pytest
+
+from tests.integration.matrix_bot import bot_joined, call
+from tests.integration.matrix_house import open_house
+from tests.integration.matrix_person import KINDS, Person
+from tests.integration.proxy import FaultProxy
+from tests.integration.secret_peer import SecretPeer
+
+pytestmark = pytest.mark.timeout(120, func_only=True)
+MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}
+
+
+@pytest.fixture
+def nia(synapse, fresh_credentials, tmp_path):
+    peer = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
+    yield peer
+    peer.close()
+
+
+async def group(nia, bot_ids, version, *, encrypted, others=()):
+    """A group of that kind with the bots and some others in it."""
+    room = await call(nia.peer.create_room, bot_ids, is_direct=False, room_version=version)
+    if encrypted:
+        await call(nia.peer.call, "PUT", f"/rooms/{quote(room)}/state/m.room.encryption/", MEGOLM)
+    for bot_id in bot_ids:
+        await call(bot_joined, nia.peer, room, bot_id)
+    for other in others:
+        await call(nia.peer.invite, room, other.user_id)
+        await call(other.join, room)
+    return room
+
+
+@pytest.mark.parametrize(("version", "encrypted"), KINDS)
+async def test_who_is_meant_in_a_group(
+    synapse, fresh_credentials, fresh_user, nia, tmp_path, version, encrypted
+):
+    """M23: silent without a mention and at ``@room``; answered at a mention, at a pill and, by setting, at a name."""
+    carol, bot = await call(fresh_user, "carol"), fresh_credentials("bot")
+    script = ("to the mention", "to the pill", "to the name", "last")
+    settings = {"allow": [nia], "mention_by_name": True}
+    async with open_house(synapse.url, bot, tmp_path / "home", *script, **settings) as there:
+        room = await group(nia, [bot.user_id], version, encrypted=encrypted, others=[carol])
+        person = Person(nia, room, bot.user_id, encrypted=encrypted)
+        pill = f'<a href="https://matrix.to/#/{bot.user_id}">the bot</a>: hello'
+        name = bot.user_id.removeprefix("@").partition(":")[0]
+        await person.say("just talking")
+        await person.say("hello there", **{"m.mentions": {"user_ids": [bot.user_id]}})
+        await person.until_heard(1)
+        await person.say("@room listen", **{"m.mentions": {"room": True}})
+        await person.say("the bot: hello", format="org.matrix.custom.html", formatted_body=pill)
+        await person.until_heard(2)
+        await person.say("talking about others", **{"m.mentions": {"user_ids": [carol.user_id]}})
+        await person.say(f"{name}, are you there?")
+        await person.until_heard(3)
+        await person.say("never mind")
+        await person.say("done?", **{"m.mentions": {"user_ids": [bot.user_id]}})
+        said = await person.until_heard(4)
+        questions = await there.asked(4)
+
+    assert [text for _, _, text in said] == list(script)
+    assert [wire for wire, _, _ in said] == ["m.room.encrypted" if encrypted else "m.room.message"] * 4
+    assert len(questions) == 4
+
+
+@pytest.mark.parametrize(("version", "encrypted"), [("11", False), ("12", True)])
+async def test_two_bots_in_one_room(synapse, fresh_credentials, nia, tmp_path, version, encrypted):
+    """M28: both answer everything that people say there, and neither ever answers the other."""
+    one, two = fresh_credentials("bot"), fresh_credentials("bot")
+    everybody = ["@*:hs.test"]
+    models = [[f"{name} {number}" for number in range(9)] for name in ("one", "two")]
+    settings = {"allow": [], "group_policy": "open", "allow_from": everybody}
+    async with (
+        open_house(synapse.url, one, tmp_path / "one", *models[0], **settings) as first,
+        open_house(synapse.url, two, tmp_path / "two", *models[1], **settings) as second,
+    ):
+        room = await group(nia, [one.user_id, two.user_id], version, encrypted=encrypted)
+        for number in (1, 2, 3):
+            if encrypted:
+                await call(nia.send, room, f"q{number}", to=[one.user_id, two.user_id])
+            else:
+                await call(nia.peer.send, room, f"q{number}")
+            await first.asked(number, within_s=40)
+            await second.asked(number, within_s=40)
+        await anyio.sleep(2)
+        counts = len(first.model.requests), len(second.model.requests)
+
+    assert counts == (3, 3)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("how", ["kick", "ban"])
+async def test_put_out_while_it_works(synapse, fresh_credentials, nia, tmp_path, how, encrypted):
+    """M29: the work is cancelled at once, nothing is sent, and the server is not asked again and again."""
+    bot = fresh_credentials("bot")
+    async with FaultProxy.in_front_of(synapse.url) as proxy:
+        script = ([60.0, "never"], "elsewhere")
+        async with open_house(proxy.url, bot, tmp_path / "home", *script, allow=[nia]) as there:
+            room = await group(nia, [bot.user_id], "11", encrypted=encrypted)
+            person = Person(nia, room, bot.user_id, encrypted=encrypted)
+            await person.say("work!", **{"m.mentions": {"user_ids": [bot.user_id]}})
+            await there.asked(1)
+            assert there.model.open == 1
+            before = len(proxy.seen)
+            await call(nia.peer.call, "POST", f"/rooms/{quote(room)}/{how}", {"user_id": bot.user_id})
+            with anyio.fail_after(30):
+                while there.model.open:
+                    await anyio.sleep(0.05)
+            other = await group(nia, [bot.user_id], "12", encrypted=False)
+            await call(nia.peer.send, other, "still well?", **{"m.mentions": {"user_ids": [bot.user_id]}})
+            await there.answers(nia.peer, other, 1)
+            requests = len(proxy.seen) - before
+        said = await person.heard()
+
+    assert said == []
+    assert requests < 60

@@ -1,0 +1,105 @@
+"""Tools that wait for a yes, and deaths: asked once, and after one yes run once and answered once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.kill.scenario import Nursery, World
+
+PLACE = "dm-bob"
+ASKING = [
+    "accepted",
+    "store.claim.after",
+    "model.answered",
+    "questions.ask.before",
+    "questions.ask.after",
+    "store.due_in.after",
+    "sending",
+    "uncertain",
+    "taken",
+    "store.sent.after",
+]
+DECIDING = [
+    "accepted",
+    "store.accept.after",
+    "store.claim.after",
+    "questions.questions.after",
+    "questions.decide.before",
+    "questions.decide.after",
+    "store.step_started.before",
+    "store.step_started.after",
+    "tool.start",
+    "tool.effect",
+    "store.step_finished.before",
+    "store.step_finished.after",
+    "store.complete.before",
+    "store.complete.after",
+    "taken",
+    "store.sent.after",
+]
+
+
+def seen(world: World) -> list[str]:
+    """What Bob sees of the bot, in order."""
+    world.server.refresh()
+    return [each.text.strip() for each in world.server.seen(PLACE)]
+
+
+def names(world: World) -> list[str]:
+    """The names of the calls about which he was asked."""
+    return [name for text in seen(world) for name in re.findall(r"^\*\*(a[0-9a-f]{6})\*\*", text)]
+
+
+def effects(world: World) -> list[str]:
+    """What the tool has done."""
+    path = world.folder / "effects"
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("moment", ASKING)
+def test_killed_while_it_is_asked(moment: str, number: int, nursery: Nursery, tmp_path: Path) -> None:
+    """One question, and nothing is done before the yes, whenever the process dies."""
+    world = World(tmp_path, nursery, ask="effect")
+    world.say("bob", "effect")
+    world.live(die=f"{moment}#{number}")
+    world.live_until_quiet()
+
+    (name,) = names(world)
+    assert len(seen(world)) == 1
+    assert effects(world) == []
+    world.server.say("bob", f"!approve {name}", conversation=PLACE, native_id="$yes")
+    world.live_until_quiet()
+    assert effects(world) == ["1"]
+    assert seen(world)[1:].count("re: #1") == 1
+
+
+@pytest.mark.parametrize("moment", DECIDING)
+def test_killed_while_it_is_decided_or_done(moment: str, nursery: Nursery, tmp_path: Path) -> None:
+    """After one yes the tool runs at most once, and the question is answered once; a second yes does nothing."""
+    world = World(tmp_path, nursery, ask="effect")
+    world.say("bob", "effect")
+    world.live_until_quiet()
+    (name,) = names(world)
+    world.server.say("bob", f"!approve {name}", conversation=PLACE, native_id="$yes")
+    world.live(die=moment)
+    world.server.say("bob", f"!approve {name}", conversation=PLACE, native_id="$again")
+    world.live_until_quiet()
+
+    # Only between the note that it starts and its effect is "never" possible, and the model is told so then.
+    assert effects(world) == ([] if moment in {"store.step_started.after", "tool.start"} else ["1"])
+    assert names(world) == [name]
+    assert seen(world).count("re: #1") == 1
+    assert len(seen(world)) == 4
+
+
+def test_a_tool_that_does_not_wait_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
+    """Where nobody wished to be asked, these eyes see the effect without a question."""
+    world = World(tmp_path, nursery)
+    world.say("bob", "effect")
+    world.live_until_quiet()
+    assert names(world) == []
+    assert effects(world) == ["1"]

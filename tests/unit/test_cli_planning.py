@@ -1,0 +1,142 @@
+"""``squidbot cron``, ``heartbeat`` and ``usage`` as a person types them, on a home folder at rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import anyio
+import pytest
+
+from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.models import Purpose, Usage
+from gateway.clock import SystemClock
+from gateway.home import open_home
+from gateway.work.plan_port import Entry, Outcome
+from gateway.work.port import Pending
+from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import EPOCH
+
+CONFIG = "owner: {aliases: ['@a:hs.test']}\nagents: {heartbeat: {enabled: false}}\n"
+PLACE = SessionKey("matrix", "!dm:hs.test")
+pytestmark = pytest.mark.timeout(120)
+
+
+# One process for several commands, because most of the time of each goes into its start.
+RUNNER = """
+import io, json, sys
+from contextlib import redirect_stdout, redirect_stderr
+from gateway.cli import main
+for words in json.load(sys.stdin):
+    sys.argv, told = ["squidbot", *words], io.StringIO()
+    try:
+        with redirect_stdout(told), redirect_stderr(told):
+            main()
+    except SystemExit as end:
+        print(json.dumps([end.code, told.getvalue()]))
+"""
+
+
+def squidbot(home, *commands):
+    """Exit code and text of each."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        env={**os.environ, "SQUIDBOT_HOME": str(home)},
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A home in which the owner has said something once, and what came of it."""
+    opened = open_home(tmp_path / "home")
+    (opened.root / "squidbot.yaml").write_text(CONFIG)
+    (opened.root / "squidbot.yaml").chmod(0o600)
+    message = InboundMessage(
+        channel="matrix",
+        account="@bot:hs.test",
+        native_id="$1",
+        session=PLACE,
+        sender=Sender(address="@a:hs.test", verified=True),
+        text="hello",
+        received_at=EPOCH,
+    )
+
+    async def fill() -> None:
+        async with await SqliteWorkStore.open(opened.database, clock=SystemClock()) as store:
+            await store.accept("matrix", "@bot:hs.test", [Pending(message)], {})
+            await store.note(Entry("heartbeat", EPOCH, Outcome.SILENT, "all clear", tokens=775, calls=1))
+            for purpose, tokens in ((Purpose.CHAT, 900), (Purpose.HEARTBEAT, 100)):
+                usage = Usage(prompt_tokens=tokens, completion_tokens=10, calls=1, model="small")
+                await store.add_usage(PLACE, usage, purpose)
+
+    anyio.run(fill)
+    return opened.root
+
+
+def test_the_life_of_a_job(home):
+    """Added, listed, paused, resumed, told to run, removed; each with an answer that a person can read."""
+    (code, added), (_, listed) = squidbot(
+        home,
+        ["cron", "add", "stand up", "--every", "1h", "--session", str(PLACE)],
+        ["cron", "list", "--json"],
+    )
+    [job] = json.loads(listed)["jobs"]
+    assert code == 0
+    assert job["id"] in added
+    assert [job[name] for name in ("text", "when", "person", "state")] == [
+        *("stand up", "every hour", "@a:hs.test", "active")
+    ]
+    told = squidbot(
+        home,
+        *(["cron", word, job["id"]] for word in ("pause", "resume", "run", "remove")),
+        ["cron", "list", "--all", "--json"],
+    )
+    assert [code for code, _ in told] == [0] * 5
+    paused, resumed, run, removed, listed = (text.strip() for _, text in told)
+    assert "paused" in paused
+    assert "paused" not in resumed
+    assert run == f"{job['id']} runs at the next start of squidbot"
+    assert removed == f"{job['id']} is removed"
+    assert json.loads(listed)["jobs"] == []
+
+
+def test_what_cannot_be_is_said_in_a_sentence(home):
+    """A code that scripts see, and one line without a trace."""
+    wrong = (
+        (("cron", "add", "x", "--at", "2020-01-01 09:00", "--session", str(PLACE)), "is over"),
+        (("cron", "add", "x", "--cron", "0 9 30 2 *", "--session", str(PLACE)), "is no cron expression"),
+        (("cron", "add", "x", "--at", "09:00"), "write to me directly first"),
+        (("cron", "run", "nope"), "there is no job"),
+        (("heartbeat", "now"), "no heartbeat is running"),
+    )
+    for (code, said), (_, why) in zip(squidbot(home, *(words for words, _ in wrong)), wrong, strict=True):
+        assert code not in (0, None)
+        assert said.startswith("squidbot: ")
+        assert why in said
+        assert said.count("\n") == 1
+
+
+def test_the_ledger_and_what_it_has_cost(home):
+    """When check-ins have run, why, for how much; and tokens by day, purpose, session and model, with a chart."""
+    ways = ("day", "purpose", "session", "model")
+    (_, kept), (_, log), *usage = squidbot(
+        home,
+        ["heartbeat", "log", "--json"],
+        ["heartbeat", "log"],
+        *(["usage", "--by", by] for by in ways),
+    )
+    [line] = json.loads(kept)["entries"]
+    assert (line["outcome"], line["reason"], line["tokens"]) == ("silent", "all clear", 775)
+    assert "all clear" in log
+    shown = dict(zip(ways, (text for _, text in usage), strict=True))
+    for by, names in (("purpose", ("chat", "heartbeat")), ("session", (str(PLACE),)), ("model", ("small",))):
+        assert all(any(line.startswith(name) for line in shown[by].splitlines()) for name in names)
+    assert all("█" in text and "1,020 tokens in 30 days" in text for text in shown.values())

@@ -1,0 +1,84 @@
+"""What `squidbot init` does when a homeserver slows it down, or is not to be found."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from channels.base import ChannelUnavailable
+from gateway.init.ask_matrix import InitFailed, ask_matrix
+from gateway.init.dialogue import Silent
+from gateway.init.given import given_of
+from gateway.init.matrix import enter
+
+
+@contextmanager
+def homeserver(refusals, *, pause_ms=20):
+    """One that takes the login only after so many refusals with a pause; gives its address and what was asked."""
+    asked = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_GET(self):
+            self._say(200, {"flows": [{"type": "m.login.password"}], "versions": ["v1.11"]})
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(self.path)
+            if len(asked) <= refusals:
+                self._say(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "slow", "retry_after_ms": pause_ms})
+            else:
+                self._say(200, {"user_id": "@bot:hs.test", "access_token": "t", "device_id": "D"})
+
+        def _say(self, status, body):
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("refusals", "works"), [(0, True), (3, True), (4, False)])
+def test_a_pause_that_is_asked_for_is_made(refusals, works):
+    """As long as the homeserver wants, three times; then it is told."""
+    with homeserver(refusals) as (address, asked):
+        if works:
+            enter(address, "@bot:hs.test", "pw", None).folder.joinpath("session.json").read_bytes()
+        else:
+            with pytest.raises(ChannelUnavailable):
+                enter(address, "@bot:hs.test", "pw", None)
+    assert len([path for path in asked if path.endswith("/login")]) == min(refusals, 3) + 1
+
+
+def test_a_long_pause_is_told_and_not_made():
+    """Nobody waits an hour at a prompt."""
+    with homeserver(9, pause_ms=3_600_000) as (address, asked), pytest.raises(ChannelUnavailable):
+        enter(address, "@bot:hs.test", "pw", None)
+    assert len(asked) == 1
+
+
+def test_a_homeserver_that_is_not_there_is_named(tmp_path):
+    """Which one, and how to name another."""
+    given = given_of(
+        {"yes": True, "matrix_user": "@bot:127.0.0.1:9", "matrix_homeserver": "http://127.0.0.1:9"}, {}
+    )
+    with pytest.raises(InitFailed) as caught:
+        ask_matrix(given, None, Silent(), state=lambda: tmp_path)
+    assert "http://127.0.0.1:9" in str(caught.value)
+    assert "--matrix-homeserver" in str(caught.value)

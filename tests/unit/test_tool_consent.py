@@ -1,0 +1,145 @@
+"""Tools that need a person's yes: which do, who can be asked, and what a restarted turn remembers of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent_core.errors import AwaitsApproval
+from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.models import ToolCall, ToolResult
+from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
+from agent_core.tools.memory_write import MemoryWriteTool
+from agent_core.tools.read_skill import ReadSkillTool
+from agent_core.tools.schedule import ScheduleTool
+from agent_core.tools.search_history import SearchHistoryTool
+from gateway.approvals.calls import cleaned, is_call, name_of
+from gateway.asking import Asking, Waiting
+from gateway.settings.checks import TOOLS
+from gateway.work.port import Step, Turn
+from tests.agent_doubles import FakeTool, Journey, call
+from tests.clock import EPOCH, ManualClock
+
+CALL = ToolCall(id="c", name="effect", arguments={"number": 1})
+
+
+def turn_of(kind: str = "message") -> Turn:
+    said = InboundMessage(
+        channel="loopback",
+        account="bot",
+        native_id="1",
+        session=SessionKey("loopback", "dm-ann"),
+        sender=Sender(address="ann", verified=True),
+        text="do it",
+        received_at=EPOCH,
+        kind=kind,  # type: ignore[arg-type]
+    )
+    return Turn("1-x", said.session, 1, (SimpleNamespace(id=1, message=said),), 1, 0)  # type: ignore[arg-type]
+
+
+def asking(store: Any = None, clock: ManualClock | None = None) -> Asking:
+    return Asking(
+        store=store,
+        ends=None,  # type: ignore[arg-type] - nothing is said here
+        channels={},
+        target=None,  # type: ignore[arg-type] - nor is the owner asked
+        held=lambda _: False,
+        clock=clock or ManualClock(),
+        wait_s=60,
+    )
+
+
+async def test_a_tool_that_nobody_can_approve_is_not_run():
+    """Without anybody to ask, a tool that needs a yes is refused, and the model is told; another one runs."""
+    guarded, free = FakeTool("guarded"), FakeTool("free")
+    guarded.needs_approval = True  # type: ignore[attr-defined] - as a tool may have it
+    journey = Journey([call("guarded"), call("free")], "done", tools=[guarded, free])
+    result = await journey.run()
+    assert result.reply == "done"
+    assert "a person's yes" in journey.results()[0]
+    assert "Error" not in journey.results()[1]
+    assert (len(guarded.runs), len(free.runs)) == (0, 1)
+
+
+async def test_a_check_in_asks_nobody():
+    """Where nobody waits for the answer, in check-ins and jobs, the call is refused at once."""
+    for kind in ("tick", "job"):
+        refused = await asking().consent(turn_of(kind), []).refusal(1, "digest", CALL)
+        assert refused is not None
+        assert "nobody waits" in refused.content
+
+
+async def test_the_question_is_about_this_very_call():
+    """A yes for another step, or for the same step with other arguments, is none."""
+    yes = Step(1, "approval", "digest", {"until": EPOCH.isoformat(), "name": "a"}, {"verdict": "approved"})
+    consent = asking().consent(turn_of(), [yes])
+    assert await consent.refusal(1, "digest", CALL) is None
+    for number, digest in ((1, "other"), (2, "digest")):
+        with pytest.raises(AwaitsApproval):
+            await consent.refusal(number, digest, CALL)
+
+
+async def test_what_had_begun_is_not_asked_about_again():
+    """A tool that was cut off in the middle had its yes."""
+    began = Step(1, "tool", "digest", {"call": CALL.model_dump()}, None)
+    assert await asking().consent(turn_of(), [began]).refusal(1, "digest", CALL) is None
+
+
+async def test_a_question_waits_until_its_time_is_over():
+    """Before its end it is asked on; exactly then it is decided as too late, by one commit."""
+
+    class Store:
+        def __init__(self) -> None:
+            self.settled: list[Step] = []
+
+        async def settle(self, turn: Turn, step: Step, outbound: Any) -> Any:
+            self.settled.append(step)
+            return step.result
+
+    class Ends:
+        def replies(self, *arguments: Any, **named: Any) -> list[Any]:
+            return []
+
+        async def until_stored(self, write: Any) -> Any:
+            return await write()
+
+    clock, store = ManualClock(), Store()
+    one = asking(store, clock)
+    one._ends = Ends()  # type: ignore[assignment]
+    with pytest.raises(Waiting) as first:
+        await one.consent(turn_of(), []).refusal(1, "digest", CALL)
+    step = first.value.step
+    clock.advance(59.9)
+    with pytest.raises(Waiting) as again:
+        await one.consent(turn_of(), [step]).refusal(1, "digest", CALL)
+    assert again.value.step == step
+    assert store.settled == []
+    clock.advance(0.1)
+    late = await one.consent(turn_of(), [step]).refusal(1, "digest", CALL)
+    assert isinstance(late, ToolResult)
+    assert "did not answer in time" in late.content
+    assert [each.result for each in store.settled] == [{"verdict": "expired"}]
+
+
+def test_names_of_calls():
+    """A name is recognised however it is written, and a draft's or a message's is none."""
+    name = name_of("0123456789abcdef")
+    assert is_call(name)
+    assert is_call(cleaned(f" `{name.upper()}`. "))
+    for other in ("a12", "d12", "m7", "", "approve", "a12345g", "agents1"):
+        assert not is_call(other)
+
+
+def test_the_tools_of_the_settings_are_those_there_are():
+    """What can be set in ``agents.approve_tools`` are the names of the built-in tools."""
+    tools = (
+        MemoryWriteTool,
+        ReadAttachmentTool,
+        ReadSkillTool,
+        ScheduleTool,
+        SearchHistoryTool,
+        SendFileTool,
+    )
+    assert sorted(tool.name for tool in tools) == sorted(TOOLS)
