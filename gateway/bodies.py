@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["PIECE", "quiet", "unquoted"]
+from agent_core.messages import OutboundMessage
+
+__all__ = ["PIECE", "going_out", "quiet", "unquoted"]
 
 PIECE = 10
 _MASK = "[…]"
@@ -33,6 +35,14 @@ def quiet(texts: Iterable[str]) -> Iterator[None]:
         yield
     finally:
         _TEXTS.reset(token)
+
+
+def going_out(message: OutboundMessage) -> list[str]:
+    """All texts that a message carries: its own, its subject, and what it quotes from the question."""
+    context = message.context
+    quoted = context.get("quoted")
+    told = quoted.get("text") if isinstance(quoted, Mapping) else ""
+    return [text for text in (message.text, context.get("subject"), told) if isinstance(text, str) and text]
 
 
 def unquoted(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from channels.base import (
 )
 from gateway import metrics
 from gateway.backoff import BackoffPolicy
-from gateway.bodies import quiet
+from gateway.bodies import going_out, quiet
 from gateway.errors import describe
 from gateway.work.port import OutboxRow, StoreUnavailable, WorkStore
 from gateway.work.states import IllegalMove, OutboxState
@@ -132,7 +132,7 @@ class Delivery:
 
     async def _send_guarded(self, row: OutboxRow) -> None:
         try:
-            with quiet([row.message.text]):
+            with quiet(going_out(row.message)):
                 await self._send(row)
         except IllegalMove as error:
             _log.info("outbox.changed_meanwhile", channel=self._channel.name, outbox=row.id, error=str(error))

@@ -50,6 +50,7 @@ _GIANTS = (8, 64)
 _READ_MORE = 4
 _EXCERPT_CHARS = 8000
 _CHARS_PER_LIST_TOKEN = 3
+_LONGEST = 2  # times its share of a prompt: a summary that was not made shorter once is kept whole
 
 log = structlog.get_logger(__name__)
 
@@ -170,6 +171,9 @@ class Condensing:
         The oldest messages after the cursor: more than one call can read, and more than one turn.
 
         A few giants can fill what is usually read; then they are read whatever their length.
+
+        Raises:
+            CursorMoved: Somebody has condensed since ``start`` was read: what begins there is not due.
         """
         limits: list[tuple[int, int | None]] = [
             (_PAGE, self._chars(self._rules.segment_tokens * _READ_MORE)),
@@ -180,6 +184,8 @@ class Condensing:
             page = await self._storage.load_segment(
                 session_id, start=start, max_messages=max_messages, max_chars=max_chars
             )
+            if page.cursor != start:
+                raise CursorMoved(f"the cursor is at {page.cursor} and not at {start} any more")
             if page.complete or consolidation.plan(page, keep, self._rules, self._estimate) is not None:
                 break
         return page
@@ -232,6 +238,7 @@ class Condensing:
             new = await self._with_addition(new, lost, said, attempt)
         whole = f"{prose}\n\n{new}" if prose.strip() else new
         shorter = await self._maybe_meta_consolidate(whole, attempt=attempt)
+        shorter = consolidation.newest_of(shorter, _LONGEST * self._chars(self._summary_tokens))
         if shorter != whole:
             wanted = [*await anyio.to_thread.run_sync(essentials, [whole]), *wanted]
         lost = await self._lost(wanted, shorter, document)

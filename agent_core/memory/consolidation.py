@@ -35,6 +35,7 @@ __all__ = [
     "conversation_text",
     "keep_for",
     "max_answer_chars",
+    "newest_of",
     "plan",
     "readable",
     "sentence_budget",
@@ -50,6 +51,7 @@ _LONGEST_TURN = 200
 _SHINGLE = 8
 _COPY_CHARS = 400
 _SINGLE = 4
+_LEFT_OUT = "(What came before this is left out of the summary; the history still has it.)"
 _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)]*(?=\s|$)|\n")
 
 
@@ -251,3 +253,19 @@ def readable(summary: str, max_chars: int) -> tuple[str, str]:
     if end <= 0:
         end = max_chars
     return summary[:end], summary[end:].strip()
+
+
+def newest_of(summary: str, max_chars: int) -> str:
+    """
+    A summary of at most about ``max_chars``: its newest sentences, after a note that says so.
+
+    For one that no model has made shorter, visit after visit; else it would grow as long as the conversation.
+    """
+    if len(summary) <= max_chars:
+        return summary
+    text = summary.removeprefix(_LEFT_OUT).strip()
+    start = max(0, len(text) - max_chars)
+    first = _SENTENCE_END.search(text, start)
+    if first is not None and first.end() < len(text):
+        start = first.end()
+    return f"{_LEFT_OUT}\n\n{text[start:].strip()}"

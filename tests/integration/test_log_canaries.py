@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -13,10 +14,10 @@ import structlog
 
 from agent_core.errors import ModelRefused, StreamBroken
 from agent_core.llm.demo_model import EchoModel
-from agent_core.messages import OutboundKind
+from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import ChannelUnavailable, DeliveryFailed
-from gateway.bodies import quiet, unquoted
+from gateway.bodies import going_out, quiet, unquoted
 from gateway.logs import configure_logs
 from tests.integration.gateway_world import world
 
@@ -142,3 +143,21 @@ def test_the_look_finds_what_is_logged(logged):
     assert BODY in logged.getvalue()
     assert SECRET not in logged.getvalue()
     assert f"{BODY}-debug" not in logged.getvalue()
+
+
+def test_subject_and_quotation_of_a_mail_are_texts_too():
+    """A mail server may quote any line of what it refuses, not only of the answer; who refused stays readable."""
+    message = OutboundMessage(
+        id="o1",
+        channel="email",
+        account="a",
+        session=SessionKey("email", "dm-ann@example.org"),
+        text="Of course, gladly.",
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        context={"subject": "the surprise party", "quoted": {"text": "is the cake ordered", "date": "today"}},
+    )
+    refusal = "554 spam from bot@example.org: Re: the surprise party / > is the cake ordered"
+    with quiet(going_out(message)):
+        assert unquoted({"error": refusal})["error"] == "554 spam from bot@example.org: Re: […] / > […]"
+    with quiet([message.text]):
+        assert unquoted({"error": refusal})["error"] == refusal

@@ -68,11 +68,14 @@ def test_nothing_that_was_said_and_no_secret_is_in_the_log(
         daemon.wait_until(lambda: bot.user_id in ann.members(room))
         sent = [f"hello {BODY}", f"remember that {BODY} is mine", f"!help {BODY}"]
         sent += [f"{failure} {BODY}" for failure in FAILURES]
-        for text in sent:
+        # A server quotes from the mail that it refuses: this answer repeats the question, others do not.
+        mail_server.fail_next("refuse-data", reply=f"451 4.3.0 later, {BODY}", sender=bot_mail)
+        for number, text in enumerate(sent):
             ann.send(room, text)
             mail.send(bot_mail, f"{SUBJECT} {text}", text)
+            if number == 0:
+                daemon.wait_until(lambda: "message.retried" in daemon.log())
         eve.create_room([bot.user_id], is_direct=True, name=BODY)
-        mail_server.fail_next("refuse-data", reply=f"451 4.3.0 later, {BODY}", sender=bot_mail)
         daemon.wait_until(
             lambda: (
                 daemon.work("inbox", "settled", "dead") >= 2 * len(sent)

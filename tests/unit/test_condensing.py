@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from agent_core.errors import ContextTooLong, ModelUnavailable
 from agent_core.memory import OWNER, MemoryManager
+from agent_core.memory.consolidation import newest_of
 from agent_core.memory.essentials import split_list
 from agent_core.models import Message
 from agent_core.storage import InMemoryMemory
@@ -167,6 +168,36 @@ async def test_meta_consolidation_failure_keeps_original_summary(
 
 
 # ── beyond the names ──
+
+
+async def test_a_summary_that_no_model_shortens_stops_growing(storage: InMemoryMemory) -> None:
+    """The newest whole sentences stay, the note is there once, and a single failure leaves all of it."""
+
+    def never_shorter(messages: Sequence[Message]) -> str:
+        kind, text = material_in(messages)
+        return (
+            f"{text} More."
+            if kind == "summary"
+            else " ".join(f"{word} was said." for word in text.split()[:90])
+        )
+
+    lengths = []
+    manager = manager_of(storage, ScriptedLLM(never_shorter))
+    for number in range(40):
+        await say(storage, *[f"about{number} thing{number}x{each} " * 20 for each in range(6)])
+        await manager.consolidate_if_due(S)
+        lengths.append(len(await storage.load_session_summary(S)))
+    summary = await storage.load_session_summary(S)
+    assert max(lengths[:5]) < lengths[-1] == max(lengths)
+    assert lengths[-1] < 1.2 * lengths[20]
+    assert summary.startswith("(What came before this is left out")
+    assert summary.count("left out of the summary") == 1
+    assert "thing39x" in summary
+    assert "thing0x" not in summary
+    assert all(
+        each.endswith("was said")
+        for each in newest_of(summary, 200).rstrip(".").split("\n\n")[-1].split(". ")
+    )
 
 
 async def test_a_summary_without_spaces_is_rewritten_too(storage: InMemoryMemory) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -218,6 +220,27 @@ async def test_a_conversation_that_begins_anew_meanwhile_is_left_alone(storage: 
     assert (await storage.load_session_summary(S), await storage.load_consolidated_cursor(S)) == ("", 6)
     with pytest.raises(CursorMoved):
         await storage.save_consolidation(S, summary="x", cursor=1, base_cursor=2)
+
+
+async def test_what_another_process_has_just_condensed_is_not_condensed_again(
+    storage: InMemoryMemory,
+) -> None:
+    """Between a look at the cursor and the reading of what lies behind it somebody else condenses a part of it."""
+    await talk(storage, 4)
+    others = manager_of(storage, TokenKeeper())
+
+    class Between(FaultyMemory):
+        async def load_segment(self, *arguments: Any, **named: Any) -> Any:
+            if not await storage.load_consolidated_cursor(S):
+                assert (await others.consolidate_if_due(S)).segments == 1
+            return await storage.load_segment(*arguments, **named)
+
+    mine = manager_of(Between(storage, lambda _name, _when: None), TokenKeeper())
+    done = await mine.consolidate_if_due(S)
+    assert (done.segments, done.failure) == (0, "")
+    tail = await storage.load_history(S)
+    there = (tail.summary or "").split() + [message.content for message in tail.messages]
+    assert there == [f"m{number}" for number in range(8)]
 
 
 async def test_a_person_never_waits_for_a_summary(storage: InMemoryMemory) -> None:
