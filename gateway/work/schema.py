@@ -42,8 +42,7 @@ __all__ = [
 ]
 
 _OLDEST_SQLITE = (3, 35, 0)
-# A cache grows to its limit and stays, and the system keeps the file's pages anyway: four times as much
-# does not make a message cheaper.
+# A cache grows to its limit and stays, and the system keeps the file's pages anyway.
 _WRITER_CACHE_KIB = 2000
 _READER_CACHE_KIB = 1000
 _CORRUPT = (
