@@ -170,10 +170,8 @@ class Condensing:
         """
         The oldest messages after the cursor: more than one call can read, and more than one turn.
 
-        A few giants can fill what is usually read; then they are read whatever their length.
-
-        Raises:
-            CursorMoved: Somebody has condensed since ``start`` was read: what begins there is not due.
+        A few giants can fill what is usually read; then they are read whatever their length. Raises
+        `CursorMoved` if somebody has condensed since ``start`` was read: what begins there is not due.
         """
         limits: list[tuple[int, int | None]] = [
             (_PAGE, self._chars(self._rules.segment_tokens * _READ_MORE)),
