@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: setup        ## talk to the bot through a real Matrix server and a real mail server on this machine
 	@.venv/bin/squidbot demo
 
-test: check        ## everything that must hold, in about ten minutes
+test: check        ## everything that must hold, in about a quarter of an hour
 	.venv/bin/pytest -q -n 2 --dist loadfile
 
 check: setup       ## style, types, import directions, file sizes
@@ -38,7 +38,7 @@ soak: setup        ## half an hour under load on real servers: does anything gro
 image:             ## build the container image squidbot (needs Docker with BuildKit)
 	DOCKER_BUILDKIT=1 docker build -t squidbot .
 
-service-test: setup ## prove image, compose file and systemd unit for real (needs root on Debian; five minutes)
+service-test: setup ## prove image, compose file and systemd unit for real (needs root on Debian; six minutes)
 	@deploy/service-test-needs
 	SQUIDBOT_DEPLOY_TESTS=1 .venv/bin/pytest -q -rs tests/deploy
 

@@ -33,14 +33,7 @@ async def status_report(built: Built, started_at: datetime) -> dict[str, Any]:
         "uptime_s": round((parts.clock.now() - started_at).total_seconds(), 1),
         "ready": parts.supervisor.all_up,
         "channels": {status.name: status.as_dict() for status in parts.supervisor.statuses()},
-        "work": {
-            "inbox": dict(stats.inbox),
-            "outbox": dict(stats.outbox),
-            "oldest_unanswered_s": stats.oldest_unanswered_s,
-            "oldest_unsent_s": stats.oldest_unsent_s,
-            "turns_running": len(parts.dispatcher.running()),
-            "history_lines_to_file": stats.journal_lines,
-        },
+        "work": {**stats.as_work(), "turns_running": len(parts.dispatcher.running())},
         "models": {
             name: [asdict(member) for member in pool.state()] for name, pool in built.models.pools.items()
         },

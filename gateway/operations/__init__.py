@@ -128,18 +128,11 @@ class Operations(
         return {**report, "trying": await self._trying()} if reasons else report
 
     async def _without_daemon(self) -> dict[str, Any]:
-        stats = await self._store.stats()
         return {
             "version": version_of("squidbot-gateway"),
             "ready": False,
             "channels": {},
-            "work": {
-                "inbox": dict(stats.inbox),
-                "outbox": dict(stats.outbox),
-                "oldest_unanswered_s": stats.oldest_unanswered_s,
-                "oldest_unsent_s": stats.oldest_unsent_s,
-                "history_lines_to_file": stats.journal_lines,
-            },
+            "work": (await self._store.stats()).as_work(),
         }
 
     async def _stuck(self, *, reasons: bool) -> tuple[list[dict[str, Any]], int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.redaction import Redactor
 from gateway.settings.accounts import AccountProblems
+from gateway.settings.described import bare
 from gateway.settings.source import KeyPath, Problem, Source, is_secret_name, show_path
 
 __all__ = ["explain", "problems_of"]
@@ -143,21 +144,16 @@ def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
 
 def _list_in(annotation: Any) -> Any:
     """The list or mapping among what is allowed, if it is one of several things."""
-    annotation = _bare(annotation)
+    annotation = bare(annotation)
     if get_origin(annotation) in (Union, UnionType):
         found = (_list_in(part) for part in get_args(annotation))
         return next((part for part in found if get_origin(part) in (tuple, list, dict)), annotation)
     return annotation
 
 
-def _bare(annotation: Any) -> Any:
-    while get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    return annotation
-
-
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    annotation = _bare(annotation)
+    """The model itself, or one of several; what a list or mapping holds has a part of its own in the path."""
+    annotation = bare(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, UnionType):

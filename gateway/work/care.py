@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from gateway.work.amending import forget_steps, ignore
 from gateway.work.codec import INBOX, OUTBOX, Raw, key_digest
-from gateway.work.port import StoreStats
 from gateway.work.states import InboxState, OutboxState
 from gateway.work.turns import overtaking
 from gateway.work.waiting import wait_s
@@ -35,7 +34,6 @@ __all__ = [
     "recover",
     "requeue",
     "reset_session",
-    "stats",
 ]
 
 # Most rows are in these states: reading backwards from the end finds some sooner than an index does.
@@ -178,26 +176,6 @@ def reset_session(db: sqlite3.Connection, session: str, now: float) -> None:
     for (turn,) in turns:
         forget_steps(db, turn)
     db.execute("DELETE FROM history_journal WHERE session = ?", (session,))
-
-
-def stats(db: sqlite3.Connection, now: float) -> StoreStats:
-    """Counts by state, and ages."""
-    counted_in = dict(db.execute("SELECT state, COUNT(*) FROM inbox GROUP BY state").fetchall())
-    counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())
-    (accepted_at,) = db.execute(
-        "SELECT MIN(accepted_at) FROM inbox WHERE state IN ('ready', 'running')"
-    ).fetchone()
-    (created_at,) = db.execute(
-        "SELECT MIN(created_at) FROM outbox WHERE state IN ('pending', 'sending', 'uncertain')"
-    ).fetchone()
-    (lines,) = db.execute("SELECT COUNT(*) FROM history_journal").fetchone()
-    return StoreStats(
-        inbox={state.value: counted_in.get(state.value, 0) for state in InboxState},
-        outbox={state.value: counted_out.get(state.value, 0) for state in OutboxState},
-        oldest_unanswered_s=None if accepted_at is None else max(0.0, now - accepted_at),
-        oldest_unsent_s=None if created_at is None else max(0.0, now - created_at),
-        journal_lines=lines,
-    )
 
 
 def last_ids(db: sqlite3.Connection) -> tuple[int, int]:

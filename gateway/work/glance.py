@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from gateway.work.counting import counted
 from gateway.work.migrations import APPLICATION_ID, VERSION
-from gateway.work.states import InboxState, OutboxState
+from gateway.work.states import OutboxState
 
 __all__ = ["work_at_rest"]
 
@@ -48,29 +49,10 @@ def work_at_rest(path: Path, now: float | None = None) -> dict[str, Any] | None:
             if (owner, version) != (APPLICATION_ID, VERSION):
                 return None
             stuck, given_up = _stuck(db)
-            work = _work(db, time.time() if now is None else now)
+            work = counted(db, time.time() if now is None else now).as_work()
             return {"work": work, "stuck": stuck, "given_up": given_up, "trying": _trying(db)}
     except sqlite3.Error:
         return None
-
-
-def _work(db: sqlite3.Connection, now: float) -> dict[str, Any]:
-    counted_in = dict(db.execute("SELECT state, COUNT(*) FROM inbox GROUP BY state").fetchall())
-    counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())
-    (accepted_at,) = db.execute(
-        "SELECT MIN(accepted_at) FROM inbox WHERE state IN ('ready', 'running')"
-    ).fetchone()
-    (created_at,) = db.execute(
-        "SELECT MIN(created_at) FROM outbox WHERE state IN ('pending', 'sending', 'uncertain')"
-    ).fetchone()
-    (lines,) = db.execute("SELECT COUNT(*) FROM history_journal").fetchone()
-    return {
-        "inbox": {state.value: counted_in.get(state.value, 0) for state in InboxState},
-        "outbox": {state.value: counted_out.get(state.value, 0) for state in OutboxState},
-        "oldest_unanswered_s": None if accepted_at is None else max(0.0, now - accepted_at),
-        "oldest_unsent_s": None if created_at is None else max(0.0, now - created_at),
-        "history_lines_to_file": lines,
-    }
 
 
 def _stuck(db: sqlite3.Connection) -> tuple[list[dict[str, Any]], int]:

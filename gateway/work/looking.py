@@ -13,6 +13,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.work import amending, care, leases, turns
 from gateway.work.codec import inbox_row, outbox_row, session_or_none
+from gateway.work.counting import counted
 from gateway.work.part import Part
 from gateway.work.port import IGNORED_S, QUARANTINE_S, InboxRow, OutboxRow, StoreStats, UsageRow
 from gateway.work.states import InboxState, OutboxState
@@ -98,7 +99,7 @@ class Looking(Part):
     async def stats(self) -> StoreStats:
         """Counts and ages."""
         now = self._now()
-        return await self._reader.call("stats", lambda db: care.stats(db, now))
+        return await self._reader.call("stats", lambda db: counted(db, now))
 
     async def prune(self, *, older_than_s: float) -> int:
         """Forget payloads of rows that ended longer ago than this; their keys stay."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from agent_core.messages import Attachment, InboundMessage, OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import Message, Purpose, Usage
+from gateway.work.counting import StoreStats
 from gateway.work.plan_port import Collected, Entry, OtherHistory
 from gateway.work.states import InboxState, OutboxState
 
@@ -201,17 +202,3 @@ class UsageRow:
     purpose: str
     model: str
     usage: Usage
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """
-    Counts by state, and the age in seconds of the oldest message that is not answered and of the oldest
-    answer that is not sent (None: there is none).
-    """
-
-    inbox: Mapping[str, int]
-    outbox: Mapping[str, int]
-    oldest_unanswered_s: float | None
-    oldest_unsent_s: float | None
-    journal_lines: int
