@@ -215,9 +215,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         channels=by_name,
         queue_modes={name: queue for name, (_, queue) in channels.items()},
         access=access,
-        extra_tools=lambda session, message: [
+        extra_tools=lambda session, messages: [
             *mind.tools(session),
-            *unasked.tools(session, message),
+            *unasked.tools(session, messages),
         ],
         clock=clock,
         target=target,

@@ -57,8 +57,8 @@ _log = structlog.get_logger(__name__)
 class ExtraTools(Protocol):
     """Makes the tools that belong to one session and one run, such as ``memory_write``."""
 
-    def __call__(self, session: Session, message: InboundMessage) -> Sequence[ToolPort]:
-        """The tools of this run, which answers ``message``."""
+    def __call__(self, session: Session, messages: Sequence[InboundMessage]) -> Sequence[ToolPort]:
+        """The tools of this run, which answers ``messages``."""
         ...
 
 
@@ -292,7 +292,7 @@ class TurnHandler:
         question = question_of([row.message for row in turn.rows])
         if plan is not None and plan.prompt is not None:
             question = plan.prompt
-        tools = list(self._extra_tools(session, turn.rows[-1].message))
+        tools = list(self._extra_tools(session, [row.message for row in turn.rows]))
         sink = TurnSink(self._channels[turn.session.channel], turn.session)
         steps = await self._store.steps(turn)
         async with sink.shown():

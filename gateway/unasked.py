@@ -35,6 +35,10 @@ from gateway.work.port import Turn, WorkStore
 __all__ = ["Unasked", "build_unasked"]
 
 _NOT_IN_A_JOB = "A scheduled job cannot make jobs; tell the person to ask for it."
+_OF_SEVERAL = (
+    "Nothing was done: several people have spoken at once here, so whose wish this would be is not certain. "
+    "Let the person who wants it ask for it once more, in a message of its own."
+)
 _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
 
 
@@ -50,7 +54,7 @@ class Unasked:
     vigil: Vigil
     notes: OwnerNotes
     heartbeat: HeartbeatChannel | None
-    tools: Callable[[Session, InboundMessage], list[ToolPort]]
+    tools: Callable[[Session, Sequence[InboundMessage]], list[ToolPort]]
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
     owner: Sequence[str]
     zone: tzinfo | None
@@ -176,7 +180,8 @@ def build_unasked(
         heartbeat.log = vigil
     owner = (*(alias.address for alias in aliases), "local")
 
-    def tools(session: Session, message: InboundMessage) -> list[ToolPort]:
+    def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
+        message = messages[-1]
         if message.kind == "tick" or not scheduling.enabled:
             return []
         try:
@@ -194,7 +199,8 @@ def build_unasked(
         refusal = _NOT_IN_A_JOB if message.kind == "job" else ""
         if role is Role.STRANGER or not message.sender.verified:
             refusal = _NOT_PROVEN
-        return [ScheduleTool(SessionDesk(desk, place, refusal=refusal))]
+        alone = len({one.sender.address for one in messages}) == 1
+        return [ScheduleTool(SessionDesk(desk, place, refusal=refusal, closed="" if alone else _OF_SEVERAL))]
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [vigil.run]
     if scheduling.enabled:

@@ -2,8 +2,9 @@
 Where jobs are wished for, listed and changed: by a model for the person it talks with, and by the operator.
 
 A person sees and changes their own jobs only, and in a shared room only those of this room: what somebody has
-planned in private is nobody else's business. A run of a job, and a check-in, cannot make jobs: what was asked
-once by a person must not multiply by itself.
+planned in private is nobody else's business. A turn in which several people speak has nobody's jobs: no model
+can be relied upon to tell whose wish is whose. A run of a job, and a check-in, cannot make jobs: what was
+asked once by a person must not multiply by itself.
 """
 
 from __future__ import annotations
@@ -190,17 +191,19 @@ class SessionDesk:
         desk: Where jobs are kept.
         place: For whom, and where.
         refusal: Why no job may be made in this run; empty if one may.
+        closed: Why jobs may not even be looked at in this run; empty if they may.
     """
 
-    def __init__(self, desk: JobDesk, place: Place, *, refusal: str = "") -> None:
+    def __init__(self, desk: JobDesk, place: Place, *, refusal: str = "", closed: str = "") -> None:
         self._desk = desk
         self._place = place
         self._refusal = refusal
+        self._closed = closed
 
     async def add(self, text: str, *, ask: bool, when: Mapping[str, Any]) -> str:
         """Keep a job."""
-        if self._refusal:
-            raise ToolDenied(self._refusal)
+        if why := self._closed or self._refusal:
+            raise ToolDenied(why)
         kind = JobKind.ASK if ask else JobKind.REMIND
         try:
             job = await self._desk.add(self._place, wish_of(when), text=text, kind=kind)
@@ -236,6 +239,8 @@ class SessionDesk:
         return f"{job.id} is {'paused' if action == 'pause' else 'active again'}."
 
     async def _jobs(self) -> list[Job]:
+        if self._closed:
+            raise ToolDenied(self._closed)
         try:
             return await self._desk.of(self._place)
         except StoreUnavailable as error:

@@ -199,7 +199,7 @@ class TestRulesOfARoom:
                 }
             )
             session = _session_of(said)
-            [tool] = home.built.unasked.tools(session, said)
+            [tool] = home.built.unasked.tools(session, [said])
             with pytest.raises(Exception, match="not proven"):
                 await tool.execute(action="add", text="x", at="09:00")
             assert await home.plans.jobs() == []
