@@ -7,6 +7,9 @@ up. Lanes with work stand in one line; when a place is free, the first of the li
 then stands at the end again. So at most ``concurrency`` jobs run, and a session with much work does not keep
 the others waiting.
 
+Sessions that come first stand in a line of their own. Its head gets the next free place, and when all are
+taken there is one place more, for this line alone: however many others work, and however long, it goes on.
+
 Everything happens on one event loop: there are no locks, and `SessionRunner.submit` never waits.
 """
 
@@ -51,6 +54,7 @@ class RunnerStatistics:
 class _Lane:
     jobs: deque[Job]
     running: bool = False
+    first: bool = False
 
 
 class SessionRunner:
@@ -58,7 +62,7 @@ class SessionRunner:
     Runs jobs by session.
 
     Args:
-        concurrency: How many jobs run at once, over all sessions.
+        concurrency: How many jobs run at once, over all sessions; one more for those that come first.
         max_waiting: How many jobs may wait, over all sessions; one more is refused with `RunnerFull`.
     """
 
@@ -69,6 +73,7 @@ class SessionRunner:
         self._max_waiting = max_waiting
         self._lanes: dict[SessionKey, _Lane] = {}
         self._line: deque[SessionKey] = deque()
+        self._front: deque[SessionKey] = deque()
         self._waiting = 0
         self._running = 0
         self._finished = 0
@@ -77,7 +82,7 @@ class SessionRunner:
         self._closed = False
         self._quiet = anyio.Event()
 
-    def submit(self, session: SessionKey, job: Job) -> None:
+    def submit(self, session: SessionKey, job: Job, *, first: bool = False) -> None:
         """
         Let a job run after the session's other ones. Never waits; may be called before `run`.
 
@@ -93,9 +98,21 @@ class SessionRunner:
             lane = self._lanes[session] = _Lane(deque())
         lane.jobs.append(job)
         self._waiting += 1
+        lane.first = lane.first or first
         if len(lane.jobs) == 1 and not lane.running:
-            self._line.append(session)
+            self._stand(session, lane)
         self._fill()
+
+    def prefer(self, session: SessionKey) -> None:
+        """A session comes first, until nothing of it waits or runs.."""
+        lane = self._lanes.get(session)
+        if lane is None or lane.first:
+            return
+        lane.first = True
+        if lane.jobs and not lane.running:
+            self._line.remove(session)
+            self._front.append(session)
+            self._fill()
 
     async def run(self) -> None:
         """
@@ -116,8 +133,9 @@ class SessionRunner:
     def stop(self) -> None:
         """Start nothing any more: what runs may finish, what waits is dropped."""
         self._closed = True
-        for session in self._line:
+        for session in (*self._front, *self._line):
             del self._lanes[session]
+        self._front.clear()
         self._line.clear()
         for lane in self._lanes.values():
             lane.jobs.clear()
@@ -149,8 +167,13 @@ class SessionRunner:
         )
 
     def _fill(self) -> None:
-        while self._tasks is not None and self._line and self._running < self._concurrency:
-            session = self._line.popleft()
+        while self._tasks is not None:
+            if self._front and self._running <= self._concurrency:
+                session = self._front.popleft()
+            elif self._line and self._running < self._concurrency:
+                session = self._line.popleft()
+            else:
+                return
             lane = self._lanes[session]
             lane.running = True
             self._waiting -= 1
@@ -171,12 +194,15 @@ class SessionRunner:
             self._running -= 1
             lane.running = False
             if lane.jobs:
-                self._line.append(session)
+                self._stand(session, lane)
             else:
                 del self._lanes[session]
             self._fill()
             self._look_if_quiet()
 
     def _look_if_quiet(self) -> None:
-        if self._closed and not self._running and not self._line:
+        if self._closed and not self._running and not self._line and not self._front:
             self._quiet.set()
+
+    def _stand(self, session: SessionKey, lane: _Lane) -> None:
+        (self._front if lane.first else self._line).append(session)

@@ -284,6 +284,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         intake=intake,
         channels=list(by_name.values()),
         deliveries=deliveries,
+        comes_first=target.is_owners,
         at_close=[mark.note, mind.models.aclose, mind.search.aclose],
         background=[
             mark.run,

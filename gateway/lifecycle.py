@@ -44,6 +44,10 @@ CAN_SEND = (LinkState.UP, LinkState.CATCHING_UP)
 _log = structlog.get_logger(__name__)
 
 
+async def _nobody(_: SessionKey) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a gateway is made of; `gateway.app.build` chooses them."""
@@ -61,6 +65,8 @@ class Parts:
     at_close: Sequence[Callable[[], Awaitable[None]]] = ()
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """What runs beside all of it until the end, and never fails."""
+    comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody
+    """Whether a session that waits since before the start is the owner's."""
     pulse: Pulse | None = None
     """Watches the turns."""
 
@@ -103,7 +109,8 @@ class Gateway:
                 deliveries = anyio.Event()
                 tasks.start_soon(self._deliver, deliveries)
                 for session, due_s in waiting:
-                    parts.dispatcher.wake(session, after_s=due_s)
+                    first = await parts.comes_first(session)
+                    parts.dispatcher.wake(session, after_s=due_s, first=first)
                     parts.asides.wake(session)
                 tasks.start_soon(parts.supervisor.run)
                 tasks.start_soon(self._care)

@@ -176,7 +176,8 @@ class ChannelInbox:
             else:
                 metrics.INBOUND_ACCEPTED.labels(self._channel).inc()
                 _log.info("message.accepted", channel=self._channel, inbox=row.id)
-                self._dispatcher.wake(row.message.session)
+                owners = self._access.decide(row.message).role is Role.OWNER
+                self._dispatcher.wake(row.message.session, first=owners)
                 if row.message.kind == "reaction" or self._is_command(row.message):
                     self._wake_aside(row.message.session)
 

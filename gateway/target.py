@@ -21,7 +21,7 @@ from agent_core.messages import Audience, InboundMessage, SessionKey
 from channels.base import Channel, ChannelError, ChannelUnavailable, Reaching
 from channels.heartbeat.config import split_target
 from gateway.access import LOCAL_CHANNELS, Access, Alias, Role
-from gateway.work.port import WorkStore
+from gateway.work.port import StoreUnavailable, WorkStore
 
 __all__ = ["NO_TARGET", "OwnerTarget", "Reached", "Target", "better"]
 
@@ -109,6 +109,17 @@ class OwnerTarget:
     def is_owner(self, channel: str, person: str) -> bool:
         """Whether this address is one of the owner's now."""
         return self._access is None or self._access.role(channel, person, verified=True) is Role.OWNER
+
+    async def is_owners(self, session: SessionKey) -> bool:
+        """Whether a session is known to be the owner's own: a thread of letters, or where they last wrote."""
+        person = session.thread or ""
+        if "@" in person and self.is_owner(session.channel, person):
+            return True
+        try:
+            known = await self.get()
+        except StoreUnavailable:
+            return False
+        return known is not None and known.session == session
 
     async def reach(self, *, topic: str = "") -> Reached:
         """

@@ -193,7 +193,7 @@ class GatewaySettings(_Strict):
     http: HttpSettings | None = None
     log: LogSettings = LogSettings()
     max_concurrent_turns: int = Field(default=4, ge=1, le=256)
-    """So many conversations are answered at a time."""
+    """So many conversations are answered at a time, and one of the owner's besides."""
     durability: Literal["full", "process"] = "full"
     drain_seconds: float = Field(default=20.0, ge=0, le=600)
     """How long a stop waits for answers in hand."""

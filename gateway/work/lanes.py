@@ -10,7 +10,9 @@ never given up, since its messages are not. Delayed wake-ups are kept in a heap,
 different ones: beyond that one in the middle is joined with the next later one.
 
 Fairness: whoever is woken stands at the end of one line. A ``run_session`` that does one turn and wakes its
-session again shares its place with all others.
+session again shares its place with all others. The owner does not stand in that line: a session that was
+woken as ``first`` goes before it, and finds a place when others have taken all (`SessionRunner`), until it
+has no work any more, now or after a while.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class LaneDispatcher:
     Implements `gateway.work.port.Dispatcher` in one process.
 
     Args:
-        concurrency: How many sessions run at once.
+        concurrency: How many sessions run at once; one more, if it comes first.
         max_sessions: How many sessions may wait for their run, and how many for a time. Beyond that a wake-up
             is dropped, counted, and made good by ``refill`` when there is room again.
         refill: Asked for the open sessions after wake-ups had to be dropped.
@@ -62,6 +64,7 @@ class LaneDispatcher:
         self._run_session: RunSession | None = None
         self._failures: dict[SessionKey, int] = {}
         self._delays: dict[SessionKey, list[float]] = {}
+        self._first: set[SessionKey] = set()
         self._heap: list[tuple[float, int, SessionKey]] = []
         self._count = 0
         self._rearm = anyio.Event()
@@ -72,15 +75,18 @@ class LaneDispatcher:
         self.failed = 0
         """Runs that raised."""
 
-    def wake(self, session: SessionKey, *, after_s: float = 0.0) -> None:
-        """There is work, now or after a while. Never blocks; repeated wake-ups of one session are one."""
+    def wake(self, session: SessionKey, *, after_s: float = 0.0, first: bool = False) -> None:
+        """See `Dispatcher.wake`."""
         if self._stopped:
             return
+        if first:
+            self._first.add(session)
+            self._runner.prefer(session)
         if after_s > 0:
             self._wake_at(session, anyio.current_time() + after_s)
         elif not self._runner.waits(session):
             try:
-                self._runner.submit(session, partial(self._run_one, session))
+                self._runner.submit(session, partial(self._run_one, session), first=session in self._first)
             except RunnerFull:
                 self._drop()
 
@@ -104,6 +110,7 @@ class LaneDispatcher:
         """Start no session any more."""
         self._stopped = True
         self._delays.clear()
+        self._first.clear()
         self._heap.clear()
         self._runner.stop()
 
@@ -129,6 +136,8 @@ class LaneDispatcher:
             self.wake(session, after_s=delay_s)
         else:
             self._failures.pop(session, None)
+        if session not in self._delays and not self._runner.waits(session):
+            self._first.discard(session)
 
     def _drop(self) -> None:
         if not self._overflowed:

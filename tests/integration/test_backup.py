@@ -370,7 +370,7 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
 
 
 class _Nobody:
-    def wake(self, session, *, after_s=0.0):
+    def wake(self, session, *, after_s=0.0, first=False):
         """Nobody works."""
 
 

@@ -253,9 +253,9 @@ async def test_a_naive_dispatcher_would_lose_a_wake_up():
     """The control: where a wake-up during a run is taken for done, the session does not run again."""
 
     class Naive(LaneDispatcher):
-        def wake(self, session, *, after_s=0.0):
+        def wake(self, session, *, after_s=0.0, first=False):
             if session not in self.running():
-                super().wake(session, after_s=after_s)
+                super().wake(session, after_s=after_s, first=first)
 
     runs = Runs()
     dispatcher = Naive()
@@ -265,3 +265,56 @@ async def test_a_naive_dispatcher_would_lose_a_wake_up():
         dispatcher.wake(A)
         await anyio.sleep(10)
     assert runs.names == "a"
+
+
+CROWD = [SessionKey("test", f"guest {number}") for number in range(20)]
+
+
+async def test_whoever_comes_first_waits_for_nobody():
+    """All places taken by long runs, and a long line: the owner's session runs at once, and again after it."""
+    dispatcher, runs = LaneDispatcher(concurrency=2), Runs(takes_s=100)
+    for session in CROWD:
+        dispatcher.wake(session)
+    async with running(dispatcher, runs):
+        await anyio.sleep(1)
+        dispatcher.wake(A, first=True)
+        await anyio.sleep(1)
+        assert runs.begun[-1] == ("a", 1.0)
+        dispatcher.wake(A)  # it has more
+        dispatcher.wake(B, first=True)
+        await anyio.sleep(99.5)
+        assert [name for name, _ in runs.begun[3:5]] == ["b", "a"]
+        assert runs.most == 3
+
+
+async def test_whoever_waits_in_the_line_may_come_first_now():
+    """The owner speaks in a room whose guests wait already: it does not stand in their line any more."""
+    dispatcher, runs = LaneDispatcher(concurrency=1), Runs(takes_s=100)
+    for session in (*CROWD, A):
+        dispatcher.wake(session)
+    async with running(dispatcher, runs):
+        await anyio.sleep(1)
+        dispatcher.wake(A, first=True)
+        await anyio.sleep(1)
+        assert [name for name, _ in runs.begun] == ["guest 0", "a"]
+
+
+async def test_a_session_comes_first_only_as_long_as_it_has_work():
+    """It keeps its precedence while it waits for a model, and stands in the line like all when it is done."""
+    dispatcher, runs = LaneDispatcher(concurrency=1), Runs(takes_s=10)
+
+    async def run(session: SessionKey) -> None:
+        await runs(session)
+        if session == A and len(runs.begun) == 1:
+            dispatcher.wake(A, after_s=30)
+
+    async with running(dispatcher, run):
+        dispatcher.wake(A, first=True)
+        await anyio.sleep(11)
+        for session in CROWD:
+            dispatcher.wake(session)
+        await anyio.sleep(60)
+        assert ("a", 40.0) in runs.begun
+        dispatcher.wake(A)
+        await anyio.sleep(60)
+        assert [name for name, _ in runs.begun].count("a") == 2

@@ -23,7 +23,7 @@ class Dispatch:
     def __init__(self):
         self.woken = []
 
-    def wake(self, session, *, after_s=0.0):
+    def wake(self, session, *, after_s=0.0, first=False):
         self.woken.append(session)
 
 
