@@ -24,6 +24,7 @@ import structlog
 
 from channels.base import ChannelError, ChannelUnavailable, Clock
 from channels.matrix.cross_signing import CrossSigning
+from channels.matrix.device_lists import AT_ONCE, RETRY_S, DeviceLists
 from channels.matrix.identities import Identities
 from channels.matrix.key_requests import KeyRequests, StoreIsOld, TokenRefused
 from channels.matrix.keys import Device, NotReadable
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["CRYPTO", "Crypto", "pickle_key"]
 
 CRYPTO = "crypto"
-_RETRY_S = 60.0
-_AT_ONCE = 100
+_CLAIM_LIMIT_S = 5.0
 _log = structlog.get_logger(__name__)
 Open = Callable[[str], "Machine"]
 
@@ -95,12 +95,10 @@ class Crypto:
         self._own = OwnDevice(homeserver, login, self._requests, self.signing, open_machine)
         self._lock = anyio.Lock()
         self._room_locks: dict[str, anyio.Lock] = {}
-        self._learning = anyio.Lock(fast_acquire=True)
         self._machine: Machine | None = None
         self._committed = ""
-        self._known: set[str] = set()
+        self._lists = DeviceLists(self._requests, clock, self._learned)
         self._retry_at: dict[Device, float] = {}
-        self._query_at: dict[str, float] = {}
         self._left: int | None = None
         self._kept_up = ""
 
@@ -108,7 +106,7 @@ class Crypto:
     def start(self, committed: str | None) -> None:
         """Begin a run; ``committed`` is the `position` that was committed last."""
         self._committed = committed or ""
-        self._known.clear()
+        self._lists.forget()
 
     async def ready(self) -> Machine:
         """
@@ -139,7 +137,7 @@ class Crypto:
             self._own.retire(machine)
         machine = await self._own.announced(self._committed)
         self._machine = machine
-        self._known.clear()
+        self._lists.forget()
         self._left = None
         return machine
 
@@ -177,7 +175,7 @@ class Crypto:
         if machine is None:
             raise ChannelUnavailable("encryption is not ready")
         changed = object_of(body, "device_lists").get("changed")
-        self._known.difference_update(one for one in _list(changed) if isinstance(one, str))
+        self._lists.changed(one for one in _list(changed) if isinstance(one, str))
         counts = body.get("device_one_time_keys_count")
         if isinstance(counts, Mapping):
             left = counts.get("signed_curve25519", 0)
@@ -225,8 +223,13 @@ class Crypto:
         try:
             await self._requests.upload(machine, self._left)
             self._left = None
-            if machine.wedged():
-                await self._requests.claim(machine, machine.wedged())
+            now = self._clock.monotonic()
+            wedged = [one for one in machine.wedged() if self._retry_at.get(one, 0.0) <= now]
+            if wedged:
+                # What is received next must not wait long for a slow server of somebody else.
+                self._retry_at.update(dict.fromkeys(wedged, now + RETRY_S))
+                with anyio.move_on_after(_CLAIM_LIMIT_S):
+                    await self._requests.claim(machine, wedged)
                 bodies = machine.take_outgoing()
                 if bodies:
                     await self._requests.to_device("m.room.encrypted", bodies)
@@ -267,27 +270,7 @@ class Crypto:
     async def learn_devices(self, user_ids: Iterable[str]) -> None:
         """Ask for the devices of whoever is not known or outdated."""
         machine = await self.ready()
-        async with self._learning:  # nobody goes on without devices that are just being asked for
-            now = self._clock.monotonic()
-            wanted = sorted(one for one in set(user_ids) - self._known if self._query_at.get(one, 0.0) <= now)
-            for start in range(0, len(wanted), _AT_ONCE):
-                users = wanted[start : start + _AT_ONCE]
-                # Before the request: who changes meanwhile is asked for again.
-                self._known.update(users)
-                try:
-                    answer = await self._requests.query(users)
-                    found = object_of(answer, "device_keys")
-                except BaseException:
-                    self._known.difference_update(users)
-                    raise
-                for user_id in users:
-                    if user_id in found:
-                        machine.learn_devices(user_id, object_of(found, user_id))
-                        self.identities.learn(user_id, answer)
-                        continue
-                    self._known.discard(user_id)  # their server did not answer ours; what is known has to do
-                    self._query_at[user_id] = now + _RETRY_S
-                    _log.info("matrix.devices_unknown", user=user_id)
+        await self._lists.know(user_ids, machine.user_id)
 
     def fingerprint(self, user_id: str, device_id: str) -> str | None:
         """The Ed25519 key of a device, if it is known."""
@@ -295,8 +278,7 @@ class Crypto:
 
     def outdated(self, user_id: str) -> None:
         """Somebody's devices are asked for anew with the next `learn_devices`."""
-        self._known.discard(user_id)
-        self._query_at.pop(user_id, None)
+        self._lists.outdated(user_id)
 
     async def reset_device(self, why: str) -> str:
         """
@@ -320,6 +302,12 @@ class Crypto:
         """Send something to one device, in clear."""
         await self._requests.to_device(kind, {user_id: {device_id: content}})
 
+    def _learned(self, user_id: str, devices: JsonObject, answer: JsonObject) -> None:
+        if self._machine is None:
+            raise ChannelUnavailable("encryption is not ready")
+        self._machine.learn_devices(user_id, devices)
+        self.identities.learn(user_id, answer)
+
     def _is_signature(self, key: str, value: bytes, signature: str) -> bool:
         return self._machine is not None and self._machine.is_signature(key, value, signature)
 
@@ -333,12 +321,12 @@ class Crypto:
         if missing:
             await self._requests.claim(machine, missing)
             for device in machine.strangers(missing):
-                self._retry_at[device] = now + _RETRY_S
+                self._retry_at[device] = now + RETRY_S
                 _log.info("matrix.device_unreachable", user=device.user_id, device=device.device_id)
         keys = machine.room_key_for(room_id, devices)
         waiting = list(keys)
-        for start in range(0, len(waiting), _AT_ONCE):
-            some = waiting[start : start + _AT_ONCE]
+        for start in range(0, len(waiting), AT_ONCE):
+            some = waiting[start : start + AT_ONCE]
             bodies: dict[str, dict[str, Any]] = {}
             for device in some:
                 bodies.setdefault(device.user_id, {})[device.device_id] = keys[device]

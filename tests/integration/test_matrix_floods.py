@@ -157,3 +157,45 @@ async def test_nobody_goes_on_while_devices_are_asked_for(make_bot, fresh_creden
 
     assert early == 0
     assert said == [["hello"], ["hello"]]
+
+
+async def test_slow_devices_of_one_person_hold_nobody_else_up(make_bot, fresh_credentials, synapse, tmp_path):
+    """
+    Two rooms with two people: while the server does not say which devices the one has, what is said to the other
+    arrives; and afterwards the first can read theirs.
+    """
+    names = ("ann-the-slow", "quick")  # asked for in this order, and the bot between them
+    slow, quick = [SecretPeer(synapse.url, fresh_credentials(one), tmp_path / one) for one in names]
+    async with FaultProxy.in_front_of(synapse.url) as proxy:
+        bot = make_bot(proxy.url, allow_from=[one.user_id for one in (slow, quick)])
+        async with bot.up() as channel:
+            rooms = {peer: peer.create_room(bot.user_id) for peer in (slow, quick)}
+            for peer, room in rooms.items():
+                await call(bot_joined, peer.peer, room, bot.user_id)
+            await bot.inbox.until(lambda inbox: json.loads(inbox.positions.get("invites", "[]")) == [])
+            unsaid = proxy.add("/keys/query", Fault.HANG, times=1)
+
+            async def say_slowly():
+                for _ in range(5):
+                    try:
+                        return await channel.deliver(bot.message(rooms[slow], "hello"), uncertain=bot.mark)
+                    except ChannelUnavailable:
+                        await anyio.sleep(0.1)
+                return None
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(say_slowly)
+                while not unsaid.applied:
+                    await anyio.sleep(0.01)
+                with anyio.fail_after(20):  # less than the request that hangs has
+                    await channel.deliver(bot.message(rooms[quick], "hello"), uncertain=bot.mark)
+                heard = [content.get("body") for _, content in quick.read(rooms[quick])]
+                early = slow.read(rooms[slow])
+                proxy.remove(unsaid)
+            late = [content.get("body") for _, content in slow.read(rooms[slow])]
+    for peer in rooms:
+        peer.close()
+
+    assert heard == ["hello"]
+    assert early == []
+    assert late == ["hello"]

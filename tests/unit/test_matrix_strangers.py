@@ -14,7 +14,10 @@ import pytest
 from agent_core.messages import InboundMessage
 from channels.matrix.channel import MatrixChannel
 from channels.matrix.config import MatrixConfig
+from channels.matrix.crypto import Crypto
+from channels.matrix.keys import Device
 from channels.matrix.lean import load_nio
+from channels.matrix.session import Login
 from channels.matrix.wire import Answer
 from tests.clock import LoopClock
 from tests.inbox_double import MemoryInbox, running
@@ -195,3 +198,57 @@ async def test_two_hundred_poisoned_events(tmp_path):
     assert clear["content"]["body"] == "hello"
     assert pair.bot.generation <= before + 2  # one transaction, not two hundred
     assert wedged == []
+
+
+class Wedged:
+    """The keys of a device, of which somebody else's session is broken for good."""
+
+    room_keys = ()
+
+    def __init__(self):
+        self.learned = 0
+
+    def new_keys(self, _count):
+        return None
+
+    def wedged(self):
+        return [Device(STRANGER, "DEVICE", "curve")]
+
+    def learn_claimed(self, _keys):
+        self.learned += 1
+
+    def take_outgoing(self):
+        return {}
+
+    def upkeep(self, _today, **_):
+        return 0
+
+
+class SlowClaims(ScriptedHomeserver):
+    """Waits for another server, which does not answer, before it gives away its keys."""
+
+    async def request(self, method, path, *args, **options):
+        if path.endswith("/keys/claim"):
+            self.calls.append(path)
+            await anyio.sleep(25)
+            return Answer(200, {"one_time_keys": {}})
+        return await super().request(method, path, *args, **options)
+
+
+async def test_a_broken_session_with_a_slow_server_does_not_hold_up_what_is_received(tmp_path):
+    """Between two answers of /sync a session is begun anew; that takes seconds at most, and is not tried each time."""
+    config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
+    server, clock = SlowClaims(), LoopClock()
+    login = Login(config, server, tmp_path, clock)
+    crypto = Crypto(server, login, tmp_path, lambda _: None, clock)
+    crypto._machine = Wedged()
+    begun = anyio.current_time()
+    for _ in range(10):
+        await crypto.maintain()
+    took_s = anyio.current_time() - begun
+
+    assert 4 < took_s < 10
+    assert len(server.calls) == 1
+    await anyio.sleep(120)
+    await crypto.maintain()
+    assert len(server.calls) == 2
