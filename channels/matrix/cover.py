@@ -2,7 +2,9 @@
 The one door through which content leaves: what goes into an encrypted room is encrypted, or does not go.
 
 What the sync loop knows about a room decides; when that is not current, or the room is not known, the server
-is asked. Who gets the key is everybody in the room, and who is invited.
+is asked. It is also asked once before anything goes in clear: where two events were made at the same time,
+such as the bot's joining and the room's encryption, the state in an answer of Synapse to ``/sync`` is that of
+one of them, without the other. Who gets the key is everybody in the room, and who is invited.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ class Cover:
         self._is_current = is_current
         self._crypto = crypto
         self._members: dict[str, tuple[Room, int, list[str]]] = {}
+        self._in_clear: dict[str, Room] = {}
+        """Rooms of which the server has said that they are not encrypted; later news come by ``/sync``."""
 
     async def is_encrypted(self, room_id: str) -> bool:
         """
@@ -56,8 +60,10 @@ class Cover:
             TokenLost: The login is not valid any more.
         """
         room = self._rooms.get(room_id)
-        if room is not None and (room.encrypted or self._is_current()):
-            return room.encrypted
+        if room_id in self._rooms.secret:
+            return True
+        if room is not None and self._in_clear.get(room_id) is room and self._is_current():
+            return False
         try:
             answer = await self._homeserver.request(
                 "GET", f"{CLIENT}/rooms/{part(room_id)}/state/m.room.encryption"
@@ -70,7 +76,11 @@ class Cover:
             raise send_problem(answer)
         if not answer.good and answer.errcode != "M_NOT_FOUND":
             raise problem(answer)
-        return answer.good
+        if answer.good:
+            self._rooms.is_secret(room_id)
+        elif room is not None:
+            self._in_clear[room_id] = room
+        return room_id in self._rooms.secret  # it may have become so meanwhile
 
     def limit(self, *, encrypted: bool) -> int:
         """How many bytes of content an event can take."""

@@ -4,7 +4,8 @@ What is known about the rooms that the bot is in. Pure: answers of ``/sync`` go 
 Theory of operation. The first sync of a run asks for the full state, so the registry starts complete and is
 then kept current by what follows. Two questions must never be answered too optimistically:
 
-- *Is the room encrypted?* Once an ``m.room.encryption`` event was seen, whatever is in it, the room stays so.
+- *Is the room encrypted?* Once an ``m.room.encryption`` event was seen, whatever is in it, the room stays so,
+  over restarts too. That none was seen is no proof (``cover``).
 - *Is this a conversation of two?* A room counts as direct only if it was called so (``m.direct`` or the
   invitation) **for the very person who writes**, **and** the server's summary counts two members, invited
   ones included, **and** the one who wrote is still in it, **and** nobody can read or walk in uninvited.
@@ -20,6 +21,7 @@ Everything is sent by strangers, so every field is checked before it is believed
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -137,6 +139,8 @@ class Rooms:
         self._promised: dict[str, str] = {}
         """By room, who has invited the bot to it as to a direct one."""
         self._replaced: set[str] = set()
+        self.secret: set[str] = set()
+        """Rooms that were ever seen to be encrypted, left ones too: nothing that a server says undoes it."""
         self.successors = Successors()
 
     def __len__(self) -> int:
@@ -169,6 +173,24 @@ class Rooms:
         """Begin anew, before a sync with full state."""
         self._rooms.clear()
 
+    def is_secret(self, room_id: str) -> None:
+        """A room is encrypted, for good."""
+        self.secret.add(room_id)
+        if room_id in self._rooms:
+            self._rooms[room_id].encrypted = True
+
+    def dump_secret(self) -> str:
+        """What `load_secret` reads."""
+        return json.dumps(sorted(self.secret))
+
+    def load_secret(self, text: str | None) -> None:
+        """Know again which rooms are encrypted; nonsense is nothing."""
+        try:
+            found = json.loads(text or "[]")
+        except ValueError:
+            found = []
+        self.secret.update(one for one in found if isinstance(one, str))
+
     def promise_direct(self, room_id: str, partner: str) -> None:
         """The room was called direct by its invitation, which came from ``partner``."""
         self._promised[room_id] = partner
@@ -190,7 +212,7 @@ class Rooms:
 
     def seen_in_gap(self, room_id: str, events: Iterable[JsonObject], state: Iterable[JsonObject]) -> None:
         """Learn from events that came by ``/messages``: names, encryption, and that counts may be stale."""
-        room = self._rooms.setdefault(room_id, Room(room_id))
+        room = self._room(room_id)
         for event in state:
             if event.get("type") == "m.room.member" and text_of(event, "state_key") not in room.joined:
                 # The state as of then: good for a name, not for knowing who is there now.
@@ -201,6 +223,7 @@ class Rooms:
                 room.member_count = None
             elif event.get("type") == "m.room.encryption":
                 room.state(event)
+        self._note(room)
 
     def lacks_members(self, room_id: str) -> bool:
         """Whether somebody called this room direct, and who is in it is not known."""
@@ -233,12 +256,20 @@ class Rooms:
         alone = room.member_count <= 1
         return not alone and (room.member_count > 2 or not meant & (room.joined | room.invited))
 
+    def _room(self, room_id: str) -> Room:
+        return self._rooms.setdefault(room_id, Room(room_id, encrypted=room_id in self.secret))
+
+    def _note(self, room: Room) -> None:
+        if room.encrypted:
+            self.secret.add(room.room_id)
+
     def _joined(self, room_id: str, joined: JsonObject) -> None:
-        room = self._rooms.setdefault(room_id, Room(room_id))
+        room = self._room(room_id)
         counted = object_of(joined, "summary")
         timeline = events_of(joined, "timeline")
         for event in (*events_of(joined, "state"), *timeline):
             room.state(event)
+        self._note(room)
         if room.tombstone:
             self._replaced.add(room_id)
         if any(event.get("type") == "m.room.member" for event in timeline) and not counted:

@@ -45,12 +45,22 @@ from channels.matrix.timeline import GAP_TRIES, Found, Timeline
 from channels.matrix.waiting import WAITING
 from channels.matrix.wire import Answer, Homeserver, LinkBroken, Pauses, SyncRequest, problem
 
-__all__ = ["GAP_TRIES", "GIVE_UP_S", "NEWEST", "OPEN_INVITES", "POSITION", "UPGRADES", "Receiver"]
+__all__ = [
+    "ENCRYPTED",
+    "GAP_TRIES",
+    "GIVE_UP_S",
+    "NEWEST",
+    "OPEN_INVITES",
+    "POSITION",
+    "UPGRADES",
+    "Receiver",
+]
 
 POSITION = "next_batch"
 NEWEST = "newest_ms"
 OPEN_INVITES = "invites"
 UPGRADES = "upgrades"
+ENCRYPTED = "encrypted_rooms"
 GIVE_UP_S = 300.0
 _LONG_POLL_S = 30.0
 _CURRENT_S = 75.0
@@ -129,6 +139,8 @@ class Receiver:
         """When the homeserver has last answered well."""
         self._newest_ms = 0
         self._lost = ""
+        self._secret = 0
+        """How many rooms are known as encrypted in the position that was committed last."""
         self._reported: dict[str, Any] | None = None
 
     @property
@@ -144,6 +156,8 @@ class Receiver:
         self._newest_ms = int(newest) if newest.isdecimal() else 0
         self._invites.load(await self._inbox.position(OPEN_INVITES))
         self._rooms.successors.load(await self._inbox.position(UPGRADES))
+        self._rooms.load_secret(await self._inbox.position(ENCRYPTED))
+        self._secret = len(self._rooms.secret)
         if self._reading is not None:
             self._reading.start(await self._inbox.position(CRYPTO), await self._inbox.position(WAITING))
         self._rooms.forget()
@@ -215,8 +229,12 @@ class Receiver:
             positions[OPEN_INVITES] = self._invites.dump()
         if upgraded:
             positions[UPGRADES] = self._rooms.successors.dump()
+        secret = len(self._rooms.secret)  # it only grows
+        if secret != self._secret:
+            positions[ENCRYPTED] = self._rooms.dump_secret()
         messages = await self._timeline.with_files(found.messages)
         await self._inbox.accept(messages, positions, found.amendments)
+        self._secret = secret
         self._invites.wake()
         self._mark_read(found.messages)
         self._answered_at = self._clock.monotonic()

@@ -8,20 +8,29 @@ import anyio
 
 from tests.integration.matrix_bot import bot_joined, call
 
-__all__ = ["KINDS", "Person", "room_of_kind"]
+__all__ = ["KINDS", "Person", "room_of_each_kind", "room_of_kind"]
 
 KINDS = [(version, encrypted) for version in ("11", "12") for encrypted in (False, True)]
 """Versions of rooms, and whether they are encrypted."""
 
 
-async def room_of_kind(secret, bot_id, version, *, encrypted):
-    """A direct room of that kind, in which the bot is."""
-    room = await call(secret.peer.create_room, [bot_id], is_direct=True, room_version=version)
+async def room_of_kind(secret, bot_id, version, *, encrypted, direct=True):
+    """A room of that kind, in which the bot is."""
+    room = await call(secret.peer.create_room, [bot_id], is_direct=direct, room_version=version)
     if encrypted:
         body = {"algorithm": "m.megolm.v1.aes-sha2"}
         await call(secret.peer.call, "PUT", f"/rooms/{quote(room)}/state/m.room.encryption/", body)
     await call(bot_joined, secret.peer, room, bot_id)
     return room
+
+
+async def room_of_each_kind(secret, bot_id, *, direct=True):
+    """The same person in a room of each kind, in which the bot is."""
+    found = []
+    for version, encrypted in KINDS:
+        room = await room_of_kind(secret, bot_id, version, encrypted=encrypted, direct=direct)
+        found.append(Person(secret, room, bot_id, encrypted=encrypted))
+    return found
 
 
 class Person:
@@ -31,6 +40,11 @@ class Person:
         self.secret, self.room, self.bot_id, self.encrypted = secret, room, bot_id, encrypted
         self.events: list[str] = []
         """The ids of what was heard."""
+
+    @property
+    def wire(self):
+        """The type of what may be sent into the room."""
+        return "m.room.encrypted" if self.encrypted else "m.room.message"
 
     async def say(self, text, **content):
         if self.encrypted:

@@ -95,8 +95,8 @@ async def test_what_an_answer_means(setup, reply, error):
 
 
 async def test_plain_text_never_reaches_an_encrypted_room(setup):
-    """Known as encrypted, not current, or not known at all: no request with the text is made."""
-    for it in (setup(encrypted=True), setup(current=False), setup(known=False)):
+    """Known as encrypted, not current, not known at all or only by half: no request with the text is made."""
+    for it in (setup(encrypted=True), setup(current=False), setup(known=False), setup()):
         it.server.on("GET", "/state/m.room.encryption", Answer(200, {}))
         it.server.on("PUT", SEND, Answer(200, {"event_id": "$e"}))
         with pytest.raises(DeliveryFailed, match="encrypted"):
@@ -106,11 +106,15 @@ async def test_plain_text_never_reaches_an_encrypted_room(setup):
 
 
 async def test_a_room_is_asked_about_only_when_needed(setup):
-    """A current registry costs no further request; an old one does, and a plain room is then written to."""
-    for current, questions in ((True, 0), (False, 1)):
+    """
+    What ``/sync`` has not said is asked once for each room; while nothing comes by ``/sync``, each time. A plain room
+    is then written to.
+    """
+    for current, questions in ((True, 1), (False, 3)):
         it = setup(current=current)
         it.server.on("PUT", SEND, Answer(200, {"event_id": "$e"}))
-        await it.deliver()
+        for _ in range(3):
+            await it.deliver()
         assert len(it.server.asked("GET", "/state/m.room.encryption")) == questions
 
 

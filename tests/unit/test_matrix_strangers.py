@@ -11,7 +11,8 @@ import json
 import anyio
 import pytest
 
-from agent_core.messages import InboundMessage
+from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
+from channels.base import DeliveryFailed
 from channels.matrix.channel import MatrixChannel
 from channels.matrix.config import MatrixConfig
 from channels.matrix.crypto import Crypto
@@ -19,7 +20,7 @@ from channels.matrix.keys import Device
 from channels.matrix.lean import load_nio
 from channels.matrix.session import Login
 from channels.matrix.wire import Answer
-from tests.clock import LoopClock
+from tests.clock import EPOCH, LoopClock
 from tests.inbox_double import MemoryInbox, running
 from tests.matrix_double import ScriptedHomeserver, member, text
 
@@ -252,3 +253,30 @@ async def test_a_broken_session_with_a_slow_server_does_not_hold_up_what_is_rece
     await anyio.sleep(120)
     await crypto.maintain()
     assert len(server.calls) == 2
+
+
+async def test_what_was_encrypted_once_stays_so(server, channel, inbox):
+    """A server that says nothing of it any more, when asked neither, gets no clear text: it is known over restarts."""
+    secret = {"type": "m.room.encryption", "state_key": "", "content": {}}
+    server.sync_body(next_batch="s1", rooms={"join": {DIRECT: {"state": {"events": [secret]}}}})
+    server.on("PUT", "/send/", Answer(200, {"event_id": "$e"}))
+    async with running(channel, inbox):
+        await inbox.until(lambda one: "encrypted_rooms" in one.positions)
+    assert json.loads(inbox.positions["encrypted_rooms"]) == [DIRECT]
+    server.sync_body(next_batch="s2", rooms={"join": {each: {} for each in (DIRECT, SHARED)}})
+    message = OutboundMessage(
+        id="row",
+        channel="matrix",
+        account=BOT,
+        session=SessionKey("matrix", DIRECT),
+        text="hi",
+        created_at=EPOCH,
+    )
+    async with running(channel, inbox):
+        await inbox.until_up()
+        with pytest.raises(DeliveryFailed, match="encryption is not available"):
+            await channel.deliver(message, uncertain=anyio.lowlevel.checkpoint)
+        elsewhere = message.model_copy(update={"session": SessionKey("matrix", SHARED)})
+        await channel.deliver(elsewhere, uncertain=anyio.lowlevel.checkpoint)
+
+    assert len(server.asked("PUT", "/send/")) == 1

@@ -1,0 +1,195 @@
+"""
+What concerns a whole account, seen in rooms of version 11 and 12, in clear and encrypted: one bot is in all of them.
+
+Strangers' invitations, poison and drained keys; a bot that cannot encrypt; which of two rooms is the private one.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from urllib.parse import quote
+
+import anyio
+import pytest
+
+from agent_core.messages import Audience
+from channels.base import DeliveryFailed
+from devservers import MatrixPeer
+from tests.integration.matrix_bot import Bot, call
+from tests.integration.matrix_person import KINDS, Person, room_of_each_kind
+from tests.integration.secret_peer import SecretPeer
+from tests.integration.test_matrix_encryption import GARBAGE
+
+pytestmark = pytest.mark.timeout(120, func_only=True)
+MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}
+
+
+@pytest.fixture
+def make_peer(synapse, fresh_credentials, tmp_path):
+    made = []
+
+    def make(credentials=None):
+        folder = tmp_path / f"peer-{secrets.token_hex(4)}"
+        made.append(SecretPeer(synapse.url, credentials or fresh_credentials("nia"), folder))
+        return made[-1]
+
+    yield make
+    for peer in made:
+        peer.close()
+
+
+@pytest.fixture
+def make_bot(synapse, fresh_credentials, tmp_path):
+    def make(*friends):
+        allow = [friend.user_id for friend in friends]
+        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), allow_from=allow)
+
+    return make
+
+
+async def answer_each(bot, channel, people, text):
+    """The bot says something in each room; it must arrive there as that kind of room has it."""
+    for person in people:
+        before = len(await person.heard())
+        await channel.deliver(bot.message(person.room, text), uncertain=bot.mark)
+        wire, _, heard = (await person.until_heard(before + 1))[-1]
+        assert (wire, heard) == (person.wire, text)
+
+
+async def test_invitations_of_strangers_are_refused(make_bot, make_peer):
+    """M8: whatever room it is, direct or not: the bot does not come, the invitation is gone, nothing is said."""
+    bot, mallory = make_bot(), make_peer()
+    rooms = []
+    async with bot.up():
+        for number, (version, encrypted) in enumerate(KINDS):
+            direct = number % 2 == 0
+            room = await call(mallory.peer.create_room, [bot.user_id], is_direct=direct, room_version=version)
+            if encrypted:
+                path = f"/rooms/{quote(room)}/state/m.room.encryption/"
+                await call(mallory.peer.call, "PUT", path, MEGOLM)
+            rooms.append(room)
+        for room in rooms:
+            state = f"/rooms/{quote(room)}/state/m.room.member/{quote(bot.user_id)}"
+            with anyio.fail_after(30):
+                while (await call(mallory.peer.call, "GET", state))["membership"] != "leave":
+                    await anyio.sleep(0.05)
+        await bot.inbox.until(lambda inbox: json.loads(inbox.positions.get("invites", "[1]")) == [])
+        said = [
+            event["type"]
+            for room in rooms
+            for event in (await call(mallory.peer.call, "GET", f"/rooms/{quote(room)}/messages?dir=b"))[
+                "chunk"
+            ]
+            if event["sender"] == bot.user_id
+        ]
+
+    assert said == ["m.room.member"] * len(KINDS)  # that it does not come
+    assert bot.inbox.accepted == []
+
+
+async def test_poison_and_drained_keys_cost_no_question(make_bot, make_peer, synapse, fresh_credentials):
+    """
+    M11 and M12: a stranger's garbage and all one-time keys taken while the bot is away. What was said meanwhile is
+    read in each room, and so is what a new device says there, which reads the answers too.
+    """
+    account = fresh_credentials("nia")
+    nia, stranger = make_peer(account), make_peer()
+    bot = make_bot(nia)
+    async with bot.up() as channel:
+        people = await room_of_each_kind(nia, bot.user_id)
+        for person in people:
+            await person.say("hello")
+        await bot.inbox.until_accepted(len(people))
+        await answer_each(bot, channel, people, "hello yourself")
+    [device] = stranger.devices_of(bot.user_id)
+    for kind, body in [(0, "!!!"), (0, "AAAA"), (1, "AAAA"), (1, "*"), (7, "AAAA"), ("x", 5)]:
+        ciphertext = {device.curve25519: {"type": kind, "body": body}}
+        content = {"algorithm": GARBAGE[0]["algorithm"], "sender_key": "A" * 43, "ciphertext": ciphertext}
+        stranger.to_device("m.room.encrypted", bot.user_id, device.device_id, content)
+    for content in GARBAGE:
+        stranger.to_device("m.room.encrypted", bot.user_id, device.device_id, content)
+    taken = 0
+    while stranger.claim([device]).get(bot.user_id):
+        taken += 1
+    for person in people:
+        await person.say("are you there?")
+    new = make_peer(await call(MatrixPeer.login, synapse.url, nia.user_id, account.password))
+    assert new.claim([device]) == {}  # nobody could begin a session now
+    async with bot.up() as channel:
+        await bot.inbox.until_accepted(2 * len(people))
+        with anyio.fail_after(30):
+            while not (claimed := new.claim([device])).get(bot.user_id):
+                await anyio.sleep(0.1)
+        new.devices_of(bot.user_id)
+        new.machine.learn_claimed(claimed)
+        moved = [Person(new, one.room, bot.user_id, encrypted=one.encrypted) for one in people]
+        for person in moved:
+            await person.say("and here?")
+        await bot.inbox.until_accepted(3 * len(people))
+        for person in moved:
+            await channel.deliver(bot.message(person.room, "yes"), uncertain=bot.mark)
+            with anyio.fail_after(30):
+                while "yes" not in (heard := await readable(person)):
+                    await anyio.sleep(0.1)
+            assert heard == (["yes"] if person.encrypted else ["hello yourself", "yes"])
+
+    assert taken >= 40
+    assert sorted(bot.inbox.texts) == sorted(["hello", "are you there?", "and here?"] * len(people))
+
+
+async def readable(person):
+    """What a device can read of what the bot has said; what was said before it was there it cannot."""
+    found = await call(person.secret.read, person.room)
+    return [content["body"] for wire, content in found if wire == person.wire and "<" not in content["body"]]
+
+
+async def test_without_encryption_nothing_is_said_where_it_would_be_read(make_bot, make_peer):
+    """M21: a bot that cannot encrypt refuses in the encrypted rooms, for good and in plain words; in others it speaks."""
+    nia = make_peer()
+    bot = make_bot(nia)
+    async with bot.up():
+        people = await room_of_each_kind(nia, bot.user_id)
+    messages = {person.room: bot.message(person.room, "secret") for person in people}
+    async with bot.up(encryption=False) as channel:
+        for person in people:
+            message = messages[person.room]
+            if person.encrypted:
+                with pytest.raises(DeliveryFailed, match="encryption is not available"):
+                    await channel.deliver(message, uncertain=bot.mark)
+            else:
+                await channel.deliver(message, uncertain=bot.mark)
+        for person in people:
+            assert len(await person.heard()) == (not person.encrypted)
+    async with bot.up() as channel:
+        for person in people:
+            await channel.deliver(messages[person.room], uncertain=bot.mark)
+            [(wire, _, text)] = await person.until_heard(1)
+            assert (wire, text) == (person.wire, "secret")
+
+
+async def test_two_rooms_with_the_same_two_people(make_bot, make_peer):
+    """M24: only the one that is called direct is private, also after a restart; the other is a group of its own."""
+    nia = make_peer()
+    bot = make_bot(nia)
+    async with bot.up():
+        private = await room_of_each_kind(nia, bot.user_id)
+        shared = await room_of_each_kind(nia, bot.user_id, direct=False)
+        for person in (*private, *shared):
+            await person.say("before")
+        await bot.inbox.until_accepted(2 * len(KINDS))
+    for person in (*private, *shared):
+        await person.say("after")
+    async with bot.up():
+        await bot.inbox.until_accepted(4 * len(KINDS))
+
+    found = {room: set() for room in (one.room for one in (*private, *shared))}
+    for message in bot.inbox.accepted:
+        found[message.session.conversation].add((message.audience, message.addressed))
+    assert {room: found[room] for room in (one.room for one in private)} == {
+        one.room: {(Audience.DIRECT, True)} for one in private
+    }
+    assert {room: found[room] for room in (one.room for one in shared)} == {
+        one.room: {(Audience.GROUP, False)} for one in shared
+    }
+    assert len({message.session for message in bot.inbox.accepted}) == 2 * len(KINDS)
