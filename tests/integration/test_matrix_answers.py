@@ -11,7 +11,6 @@ from agent_core.messages import OutboundKind, SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed, Stage
 from channels.matrix.reactions import SIGNS
 from channels.matrix.wire import LinkBroken
-from devservers.rest import request_json
 from tests.integration.matrix_bot import Bot, call, joined_room, wait_until
 
 STREAMING = {"enabled": True, "min_interval_s": 0.2}
@@ -104,42 +103,6 @@ async def test_an_answer_that_is_ready_at_once_is_one_event(make_bot, alice):
         events = await by_bot(alice, room, bot)
 
     assert [(event.body, event.replaces) for event in events] == [("Here it is.", None)]
-
-
-async def test_a_server_that_asks_for_pauses_gets_them(make_bot, alice, synapse):
-    """With one message a second and no more, the stream slows down and the whole answer is still there soon (M18)."""
-    bot = make_bot(allow_from=[alice.user_id], streaming={**STREAMING, "max_edits": 30})
-    admin = await call(synapse.register, f"admin-{secrets.token_hex(4)}", "pw", admin=True)
-    path = f"{synapse.url}/_synapse/admin/v1/users/{bot.user_id}/override_ratelimit"
-    body = {"messages_per_second": 1, "burst_count": 2}
-    await call(request_json, "POST", path, body, token=admin.access_token)
-    async with bot.up() as channel:
-        whole, refused = channel._homeserver.request, []
-
-        async def request(method, path, *args, **options):
-            answer = await whole(method, path, *args, **options)
-            if answer.status == 429:
-                refused.append(anyio.current_time())
-            return answer
-
-        channel._homeserver.request = request
-        room = await joined_room(alice, bot)
-        question = await asked(bot, alice, room, "Count!")
-        text = await stream(channel, question, [str(number) for number in range(100)])
-        ended = anyio.current_time()
-        while True:
-            try:
-                await channel.deliver(answer_to(bot, question, text), uncertain=bot.mark)
-                break
-            except ChannelUnavailable as error:
-                await anyio.sleep(error.retry_after_s)
-        took_s = anyio.current_time() - ended
-        events = await by_bot(alice, room, bot)
-
-    assert shown(events) == [text]
-    assert took_s < 10
-    assert 1 <= len(refused) <= 8
-    assert 3 <= len(events) <= 9
 
 
 @pytest.mark.parametrize("encrypted", [False, True])

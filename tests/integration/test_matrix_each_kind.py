@@ -1,7 +1,8 @@
 """
 What concerns a whole account, seen in rooms of version 11 and 12, in clear and encrypted: one bot is in all of them.
 
-Strangers' invitations, poison and drained keys; a bot that cannot encrypt; which of two rooms is the private one.
+Strangers' invitations, poison and drained keys; a bot that cannot encrypt; which of two rooms is the private one;
+a server that wants pauses.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience
-from channels.base import DeliveryFailed
+from channels.base import ChannelUnavailable, DeliveryFailed
 from devservers import MatrixPeer
+from devservers.rest import request_json
 from tests.integration.matrix_bot import Bot, call
-from tests.integration.matrix_person import KINDS, Person, room_of_each_kind
+from tests.integration.matrix_person import KINDS, Person, room_of_each_kind, room_of_kind
 from tests.integration.secret_peer import SecretPeer
+from tests.integration.test_matrix_answers import STREAMING, answer_to, stream
 from tests.integration.test_matrix_encryption import GARBAGE
 
 pytestmark = pytest.mark.timeout(120, func_only=True)
@@ -41,9 +44,9 @@ def make_peer(synapse, fresh_credentials, tmp_path):
 
 @pytest.fixture
 def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(*friends):
-        allow = [friend.user_id for friend in friends]
-        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), allow_from=allow)
+    def make(*friends, **settings):
+        settings = {"allow_from": [friend.user_id for friend in friends], **settings}
+        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), **settings)
 
     return make
 
@@ -193,3 +196,61 @@ async def test_two_rooms_with_the_same_two_people(make_bot, make_peer):
         one.room: {(Audience.GROUP, False)} for one in shared
     }
     assert len({message.session for message in bot.inbox.accepted}) == 2 * len(KINDS)
+
+
+async def test_a_server_that_asks_for_pauses_gets_them(make_bot, make_peer, synapse):
+    """
+    With one message a second and no more, the stream slows down and the whole answer is still there soon: in a room of
+    each kind, each with a bot of its own, all at the same time (M18).
+    """
+    nia = make_peer()
+    admin = await call(synapse.register, f"admin-{secrets.token_hex(4)}", "pw", admin=True)
+    body = {"messages_per_second": 1, "burst_count": 2}
+    found = {}
+
+    async def one(version, encrypted):
+        bot = make_bot(nia, streaming={**STREAMING, "max_edits": 30})
+        path = f"{synapse.url}/_synapse/admin/v1/users/{bot.user_id}/override_ratelimit"
+        await call(request_json, "POST", path, body, token=admin.access_token)
+        async with bot.up() as channel:
+            whole, refused = channel._homeserver.request, []
+
+            async def request(method, path, *args, **options):
+                answer = await whole(method, path, *args, **options)
+                if answer.status == 429 and "/send/" in path:
+                    refused.append(path)
+                return answer
+
+            channel._homeserver.request = request
+            async with alone:  # what a person's client does is one thing after the other
+                room = await room_of_kind(nia, bot.user_id, version, encrypted=encrypted)
+                person = Person(nia, room, bot.user_id, encrypted=encrypted)
+                await person.say("Count!")
+            [question] = await bot.inbox.until_accepted(1)
+            text = await stream(channel, question, [str(number) for number in range(100)])
+            waited_s = 0.0
+            while True:
+                try:
+                    await channel.deliver(answer_to(bot, question, text), uncertain=bot.mark)
+                    break
+                except ChannelUnavailable as error:
+                    waited_s += error.retry_after_s
+                    await anyio.sleep(error.retry_after_s)
+            async with alone:
+                found[version, encrypted] = waited_s, len(refused), text, person, await person.heard()
+
+    alone = anyio.Lock()
+    async with anyio.create_task_group() as group:
+        for version, encrypted in KINDS:
+            group.start_soon(one, version, encrypted)
+
+    assert len(found) == len(KINDS)
+    for waited_s, refused, text, person, heard in found.values():
+        (first_wire, first_relation, _), *edits = heard
+        assert {wire for wire, _, _ in heard} == {first_wire} == {person.wire}
+        assert "rel_type" not in first_relation
+        assert {relation["rel_type"] for _, relation, _ in edits} == {"m.replace"}
+        assert heard[-1][2].removeprefix("* ") == text
+        assert waited_s < 10
+        assert 1 <= refused <= 8
+        assert 3 <= len(heard) <= 9

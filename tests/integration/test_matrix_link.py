@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import stat
-import time
 from datetime import timedelta
 from urllib.parse import quote
 
-import anyio
 import pytest
 
 from channels.base import (
@@ -19,9 +16,8 @@ from channels.base import (
     ChannelUnavailable,
     DeliveryFailed,
     DeliveryUncertain,
-    LinkState,
 )
-from devservers import MatrixPeer, Synapse
+from devservers import MatrixPeer
 from tests.integration.matrix_bot import Bot, bodies, call, joined_room
 from tests.integration.proxy import Fault, FaultProxy
 
@@ -112,30 +108,6 @@ async def test_a_rate_limit_is_passed_on(make_bot, alice, synapse):
 
 
 # ── the link ──
-async def test_a_storm_of_errors_is_sat_out(make_bot, alice, synapse):
-    """Twelve seconds of 502 pages: fewer than ten requests, and a question afterwards is accepted."""
-    async with FaultProxy.in_front_of(synapse.url) as proxy:
-        bot = make_bot(proxy.url, allow_from=[alice.user_id])
-        async with bot.up() as channel:
-            room = await joined_room(alice, bot)
-            begun = time.monotonic()
-            rule = proxy.add(r"/sync\?", Fault.STATUS, status=502)
-            await call(alice.send, room, "wake up")  # ends the long poll
-            await anyio.sleep(12)
-            storm = proxy.count(r"/sync\?", since=begun)
-            applied = rule.applied
-            proxy.remove(rule)
-            await call(alice.send, room, "still there?")
-            await bot.inbox.until(lambda inbox: "still there?" in inbox.texts, within_s=40)
-            await bot.inbox.until_up()
-            assert not channel.test_run.ended.is_set()
-
-    assert 1 <= applied
-    assert storm < 10
-    assert LinkState.DOWN in bot.inbox.states
-    assert bot.inbox.texts == ["wake up", "still there?"]
-
-
 @pytest.mark.parametrize(
     "trouble",
     [
@@ -312,92 +284,3 @@ async def test_a_token_of_somebody_else_is_a_mistake(make_bot, fresh_credentials
     with pytest.raises(ChannelMisconfigured, match="device"):
         async with bot.up(**own):
             pass
-
-
-async def test_soft_logout_keeps_the_device(tmp_path, capsys):
-    """A server whose tokens live for seconds: it goes on, on the same device with the same keys, loses nothing (M17)."""
-    with await call(
-        Synapse.start, tmp_path / "hs", overrides={"nonrefreshable_access_token_lifetime": "6s"}
-    ) as server:
-        credentials = await call(server.register, "bot", "bot-pw")
-        bot = Bot(credentials, server.url, tmp_path / "bot")
-        async with bot.up():
-            session = json.loads((bot.folder / "session.json").read_text())
-            await anyio.sleep(8)
-            human = await call(server.register, "alice", "alice-pw")
-            alice = await call(MatrixPeer.of, server.url, human)
-            bot.settings["allow_from"] = [alice.user_id]
-        async with bot.up() as channel:
-            room = await joined_room(alice, bot)
-            await call(alice.send, room, "hello")
-            await bot.inbox.until_accepted(1)
-            await channel.deliver(bot.message(room, "hello back"), uncertain=bot.mark)
-        renewed = json.loads((bot.folder / "session.json").read_text())
-
-    assert renewed["device_id"] == session["device_id"]
-    assert renewed["access_token"] != session["access_token"]
-    keys = re.findall(r"matrix.encryption_ready.*?fingerprint=(\S+)", capsys.readouterr().out)
-    assert len(keys) >= 2
-    assert len(set(keys)) == 1
-    assert bot.inbox.texts == ["hello"]
-
-
-async def test_a_homeserver_that_restarts(tmp_path):
-    """The server dies under the long poll and comes back: pending deliveries arrive once, questions too."""
-    with await call(Synapse.start, tmp_path / "hs") as server:
-        alice = await call(MatrixPeer.of, server.url, await call(server.register, "alice", "alice-pw"))
-        bot = Bot(
-            await call(server.register, "bot", "bot-pw"),
-            server.url,
-            tmp_path / "bot",
-            allow_from=[alice.user_id],
-        )
-        async with bot.up() as channel:
-            room = await joined_room(alice, bot)
-            answer = bot.message(room, "patience")
-            await call(server.kill)
-            with pytest.raises(ChannelUnavailable):
-                await channel.deliver(answer, uncertain=bot.mark)
-            await bot.inbox.until(lambda inbox: inbox.state is LinkState.DOWN, within_s=20)
-            await call(server.restart)
-            await call(alice.send, room, "are you back?")
-            await bot.inbox.until_accepted(1, within_s=40)
-            await channel.deliver(answer, uncertain=bot.mark)
-            assert not channel.test_run.ended.is_set()
-        assert await bodies(alice, room, bot.user_id) == ["patience"]
-
-
-async def test_a_homeserver_that_dies_in_the_middle_of_a_send(tmp_path):
-    """It is frozen with the request on its way, and killed; repeated after its return there is one event (M19)."""
-    with await call(Synapse.start, tmp_path / "hs") as server:
-        alice = await call(MatrixPeer.of, server.url, await call(server.register, "alice", "alice-pw"))
-        credentials = await call(server.register, "bot", "bot-pw")
-        bot = Bot(credentials, server.url, tmp_path / "bot", allow_from=[alice.user_id])
-        async with bot.up() as channel:
-            room = await joined_room(alice, bot)
-            answer = bot.message(room, "in the middle")
-            outcome = []
-
-            async def freeze():
-                server.pause()
-                await bot.mark()
-
-            async def send():
-                try:
-                    await channel.deliver(answer, uncertain=freeze)
-                except (DeliveryUncertain, ChannelUnavailable) as error:
-                    outcome.append(error)
-
-            async with anyio.create_task_group() as group:
-                group.start_soon(send)
-                with anyio.fail_after(10):
-                    while not bot.marks:
-                        await anyio.sleep(0.01)
-                await anyio.sleep(0.3)
-                await call(server.kill)
-            assert len(outcome) == 1
-            await call(server.restart)
-            await channel.deliver(answer, uncertain=bot.mark)
-            await call(alice.send, room, "are you back?")
-            await bot.inbox.until_accepted(1, within_s=40)
-        assert await bodies(alice, room, bot.user_id) == ["in the middle"]

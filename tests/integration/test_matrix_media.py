@@ -69,12 +69,13 @@ async def read_all(bot, message):
     return [await bot.attachments.read(file, max_bytes=10**7) for file in message.attachments]
 
 
-async def test_files_of_every_kind_arrive(make_bot, alice):
+@pytest.mark.parametrize("version", ["11", "12"])
+async def test_files_of_every_kind_arrive(make_bot, alice, version):
     """A captioned picture, a file, a voice message and a sticker: content, name and kind, in order."""
     bot = make_bot(allow_from=[alice.user_id])
     picture, notes, voice = png(30, 20), b"a,b\n1,2\n", b"OggS" + bytes(5000)
     async with bot.up():
-        room = await joined_room(alice, bot)
+        room = await joined_room(alice, bot, version=version)
         sent = [
             about("m.image", "Look at this", filename="cat.png", url=await call(upload, alice, picture),
                   info={"mimetype": "image/png", "size": 2**31, "w": 1, "h": 1}),
@@ -99,7 +100,8 @@ async def test_files_of_every_kind_arrive(make_bot, alice):
     assert all("media" not in message.context for message in messages)
 
 
-async def test_encrypted_files_arrive(synapse, make_bot, fresh_credentials, tmp_path):
+@pytest.mark.parametrize("version", ["11", "12"])
+async def test_encrypted_files_arrive(synapse, make_bot, fresh_credentials, tmp_path, version):
     """In an encrypted room a file is decrypted and checked; one that was changed on the way is refused."""
     bot = make_bot()
     person = await call(SecretPeer, synapse.url, fresh_credentials("alice"), tmp_path / "alice")
@@ -109,7 +111,7 @@ async def test_encrypted_files_arrive(synapse, make_bot, fresh_credentials, tmp_
     changed["url"] = await call(upload, person.peer, secrets.token_bytes(300_000))
     odd = {**changed, "v": "v9"}
     async with bot.up():
-        room = await call(person.create_room, bot.user_id)
+        room = await call(person.create_room, bot.user_id, version=version)
         await call(bot_joined, person.peer, room, bot.user_id)
         for name, file in (
             ("a.bin", await call(sealed, person.peer, content)),
@@ -220,7 +222,8 @@ def shown(events, sender):
     return [event.content for event in events if event.sender == sender]
 
 
-async def test_files_go_out_once(make_bot, alice):
+@pytest.mark.parametrize("version", ["11", "12"])
+async def test_files_go_out_once(make_bot, alice, version):
     """Text, picture and file, delivered three times, are three events; the content arrives as it was."""
     bot = make_bot(allow_from=[alice.user_id])
     picture, notes = png(30, 20), b"some notes"
@@ -230,7 +233,7 @@ async def test_files_go_out_once(make_bot, alice):
     )
     async with bot.up() as channel:
         assert channel.capabilities.attachments
-        room = await joined_room(alice, bot)
+        room = await joined_room(alice, bot, version=version)
         answer = bot.message(room, "Here you are.", attachments=files)
         receipts = [await channel.deliver(answer, uncertain=bot.mark) for _ in range(2)]
     # A process that knows nothing of the first two tries, but has the same device.
@@ -252,7 +255,10 @@ async def test_files_go_out_once(make_bot, alice):
     assert (await call(fetch, alice, events[2]["url"]))[1] == notes
 
 
-async def test_a_file_goes_encrypted_into_an_encrypted_room(synapse, make_bot, fresh_credentials, tmp_path):
+@pytest.mark.parametrize("version", ["11", "12"])
+async def test_a_file_goes_encrypted_into_an_encrypted_room(
+    synapse, make_bot, fresh_credentials, tmp_path, version
+):
     """The event is encrypted, has no plain address, and what the homeserver stores is not the file."""
     bot = make_bot()
     person = await call(SecretPeer, synapse.url, fresh_credentials("alice"), tmp_path / "alice")
@@ -260,7 +266,7 @@ async def test_a_file_goes_encrypted_into_an_encrypted_room(synapse, make_bot, f
     content = secrets.token_bytes(200_000)
     file = await bot.attachments.save("plan.pdf", "application/pdf", content)
     async with bot.up() as channel:
-        room = await call(person.create_room, bot.user_id)
+        room = await call(person.create_room, bot.user_id, version=version)
         await call(bot_joined, person.peer, room, bot.user_id)
         answer = bot.message(room, "Here.", attachments=(file,))
         for _ in range(2):

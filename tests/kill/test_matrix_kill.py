@@ -47,7 +47,10 @@ class People:
     def __init__(self, synapse: Synapse, people: list[Credentials], bot: Credentials, folder: Path) -> None:
         self.bot = bot
         self.peers = [SecretPeer(synapse.url, one, folder / one.user_id[1:8]) for one in people]
-        self.rooms = {peer.create_room(bot.user_id): peer.peer for peer in self.peers}
+        self.rooms = {
+            peer.create_room(bot.user_id, version=version): peer.peer
+            for peer, version in zip(self.peers, ("11", "12"), strict=True)
+        }
         self.said: list[Saying] = []
         self.uma: Person | None = None
         self.place = ""
