@@ -13,7 +13,7 @@ from agent_core.ports import Clock
 from channels.attachments import AttachmentStore
 from channels.base import Channel
 from channels.email.config import EmailConfig
-from channels.heartbeat import HeartbeatChannel
+from channels.heartbeat.channel import HeartbeatChannel
 from channels.matrix.config import MatrixConfig
 from channels.terminal import TerminalChannel
 from gateway.access import Access, Role

@@ -16,7 +16,7 @@ from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from agent_core.tools.schedule import ScheduleTool
 from channels.base import Channel, ChannelUnavailable
-from channels.heartbeat import HeartbeatChannel
+from channels.heartbeat.channel import HeartbeatChannel
 from gateway.access import Access, Role
 from gateway.operations.planning import Planned
 from gateway.owner_notes import OwnerNotes

@@ -13,7 +13,7 @@ import anyio
 
 from agent_core.llm.demo_model import DemoModel
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
-from channels.heartbeat import HeartbeatChannel
+from channels.heartbeat.channel import HeartbeatChannel
 from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
 from gateway.app import Built, Overrides, build
 from gateway.home import open_home

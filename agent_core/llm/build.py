@@ -1,9 +1,7 @@
 """
-From the description of providers, models and pools to pools that answer.
+From the description of providers, models and pools (``spec.py``) to pools that answer.
 
-The description is what stands under ``llm:`` in the configuration. `check_references` names every key that
-points at something that does not exist, all at once, so that the settings can report them with file and
-line; `build_models` is called only with a description that passed.
+`build_models` is called only with a description that `check_references` has passed.
 
 ``client: auto`` takes the plain client for ``openai/…`` models at an address of one's own and litellm for
 everything else. Models called ``demo/…`` need no provider: they are the offline demo model (``demo/echo``
@@ -12,178 +10,20 @@ only echoes).
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, cast
-from urllib.parse import urlsplit
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from typing import Any, cast
 
 from agent_core.llm.demo_model import DemoModel, EchoModel
 from agent_core.llm.litellm_client import LiteLLMClient, close_clients, ensure_loaded
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price
+from agent_core.llm.spec import LLMSpec, ModelSpec, ProviderSpec, check_references, is_plain
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.ports import AttachmentPort, Clock, LLMPort
 
-__all__ = ["LLMSpec", "ModelSpec", "Models", "ProviderSpec", "build_models", "check_references"]
-
-
-def _address(value: str) -> str:
-    parts = urlsplit(value)
-    if value and (parts.scheme not in ("http", "https") or not parts.hostname):
-        raise ValueError("must be an address that begins with http:// or https://")
-    return value
-
-
-class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ProviderSpec(_Spec):
-    """Where models are, and the key that opens the door. Both may be empty."""
-
-    api_base: Annotated[str, AfterValidator(_address)] = ""
-    """The server's address for anything that speaks OpenAI's protocol; empty: the provider's own."""
-    api_key: SecretStr = SecretStr("")
-    """Better a reference: ``${secret:NAME}``, ``${file:/path}`` or ``${NAME}`` of the environment."""
-
-
-class PriceSpec(_Spec):
-    """US dollars for a million tokens."""
-
-    prompt_usd_per_million: float = Field(ge=0)
-    """For what is sent."""
-    completion_usd_per_million: float = Field(ge=0)
-    """For what is answered."""
-
-
-class ModelSpec(_Spec):
-    """One model of one provider."""
-
-    provider: str = ""
-    """One of ``llm.providers``."""
-    model: str = Field(min_length=1)
-    """Its name, as litellm writes it: ``anthropic/…``, ``openai/…``, ``ollama_chat/…``."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    """The longest answer; empty: as long as the provider lets it be."""
-    max_context_tokens: int = Field(default=32_000, ge=1_000)
-    """The longest prompt; older messages are left out of a longer one."""
-    vision: bool = False
-    """Whether it looks at pictures; to others they are only named."""
-    client: Literal["auto", "litellm", "openai"] = "auto"
-    """
-    ``auto`` takes the plain client for ``openai/…`` at an ``api_base``, and litellm for everything else.
-    """
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    """Empty: the provider's own."""
-    extra: dict[str, Any] = Field(default_factory=dict)
-    """Further parameters of the request, as the provider knows them."""
-    first_token_limit_s: float = Field(default=90.0, gt=0)
-    """How long until an answer begins."""
-    idle_limit_s: float = Field(default=60.0, gt=0)
-    """How long it may pause."""
-    total_limit_s: float = Field(default=600.0, gt=0)
-    """How long it may take as a whole."""
-    price: PriceSpec | None = None
-
-    @property
-    def is_demo(self) -> bool:
-        """Whether it is the offline demo model."""
-        return self.model.startswith("demo/")
-
-
-class LLMSpec(_Spec):
-    """What stands under ``llm:``."""
-
-    default_pool: str = "main"
-    """Which pool answers where no other is named."""
-    providers: dict[str, ProviderSpec] = Field(default_factory=dict)
-    models: dict[str, ModelSpec] = Field(default_factory=dict)
-    pools: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Lists of models; the next one is tried when one fails."""
-
-    def is_plain(self, model: ModelSpec) -> bool:
-        """Whether a model is asked by our own client, which knows no prices, and not by litellm."""
-        return _is_plain(model, self.providers.get(model.provider, ProviderSpec()))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is configured at all; then the caller decides what takes its place."""
-        return not (self.providers or self.models or self.pools)
-
-
-def _is_plain(model: ModelSpec, provider: ProviderSpec) -> bool:
-    """Whether a model is asked by our own client and not by litellm."""
-    at_home = bool(provider.api_base) and model.model.startswith("openai/")
-    return model.client == "openai" or (model.client == "auto" and at_home)
-
-
-# ── checking ──
-
-
-def check_references(
-    spec: LLMSpec, pool_references: Mapping[str, str] | None = None
-) -> list[tuple[str, str]]:
-    """
-    Every reference to something that does not exist, as (path of the key, what is wrong with it).
-
-    Args:
-        spec: The description.
-        pool_references: Keys elsewhere that name a pool, such as ``agents.consolidation_pool``, and their
-            values; an empty value means the default pool and is fine.
-    """
-    problems: list[tuple[str, str]] = []
-    for name, model in spec.models.items():
-        problems += _check_model(f"llm.models.{name}", model, spec.providers)
-    for name, members in spec.pools.items():
-        problems += _check_pool(f"llm.pools.{name}", members, spec.models)
-    references = dict(pool_references or {})
-    if not spec.is_empty:
-        references["llm.default_pool"] = spec.default_pool
-    for path, pool in references.items():
-        if pool and pool not in spec.pools:
-            problems.append((path, _unknown("pool", pool, spec.pools)))
-    if not spec.is_empty and not spec.default_pool:
-        problems.append(("llm.default_pool", "names no pool"))
-    return problems
-
-
-def _check_model(path: str, model: ModelSpec, providers: Mapping[str, ProviderSpec]) -> list[tuple[str, str]]:
-    if model.is_demo:
-        return []
-    if not model.provider:
-        return [(f"{path}.provider", "is missing; name one of llm.providers")]
-    if model.provider not in providers:
-        return [(f"{path}.provider", _unknown("provider", model.provider, providers))]
-    if model.client == "openai" and not providers[model.provider].api_base:
-        where = f"llm.providers.{model.provider}.api_base"
-        text = f"'openai' needs the server's address; set {where} or use 'litellm'"
-        return [(f"{path}.client", text)]
-    return []
-
-
-def _check_pool(path: str, members: Sequence[str], models: Mapping[str, ModelSpec]) -> list[tuple[str, str]]:
-    problems = [] if members else [(path, "the pool is empty; list at least one model")]
-    for number, member in enumerate(members):
-        if member not in models:
-            problems.append((f"{path}[{number}]", _unknown("model", member, models)))
-        elif member in members[:number]:
-            problems.append((f"{path}[{number}]", f"the model {member!r} is in this pool already"))
-    return problems
-
-
-def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"there is no {kind} {name!r}; did you mean {near[0]!r}?"
-    return f"there is no {kind} {name!r}; known: {', '.join(known) if known else 'none'}"
-
-
-# ── building ──
+__all__ = ["Models", "build_models"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +131,6 @@ def _client(
         "price": None if model.price is None else Price(**model.price.model_dump()),
         "pictures": pictures,
     }
-    plain = _is_plain(model, provider)
+    plain = is_plain(model, provider)
     client = OpenAIClient(model.model, **common) if plain else LiteLLMClient(model.model, **common)
     return cast("LLMPort", client)

@@ -5,8 +5,3 @@ The clock as a place where a conversation happens: a tick is a message, asking t
 ``silence.py`` whether an answer is worth sending (pure), ``tick.py`` what is asked (pure); ``channel.py``
 lets the time pass.
 """
-
-from channels.heartbeat.channel import HeartbeatChannel
-from channels.heartbeat.config import HeartbeatConfig
-
-__all__ = ["HeartbeatChannel", "HeartbeatConfig"]

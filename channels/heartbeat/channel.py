@@ -35,10 +35,11 @@ from channels.base import (
     Redelivery,
 )
 from channels.heartbeat.checklist import has_work
+from channels.heartbeat.config import Watch
 from channels.heartbeat.schedule import Schedule, parse_instant, tick_name
 from channels.heartbeat.silence import is_silence
 from channels.heartbeat.tick import asked, tick_message
-from channels.heartbeat.watch import Called, Watch, decide, look_at
+from channels.heartbeat.watch import Called, decide, look_at
 
 __all__ = ["NOTHING", "Forward", "Found", "HeartbeatChannel", "TickLog", "tick_message"]
 

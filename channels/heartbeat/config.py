@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shlex
 from datetime import tzinfo
-from typing import Any
+from typing import Any, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from channels.heartbeat.schedule import Schedule
-from channels.heartbeat.watch import Watch
 
-__all__ = ["DailyDigest", "HeartbeatConfig", "TickLimits", "split_target"]
+__all__ = ["DailyDigest", "HeartbeatConfig", "TickLimits", "Watch", "split_target"]
 
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _WHOLE_DAY = 'the whole day is "00:00" to "24:00"'
@@ -29,6 +30,53 @@ class TickLimits(BaseModel):
     """From start to answer."""
     tokens: int = Field(default=60_000, ge=1000)
     """Read and written."""
+
+
+class Watch(BaseModel):
+    """
+    One thing to look at before a model is asked; exactly one of ``file``, ``command`` and ``due``.
+
+    ``file``: calls when this file or folder (its entries, not what is deeper) was changed, made or removed;
+    relative to the workspace. ``command``: calls when it ends with another exit code than ``expect``, takes
+    longer than ``seconds``, or cannot be started; a text is split like a shell does it, but no shell runs it.
+    ``due: true``: calls when an open item of HEARTBEAT.md has a date (``@2026-11-30 09:00``) that is over.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    file: str | None = Field(default=None, min_length=1)
+    command: tuple[str, ...] | None = None
+    due: bool = False
+    seconds: float = Field(default=10.0, gt=0, le=120.0)
+    expect: int = Field(default=0, ge=0, le=255)
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                value = shlex.split(value)
+            except ValueError as error:
+                raise ValueError(f"cannot be split into words: {error}") from error
+        if isinstance(value, (list, tuple)):
+            if not value or not all(isinstance(part, str) for part in value) or not value[0]:
+                raise ValueError('must be a command, such as "df -h /" or ["df", "-h", "/"]')
+            return tuple(value)
+        return value
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.file is not None) + (self.command is not None) + self.due != 1:
+            raise ValueError("must have exactly one of file, command and due: true")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The name of its position."""
+        kind, what = ("file", self.file) if self.file else ("command", shlex.join(self.command or ()))
+        if self.due:
+            kind, what = "due", ""
+        return f"watch:{kind}:{hashlib.sha256(str(what).encode()).hexdigest()[:16]}"
 
 
 class DailyDigest(BaseModel):

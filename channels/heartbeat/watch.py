@@ -26,16 +26,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import anyio
 import structlog
 from anyio.abc import ByteReceiveStream, Process
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from channels.heartbeat.checklist import due_items
+from channels.heartbeat.config import Watch
 
-__all__ = ["Called", "Look", "Watch", "decide", "look_at"]
+__all__ = ["Called", "Look", "decide", "look_at"]
 
 _FILES_AT_MOST = 2000
 _OUTPUT_BYTES = 4000
@@ -45,53 +45,6 @@ _KILL_LIMIT_S = 5.0
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME")
 _OUTPUT_TAG = re.compile(r"<\s*/?\s*output", re.IGNORECASE)
 _log = structlog.get_logger(__name__)
-
-
-class Watch(BaseModel):
-    """
-    One thing to look at before a model is asked; exactly one of ``file``, ``command`` and ``due``.
-
-    ``file``: calls when this file or folder (its entries, not what is deeper) was changed, made or removed;
-    relative to the workspace. ``command``: calls when it ends with another exit code than ``expect``, takes
-    longer than ``seconds``, or cannot be started; a text is split like a shell does it, but no shell runs it.
-    ``due: true``: calls when an open item of HEARTBEAT.md has a date (``@2026-11-30 09:00``) that is over.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    file: str | None = Field(default=None, min_length=1)
-    command: tuple[str, ...] | None = None
-    due: bool = False
-    seconds: float = Field(default=10.0, gt=0, le=120.0)
-    expect: int = Field(default=0, ge=0, le=255)
-
-    @field_validator("command", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            try:
-                value = shlex.split(value)
-            except ValueError as error:
-                raise ValueError(f"cannot be split into words: {error}") from error
-        if isinstance(value, (list, tuple)):
-            if not value or not all(isinstance(part, str) for part in value) or not value[0]:
-                raise ValueError('must be a command, such as "df -h /" or ["df", "-h", "/"]')
-            return tuple(value)
-        return value
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if (self.file is not None) + (self.command is not None) + self.due != 1:
-            raise ValueError("must have exactly one of file, command and due: true")
-        return self
-
-    @property
-    def name(self) -> str:
-        """The name of its position."""
-        kind, what = ("file", self.file) if self.file else ("command", shlex.join(self.command or ()))
-        if self.due:
-            kind, what = "due", ""
-        return f"watch:{kind}:{hashlib.sha256(str(what).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,13 @@ def logs(
     from gateway.home import Home, find_home
     from gateway.logs.files import from_files, from_journal
     from gateway.logs.lines import Wanted, parse_line, parse_since, shown
-    from gateway.operations.asked import RequestInvalid
 
     home = Home(find_home(where.home))
     try:
         moment = parse_since(since, datetime.now(UTC)) if since else None
     except ValueError as error:
+        from gateway.operations.asked import RequestInvalid
+
         raise RequestInvalid(str(error)) from error
     file = _log_file(home.root, where.named or home.config_file)
     if file is not None and file.exists():

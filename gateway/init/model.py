@@ -15,7 +15,8 @@ import anyio
 from pydantic import ValidationError
 
 from agent_core.errors import AgentError
-from agent_core.llm.build import LLMSpec, build_models, check_references
+from agent_core.llm.build import build_models
+from agent_core.llm.spec import LLMSpec, check_references
 from agent_core.models import Message
 from gateway.clock import SystemClock
 from gateway.init.matrix import complaint

@@ -16,7 +16,7 @@ import anyio
 
 from agent_core.messages import Audience, SessionKey
 from channels.base import ChannelError
-from channels.heartbeat import HeartbeatChannel
+from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.schedule import tick_name
 from gateway.errors import NotFound
 from gateway.operations.asked import RequestInvalid, parse_session, within

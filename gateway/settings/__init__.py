@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent_core.llm.build import LLMSpec
+from agent_core.llm.spec import LLMSpec
 from channels.heartbeat.config import HeartbeatConfig
 from gateway.access import Alias, kind_of
 from gateway.budget.config import BudgetSettings

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from agent_core.llm.build import LLMSpec, ModelSpec, ProviderSpec, check_references
+from agent_core.llm.spec import LLMSpec, ModelSpec, ProviderSpec, check_references
 from channels.heartbeat.config import split_target
 from gateway.access import entry_problem, kind_of, normalise
 from gateway.settings.accounts import KINDS

@@ -6,10 +6,11 @@ import base64
 
 import pytest
 
-from agent_core.llm.build import LLMSpec, build_models
+from agent_core.llm.build import build_models
 from agent_core.llm.litellm_client import LiteLLMClient, close_clients
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pictures import MAX_PICTURE_BYTES, pictures_of
+from agent_core.llm.spec import LLMSpec
 from agent_core.messages import Attachment
 from agent_core.models import Message
 from channels.attachments import AttachmentStore

@@ -11,7 +11,8 @@ import pytest
 
 from agent_core.messages import OutboundKind
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from channels.heartbeat import HeartbeatChannel, HeartbeatConfig
+from channels.heartbeat.channel import HeartbeatChannel
+from channels.heartbeat.config import HeartbeatConfig
 from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.app import Built, Overrides, build
 from gateway.clock import SystemClock

@@ -16,7 +16,8 @@ import pytest
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
-from channels.heartbeat import HeartbeatChannel, HeartbeatConfig
+from channels.heartbeat.channel import HeartbeatChannel
+from channels.heartbeat.config import HeartbeatConfig
 from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.access import Alias
 from gateway.cli import show

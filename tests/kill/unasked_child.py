@@ -25,7 +25,7 @@ import anyio
 import structlog
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from channels.heartbeat import HeartbeatChannel
+from channels.heartbeat.channel import HeartbeatChannel
 from channels.loopback import FileLoopbackServer, LoopbackChannel
 from gateway.app import Built, Overrides, build
 from gateway.home import open_home

@@ -143,6 +143,26 @@ def test_the_long_way_would_be_seen(home):
     assert slow(loaded_by("inbox", "list", home=home.root)[0]) >= {"pydantic", "anyio", "gateway.settings"}
 
 
+NO_MATTER_OF_SETTINGS = {
+    "anyio",
+    "aiohttp",
+    "litellm",
+    "loguru",
+    "nio",
+    "structlog",
+    "aioimaplib",
+    "aiosmtplib",
+}
+
+
+@pytest.mark.parametrize("command", [("config", "show"), ("config", "schema")])
+def test_reading_the_configuration_loads_nobody_who_talks(home, command):
+    """What clients of models, servers and logs are made of takes longer to load than all settings to be read."""
+    modules, _ = loaded_by(*command, home=home.root)
+    assert "gateway.settings" in modules
+    assert not {name.partition(".")[0] for name in modules} & NO_MATTER_OF_SETTINGS
+
+
 def test_a_configuration_can_be_named_in_the_environment(home, tmp_path):
     """All commands take $SQUIDBOT_CONFIG for --config; one that is not there is said."""
     other = tmp_path / "other.yaml"

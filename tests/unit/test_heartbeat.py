@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import DeliveryFailed, LinkState, Receipt
-from channels.heartbeat import HeartbeatChannel
+from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.schedule import Schedule, tick_name
 from tests.clock import EPOCH, LoopClock
 from tests.inbox_double import MemoryInbox, running

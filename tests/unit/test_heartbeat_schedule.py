@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from channels.heartbeat import HeartbeatConfig
+from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.schedule import Schedule, parse_instant, tick_name
 
 MINUTE = timedelta(minutes=1)

@@ -10,7 +10,8 @@ import anyio
 import pytest
 from pydantic import ValidationError
 
-from channels.heartbeat.watch import Look, Watch, decide, look_at
+from channels.heartbeat.config import Watch
+from channels.heartbeat.watch import Look, decide, look_at
 
 NOW = datetime(2026, 5, 1, 9, tzinfo=UTC)
 DAY = timedelta(days=1)
