@@ -1,10 +1,12 @@
 #!/bin/bash
 # boot.sh ROOTFS NAME: systemd as process 1 of its own namespaces, with control groups of its own.
+# NETWORK=shared: with the network of this machine instead of one of its own.
 # For machines with the hybrid layout of control groups (v1 controllers and an empty v2 tree).
 set -e
 R=$(realpath "$1"); N=$2; C=/sys/fs/cgroup; export R
 for c in systemd memory pids devices unified; do mkdir -p $C/$c/$N; echo $$ > $C/$c/$N/cgroup.procs; done
-exec unshare --mount --propagation private --pid --kill-child=KILL --fork --uts --ipc --net --cgroup bash -c '
+NET=--net; [ "${NETWORK:-own}" = own ] || NET=
+exec unshare --mount --propagation private --pid --kill-child=KILL --fork --uts --ipc $NET --cgroup bash -c '
 set -e
 ip link set lo up
 mount --bind $R $R; cd $R

@@ -19,6 +19,7 @@ __all__ = [
     "CANARY",
     "ROOT",
     "build_image",
+    "certificates",
     "compose_plugin",
     "debian_base",
     "import_base",
@@ -102,7 +103,7 @@ def import_base(engine: Engine) -> None:
     )  # fmt: skip
 
 
-def _certificates() -> Path:
+def certificates() -> Path:
     """The certificate authorities that this machine trusts, its own ones among them."""
     return Path(os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt").resolve()
 
@@ -110,7 +111,7 @@ def _certificates() -> Path:
 def index_missing(engine: Engine) -> str | None:
     """Why a build could not fetch packages: what pip says in a container of the base; None if it can."""
     bundle = engine.folder / "probe.pem"
-    bundle.write_text(_certificates().read_text())
+    bundle.write_text(certificates().read_text())
     tried = engine.docker(
         "run", "--rm", "--volume", f"{bundle}:/ca.pem:ro", "--env", "PIP_CERT=/ca.pem", BASE_IMAGE,
         "pip", "download", "--quiet", "--no-deps", "--dest", "/tmp", "idna", limit_s=90, check=False,
@@ -125,7 +126,7 @@ def build_image(engine: Engine, name: str = "squidbot", *, context: Path = ROOT)
     uv_toml = engine.folder / "uv.toml"
     uv_toml.write_text(f"# {CANARY}\n")
     bundle = engine.folder / "ca.pem"
-    bundle.write_text(f"# {CANARY}\n{_certificates().read_text()}")
+    bundle.write_text(f"# {CANARY}\n{certificates().read_text()}")
     done = engine.docker(
         "build", "--progress=plain", "--tag", name,
         "--secret", f"id=pip_conf,src={pip_conf}",

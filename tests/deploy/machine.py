@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.deploy.engine import Engine
 from tests.deploy.images import ROOT, debian_base
 
-__all__ = ["Machine", "machine_missing", "running_machine"]
+__all__ = ["Machine", "bare", "machine_missing", "running_machine", "unpack"]
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("systemd", "memory", "pids", "devices", "unified")
@@ -78,27 +78,35 @@ class Machine:
         return pid
 
 
-def unpack(engine: Engine, image: str, root: Path) -> None:
-    """Fill a machine: Debian with systemd, and squidbot as the image has it."""
+def bare(root: Path) -> None:
+    """Fill a machine: Debian with systemd, and no squidbot."""
     root.mkdir()
     base = debian_base(("systemd-sysv", "dbus", "curl", "procps"))
     subprocess.run(["tar", "-C", str(root), "-xf", str(base)], check=True)
+    for unit in _MASKED:
+        (root / "etc/systemd/system" / unit).symlink_to("/dev/null")
+
+
+def unpack(engine: Engine, image: str, root: Path) -> None:
+    """Fill a machine: Debian with systemd, and squidbot as the image has it."""
+    bare(root)
     name = engine.out("create", image)
     exported = f"/usr/bin/docker export {name} | tar -C {root} -x opt/squidbot"
     subprocess.run(["sh", "-c", exported], env=engine.environment, check=True)
     engine.docker("rm", name)
-    for unit in _MASKED:
-        (root / "etc/systemd/system" / unit).symlink_to("/dev/null")
     unit_file = ROOT / "deploy" / "systemd" / "squidbot.service"
     shutil.copy(unit_file, root / "etc/systemd/system/squidbot.service")
 
 
 @contextmanager
-def running_machine(root: Path, name: str = "squidbot-test") -> Iterator[Machine]:
-    """Boot a filled machine, and take everything away again."""
+def running_machine(
+    root: Path, name: str = "squidbot-test", *, shared_network: bool = False
+) -> Iterator[Machine]:
+    """Boot a filled machine, with a network of its own or with this machine's, and take everything away again."""
     with (root.parent / "boot.log").open("wb") as log:
         outer = subprocess.Popen(
             [str(Path(__file__).with_name("boot.sh")), str(root), name],
+            env={**os.environ, "NETWORK": "shared" if shared_network else "own"},
             stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     try:
