@@ -19,12 +19,13 @@ STANDINS = ROOT / "tests" / "deploy" / "standins"
 
 @dataclass(frozen=True, slots=True)
 class Compose:
-    """compose.yaml of this tree as a project of its own."""
+    """compose.yaml of this tree, or of another one, as a project of its own."""
 
     engine: Engine
     project: str = "squidtest"
     environment: Mapping[str, str] = field(default_factory=dict)
     profiles: tuple[str, ...] = ()
+    folder: Path = ROOT
 
     def run(
         self, *arguments: str, check: bool = True, text: str | None = None, limit_s: float = 240
@@ -36,7 +37,7 @@ class Compose:
             shutil.copy(compose_plugin(), plugins / "docker-compose")
         chosen = [part for name in self.profiles for part in ("--profile", name)]
         done = subprocess.run(
-            ["/usr/bin/docker", "compose", "--project-directory", str(ROOT), "-p", self.project,
+            ["/usr/bin/docker", "compose", "--project-directory", str(self.folder), "-p", self.project,
              *chosen, *arguments],
             env={**self.engine.environment, "SQUIDBOT_HEALTH_INTERVAL": "2s", **self.environment}, input=text, capture_output=True, text=True,
             check=False, timeout=limit_s,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -24,6 +25,8 @@ __all__ = [
     "debian_base",
     "import_base",
     "index_missing",
+    "index_settings",
+    "published",
 ]
 
 CANARY = "c4n4ry-of-the-build-secrets"
@@ -119,19 +122,38 @@ def index_missing(engine: Engine) -> str | None:
     return None if tried.returncode == 0 else (tried.stderr.strip().splitlines() or ["no answer"])[-1]
 
 
+def index_settings(engine: Engine) -> dict[str, str]:
+    """What a person behind a private certificate authority gives a build, as variables of compose.yaml."""
+    bundle = f"# {CANARY}\n{certificates().read_text()}"
+    conf = f"# {CANARY}\n[global]\ncert = /run/secrets/ca_bundle\n"
+    files = {"pip.conf": conf, "uv.toml": f"# {CANARY}\n", "ca.pem": bundle}
+    for name, text in files.items():
+        (engine.folder / name).write_text(text)
+    variables = ("PIP_CONF", "UV_TOML", "CA_BUNDLE")
+    return {variable: str(engine.folder / name) for variable, name in zip(variables, files, strict=True)}
+
+
 def build_image(engine: Engine, name: str = "squidbot", *, context: Path = ROOT) -> str:
     """Build the Dockerfile as a person behind a private certificate authority does; returns the log."""
-    pip_conf = engine.folder / "pip.conf"
-    pip_conf.write_text(f"# {CANARY}\n[global]\ncert = /run/secrets/ca_bundle\n")
-    uv_toml = engine.folder / "uv.toml"
-    uv_toml.write_text(f"# {CANARY}\n")
-    bundle = engine.folder / "ca.pem"
-    bundle.write_text(f"# {CANARY}\n{certificates().read_text()}")
-    done = engine.docker(
-        "build", "--progress=plain", "--tag", name,
-        "--secret", f"id=pip_conf,src={pip_conf}",
-        "--secret", f"id=uv_toml,src={uv_toml}",
-        "--secret", f"id=ca_bundle,src={bundle}",
-        str(context), limit_s=600,
-    )  # fmt: skip
+    given = index_settings(engine)
+    secrets = [f"--secret=id={variable.lower()},src={path}" for variable, path in given.items()]
+    done = engine.docker("build", "--progress=plain", "--tag", name, *secrets, str(context), limit_s=600)
     return done.stderr
+
+
+def published(target: Path) -> None:
+    """This tree, as it is now, as the one commit of a repository that can be cloned."""
+    tree = target.with_suffix(".tree")
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    for name in listed.decode().split("\0"):
+        if name and (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.test", "-c", "init.defaultBranch=main"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "as it is"]):
+        subprocess.run(["git", *who, "-C", str(tree), *words], check=True)
+    subprocess.run(["git", "clone", "-q", "--bare", str(tree), str(target)], check=True)
+    shutil.rmtree(tree)

@@ -12,7 +12,6 @@ import re
 import secrets
 import shlex
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from devservers import MailPeer, MailServer, MatrixPeer, Synapse
-from tests.deploy.images import ROOT, certificates
+from tests.deploy.images import ROOT, certificates, published
 from tests.deploy.machine import Machine, bare, machine_missing, running_machine
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1500)]
@@ -90,24 +89,6 @@ def computer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Booted]:
         yield computer
     finally:
         computer.power_off()
-
-
-def published(target: Path) -> None:
-    """This tree, as it is now, as the one commit of a repository that can be cloned."""
-    tree = target.with_suffix(".tree")
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        capture_output=True, check=True,
-    ).stdout  # fmt: skip
-    for name in listed.decode().split("\0"):
-        if name and (ROOT / name).is_file():
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tree / name)
-    who = ["-c", "user.name=a", "-c", "user.email=a@b.test", "-c", "init.defaultBranch=main"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "as it is"]):
-        subprocess.run(["git", *who, "-C", str(tree), *words], check=True)
-    subprocess.run(["git", "clone", "-q", "--bare", str(tree), str(target)], check=True)
-    shutil.rmtree(tree)
 
 
 @dataclass(frozen=True)
