@@ -38,7 +38,7 @@ soak: setup        ## half an hour under load on real servers: does anything gro
 image:             ## build the container image squidbot (needs Docker with BuildKit)
 	DOCKER_BUILDKIT=1 docker build -t squidbot .
 
-service-test: setup ## prove image, compose file and systemd unit for real (needs root on Debian; six minutes)
+service-test: setup ## prove image, compose file and systemd unit for real (needs root on Debian; eight minutes)
 	@deploy/service-test-needs
 	SQUIDBOT_DEPLOY_TESTS=1 .venv/bin/pytest -q -rs tests/deploy
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.compose import Compose
+from tests.deploy.compose import Compose, build_standin, own_secrets
 from tests.deploy.engine import Engine
 from tests.deploy.images import ROOT, index_settings, published
 
@@ -96,6 +96,47 @@ def test_from_a_clone_with_two_commands(engine: Engine, tmp_path: Path) -> None:
         Compose(engine, project="squidclone", folder=clone).run("build")  # all of it is there already
     finally:
         compose.run("down", "--volumes", check=False)
+
+
+def test_a_model_on_one_s_own_machine(engine: Engine, image: str, tmp_path: Path) -> None:
+    """
+    The profile `model`, with the lines about it in local-servers.yaml no longer comments: one command waits until the
+    model is fetched, succeeds, and it is that model which answers. Ollama's own image is stood in for.
+    """
+    example = (ROOT / "deploy/compose/local-servers.yaml").read_text()
+    lines = example[example.index("# llm:") :].splitlines()
+    config = tmp_path / "squidbot.yaml"
+    config.write_text("\n".join(line.removeprefix("# ") for line in lines))
+    config.chmod(0o644)
+    compose = Compose(
+        engine,
+        project="squidmodel",
+        profiles=("model",),
+        environment={
+            **own_secrets(tmp_path / "secrets"),
+            "SQUIDBOT_CONFIG": str(config),
+            "OLLAMA_IMAGE": build_standin(engine, "ollama"),
+        },
+    )
+    try:
+        compose.run("up", "--detach", "--wait", "--wait-timeout", "90")
+        assert "I am qwen3:4b" in compose.squidbot("chat", text="hello there\n/quit\n")
+        compose.run("stop", "squidbot")
+        compose.run("exec", "-T", "ollama", "rm", "/models/qwen3:4b")
+        assert "unhealthy" in _until_unhealthy(compose)
+    finally:
+        compose.run("down", "--volumes", check=False)
+
+
+def _until_unhealthy(compose: Compose) -> str:
+    """What the engine says of a server whose model is gone."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        told = compose.run("ps", "--format", "{{.Status}}", "ollama").stdout
+        if "unhealthy" in told:
+            return told
+        time.sleep(0.5)
+    return told
 
 
 def test_a_typo_in_the_file_is_an_error(engine: Engine, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_the_profiles_are_off_by_default(engine: Engine) -> None:
     expected = {
         "mail": {"mail"},
         "matrix": {"postgres", "synapse", "matrix-setup", "matrix-accounts"},
-        "model": {"ollama", "model-fetch"},
+        "model": {"ollama"},
         "monitoring": {"prometheus", "grafana"},
     }
     assert Compose(engine).run("config", "--services").stdout.split() == ["squidbot"]
