@@ -1,0 +1,170 @@
+"""
+Writes a home folder as today's version leaves it: something of everything, and a row in every state.
+
+Each schema that a released version has written is kept in ``tests/data/home-vN`` and is never written again: all
+later versions are held to it (`tests/unit/test_state_of_every_version.py`). When the schema gets a new number, keep
+what the new one writes: ``python -m tests.state_writer``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import sys
+import tempfile
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope, Message, ScopeKind, Usage
+from agent_core.storage.jsonl import JsonlMemory
+from gateway.home import open_home
+from gateway.work.ask_port import APPROVAL
+from gateway.work.migrations import VERSION
+from gateway.work.plan_port import Collected, Entry, Job, JobKind, JobState, Outcome
+from gateway.work.port import Completion, NewOutbound, Purpose, Step
+from gateway.work.sqlite import SqliteWorkStore
+from gateway.work.states import InboxState, OutboxState
+from tests.clock import EPOCH, ManualClock
+from tests.contract.work_store_data import BOT, claim, out, pending
+from tests.home_world import ALICE, ROOM, fill
+
+__all__ = ["FIXTURES", "fixture_of", "write_home"]
+
+FIXTURES = Path(__file__).parent / "data"
+LATER = EPOCH + timedelta(days=1)
+
+
+def fixture_of(version: int) -> Path:
+    """Where the home folder of a schema is kept."""
+    return FIXTURES / f"home-v{version}"
+
+
+async def write_home(root: Path) -> None:
+    """Fill a folder that does not exist yet."""
+    home = open_home(root)
+    clock = ManualClock()
+    async with await SqliteWorkStore.open(home.database, clock=clock) as store:
+        for name in ("$long-ago", "$a-while-ago"):  # of the first only a digest stays
+            await store.accept("matrix", BOT, [pending(name, ignore="sender_not_allowed")], {})
+        clock.advance(2.0)
+        await store.prune(older_than_s=1.0)
+    filled = await fill(root)
+    memory = JsonlMemory(root, clock=filled.clock)
+    owner = MemoryScope(ScopeKind.OWNER)
+    await memory.save_global_memory(owner, "likes tea and rum", base_version=1)
+    await memory.save_global_memory(MemoryScope(ScopeKind.PERSON, "@bob:hs.test"), "is Bob")
+    await memory.save_global_memory(MemoryScope(ScopeKind.ROOM, str(ROOM)), "a room")
+    file = filled.attach(b"another file", "b.txt")
+    await filled.say(ROOM, "@bob:hs.test", "look at this", "a file", native_id="$r3", attachments=(file,))
+    async with await SqliteWorkStore.open(filled.home.database, clock=filled.clock) as store:
+        await _questions_in_every_state(store)
+        await _answers_in_every_state(store)
+        await _plans(store)
+    (root / "run").rmdir()
+
+
+def _session(name: str) -> SessionKey:
+    return SessionKey("matrix", f"!{name}:hs.test")
+
+
+async def _questions_in_every_state(store: SqliteWorkStore) -> None:
+    async def came(name: str, **more: str) -> None:
+        await store.accept("matrix", BOT, [pending(f"${name}", session=_session(name), **more)], {})
+
+    for name in ("waits", "runs", "answered", "asks", "deferred", "dead"):
+        await came(name)
+    await came("ignored", ignore="sender_not_allowed")
+    await came("quarantined", quarantine="nobody vouches for it")
+    running = await claim(store, _session("runs"))
+    await store.step_started(running, Step(0, "tool", "d", {"name": "send_file"}, None))
+    await store.step_finished(running, Step(0, "tool", "d", {"name": "send_file"}, {"done": True}))
+    answered = await claim(store, _session("answered"))
+    reply = NewOutbound("matrix", BOT, _session("answered"), "yes")
+    usage, waits = (
+        Usage(calls=2, cost_usd=0.01, model="m"),
+        Collected("email", "alice@mail.test", "an alert", EPOCH),
+    )
+    line = Message(role="assistant", content="yes", id=f"{answered.id}.1", turn=answered.id, timestamp=EPOCH)
+    await store.complete(
+        answered, Completion(outbound=(reply,), history=(line,), usage=usage, collected=(waits,))
+    )
+    asks = await claim(store, _session("asks"))
+    request = {
+        "name": "a3f2c9", "asked": ["@alice:hs.test"], "call": {"name": "send_file"}, "until": LATER.isoformat(),
+    }  # fmt: skip
+    question = NewOutbound("matrix", BOT, _session("asks"), "May I?")
+    await store.ask(asks, Step(0, APPROVAL, "q", request, None), [question], why="waits", delay_s=3600)
+    deferred = await claim(store, _session("deferred"))
+    await store.retry(deferred, "the model is away", delay_s=60, deferral=True)
+    dead = await claim(store, _session("dead"))
+    await store.bury(dead, "three starts", [NewOutbound("matrix", BOT, _session("dead"), "sorry")])
+
+
+async def _answers_in_every_state(store: SqliteWorkStore) -> None:
+    for state in OutboxState:
+        if state is OutboxState.PENDING:
+            continue
+        [row] = await store.post(
+            [out(f"an answer that is {state}", session=_session(state), hold=state is OutboxState.HELD)]
+        )
+        if state in (OutboxState.PENDING, OutboxState.HELD):
+            continue
+        await store.sending(row)
+        if state is OutboxState.SENT:
+            await store.sent(row, "$sent")
+        elif state is OutboxState.DEAD:
+            await store.send_failed(row, "refused", delay_s=None)
+        elif state is not OutboxState.SENDING:
+            await store.uncertain(row)
+            if state is OutboxState.UNKNOWN:
+                await store.park(row, "nobody knows")
+
+
+async def _plans(store: SqliteWorkStore) -> None:
+    for kind, state in zip((JobKind.REMIND, JobKind.ASK, JobKind.REMIND), JobState, strict=True):
+        job = Job(
+            f"job-{state}", kind, "tea", "cron 0 9 * * *", ALICE, BOT, "@alice:hs.test", EPOCH, next_at=LATER
+        )
+        await store.add_job(job, at_most=9)
+        if state is not JobState.ACTIVE:
+            await store.set_job_state(job.id, state, None)
+    for number, outcome in enumerate(Outcome):
+        instant = EPOCH + timedelta(minutes=number)
+        await store.note(
+            Entry("heartbeat", instant, outcome, "why", tokens=3, calls=1, took_s=0.5, said=f"{number}")
+        )
+    await store.add_usage(
+        ALICE, Usage(prompt_tokens=11, completion_tokens=5, calls=1, model="m"), Purpose.HEARTBEAT
+    )
+    await store.lease("matrix", holder="a", ttl_s=60)
+
+
+def _states(root: Path) -> set[str]:
+    with closing(sqlite3.connect(root / "gateway.db")) as db:
+        return {
+            state for table in ("inbox", "outbox") for (state,) in db.execute(f"SELECT state FROM {table}")
+        }
+
+
+def main() -> int:
+    """Keep what today's version writes, unless that is kept already."""
+    target = fixture_of(VERSION)
+    if target.exists():
+        sys.stderr.write(f"{target} is there and is never written again\n")
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "home"
+        anyio.run(write_home, root)
+        missing = {*InboxState, *OutboxState} - _states(root)
+        if missing:
+            raise SystemExit(f"no row is {', '.join(sorted(missing))}")
+        shutil.copytree(root, target)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

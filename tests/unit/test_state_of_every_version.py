@@ -1,0 +1,146 @@
+"""
+What released versions have left behind: today's code opens all of it, goes on from it, and finds nothing wrong.
+
+Version 1 has its own tests (`test_state_of_version_1`, `test_work_migrations`); version 2 was never written by
+anything but the step to version 3.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope, ScopeKind
+from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.layout import Layout
+from agent_core.storage.search_index import SearchIndex
+from gateway.doctor import Verdict, check_state
+from gateway.home import Home
+from gateway.work import schema
+from gateway.work.migrations import VERSION, copy_name
+from gateway.work.plan_port import JobState, Outcome
+from gateway.work.sqlite import SqliteWorkStore
+from gateway.work.states import InboxState, OutboxState
+from tests.clock import ManualClock
+from tests.contract.work_store_data import BOT, claim, pending
+from tests.home_world import ALICE, ROOM
+from tests.state_writer import fixture_of
+
+NEVER_RELEASED = {2}
+FULL = range(3, VERSION + 1)
+"""Those whose whole home was kept, with something of everything."""
+
+
+def tables(path):
+    """What a database is made of, however its words are spaced and quoted."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as db:
+        found = db.execute(
+            "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
+        ).fetchall()
+    return {(kind, name): re.sub(r"\s+|\"", "", sql or "") for kind, name, sql in found}
+
+
+@pytest.fixture(params=FULL)
+def home(request, tmp_path):
+    """A copy, as its own user has it: nobody else may read it."""
+    root = tmp_path / "home"
+    shutil.copytree(fixture_of(request.param), root)
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    (root / "workspace" / "run.sh").chmod(0o700)
+    return Home(root)
+
+
+def test_every_version_is_kept():
+    """Of each schema there is a home folder; a new number in `migrations` without one is noticed here."""
+    assert [number for number in range(1, VERSION + 1) if not fixture_of(number).is_dir()] == sorted(
+        NEVER_RELEASED
+    )
+
+
+def test_the_schema_has_not_changed_behind_its_number(tmp_path):
+    """
+    What is kept of today's version is what today's code makes from nothing: whoever changes a table gives the schema
+    a new number and a step to it. Another column is noticed.
+    """
+    path = tmp_path / "gateway.db"
+    schema.create_file(path)
+    db = schema.open_writer(path, busy_timeout_s=1)
+    schema.prepare(db, path)
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    kept = tables(fixture_of(VERSION) / "gateway.db")
+    assert tables(path) == kept
+    db.execute("ALTER TABLE jobs ADD COLUMN color TEXT")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    assert tables(path) != kept
+
+
+def test_nothing_is_wrong_with_it(home):
+    """`squidbot check --state` walks through all of it without a complaint."""
+    report = check_state(home, home.config_file)
+    assert [one.text for one in report.findings if one.verdict in (Verdict.FAILED, Verdict.WARNING)] == []
+
+
+async def test_every_row_is_read_and_goes_on(home):
+    """All states of questions and answers, with their texts; each can go where its state may go."""
+    async with await SqliteWorkStore.open(home.database, clock=ManualClock()) as store:
+        found = [*await store.inbox(limit=100), *await store.inbox(states=[InboxState.IGNORED])]
+        assert {row.state for row in found} == set(InboxState)
+        assert {row.state for row in await store.outbox(limit=100)} == set(OutboxState)
+        told = {
+            row.message.native_id: row.message.text for row in found if row.state is not InboxState.IGNORED
+        }
+        assert told["$waits"] == "text of $waits"
+        await store.recover()
+        seen = await store.accept(
+            "matrix", BOT, [pending("$long-ago"), pending("$waits"), pending("$new")], {}
+        )
+        assert [row.message.native_id for row in seen] == ["$new"]
+        runs = await claim(store, SessionKey("matrix", "!runs:hs.test"))
+        assert [step.result for step in await store.steps(runs)] == [{"done": True}]
+        assert [question.name for question in await store.questions()] == ["a3f2c9"]
+        (held,) = await store.outbox(states=[OutboxState.HELD])
+        assert (await store.approve(held.id)).state is OutboxState.PENDING
+        (kept,) = [row for row in found if row.state is InboxState.QUARANTINED]
+        assert await store.admit(kept.id) == kept.message.session
+        assert [line.message.content for line in await store.journal()] == ["yes"]
+        assert sum(row.usage.calls for row in await store.usage(days=100_000)) > 2
+
+
+async def test_plans_are_there(home):
+    """Jobs in every state, every line of the ledger, and what waits for the digest."""
+    async with await SqliteWorkStore.open(home.database, clock=ManualClock()) as store:
+        assert {job.state for job in await store.jobs(done=True)} == set(JobState)
+        assert {entry.outcome for entry in await store.ledger()} == set(Outcome)
+        assert [one.text for one in await store.collected()] == ["an alert"]
+
+
+async def test_histories_memory_and_search_are_there(home):
+    """Who said what, what was condensed, every version of every document, and all of it is found by its owner."""
+    memory = JsonlMemory(home.root, clock=ManualClock())
+    tail = await memory.load_history(str(ALICE))
+    assert (tail.summary, tail.cursor, tail.messages[-1].content) == ("They spoke of tea.", 1, "noted: tea")
+    assert (await memory.load_history(str(ROOM))).messages[-2].attachments[0].name == "b.txt"
+    owner = MemoryScope(ScopeKind.OWNER)
+    assert [one[0].text for one in await memory.memory_versions(owner)] == ["likes tea", "likes tea and rum"]
+    assert (await memory.load_global_memory(MemoryScope(ScopeKind.PERSON, "@bob:hs.test"))).text == "is Bob"
+    assert (await memory.load_global_memory(MemoryScope(ScopeKind.ROOM, str(ROOM)))).text == "a room"
+    index = SearchIndex(home.root / "search.db", Layout(home.root, home.root / "workspace"))
+    await index.update_all()
+    assert (await index.search(owner, "tea", max_results=5)).hits
+    await index.aclose()
+
+
+async def test_a_copy_is_kept_where_there_was_a_step(home):
+    """An older database has a copy of what it was beside it; today's has none."""
+    with closing(sqlite3.connect(home.database)) as db:
+        (found,) = db.execute("PRAGMA user_version").fetchone()
+    async with await SqliteWorkStore.open(home.database, clock=ManualClock()):
+        pass
+    assert copy_name(home.database, found).exists() is (found < VERSION)
