@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -16,6 +19,7 @@ from devservers.ports import lease_ports
 from tests.deploy.compose import Compose, build_standin, own_secrets
 from tests.deploy.engine import Engine
 from tests.deploy.images import ROOT
+from tests.unit.test_monitoring import queries
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(120)]
 
@@ -105,6 +109,14 @@ def test_prometheus_sees_squidbot(engine: Engine, image: str, tmp_path: Path) ->
         assert {rule["state"] for rule in group["rules"]} == {"inactive"}
         names = set(asked("label/__name__/values"))
         assert {"squidbot_channel_up", "squidbot_stuck", "squidbot_rows"} <= names
+
+        # Whatever rules and dashboard ask is understood, and every panel that shows a state has one to show.
+        found = {query: asked(f"query?query={quote(query)}")["result"] for query in queries()}
+        states = [query for query in found if re.fullmatch(r"squidbot_\w+(\{[^}]*\})?|process_\w+", query)]
+        assert len(states) > 10
+        assert [query for query in states if not found[query]] == []
+        with pytest.raises(urllib.error.HTTPError):
+            asked(f"query?query={quote('sum by (channel) (squidbot_rows')}")
     finally:
         compose.run("down", "--volumes", check=False)
         lease.release()
