@@ -79,7 +79,7 @@ def demo(*, keep: Path | None = None, tour: bool = False) -> int:
     return run_demo(keep=keep, tour=tour)
 
 
-@app.command
+@app.command(alias="doctor")
 def check(*, state: bool = False, fix: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
     Test the configuration, the home folder, each server, the logins and the models, and say what is wrong.

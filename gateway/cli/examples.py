@@ -62,12 +62,14 @@ EXAMPLES = {
 
 
 def commands(app: App, path: tuple[str, ...] = ()) -> dict[str, App]:
-    """Every command that does something, by its words."""
+    """Every command that does something, by its words; one with two names by the first."""
     found: dict[str, App] = {}
     for name in app:
         if name.startswith("-"):
             continue
         sub = app[name]
+        if any(sub is known for known in found.values()):
+            continue
         inner = commands(sub, (*path, name))
         found |= inner or {" ".join((*path, name)): sub}
     return found

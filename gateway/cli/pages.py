@@ -46,7 +46,7 @@ These are understood by every command, where they make sense:
 The home folder (default: $SQUIDBOT_HOME, else ~/.squidbot).
 .TP
 .BI \-\-config " FILE"
-The configuration (default: squidbot.yaml in the home).
+The configuration (default: $SQUIDBOT_CONFIG, else squidbot.yaml in the home).
 .TP
 .B \-\-json
 Answer with JSON.
@@ -70,6 +70,14 @@ passphrase. 78: the configuration is wrong, or another squidbot runs on this hom
 .TP
 .B SQUIDBOT_HOME
 The home folder.
+.TP
+.B SQUIDBOT_CONFIG
+The configuration.
+.TP
+.B SQUIDBOT_INIT_\fIOPTION\fR
+Answers for
+.BR init ,
+by the names of its options.
 .TP
 .B SQUIDBOT_BACKUP_PASSPHRASE
 The passphrase of encrypted backups.

@@ -41,6 +41,14 @@ def test_every_command_has_an_example_that_can_be_read():
         assert f"Example: {example}" in (commands(app)[words].help_epilogue or "")
 
 
+def test_a_second_name_is_the_same_command():
+    """`squidbot doctor` is `squidbot check`; it is named in the overview and has no page of its own."""
+    assert app["doctor"] is app["check"]
+    assert "doctor" not in commands(app)
+    assert "check (doctor)" in overview(app)
+    assert squidbot("doctor", "--fix").stderr == squidbot("check", "--fix").stderr != ""
+
+
 def test_an_example_that_is_wrong_is_noticed():
     """The control: an option that does not exist is not understood."""
     from cyclopts import CycloptsError
