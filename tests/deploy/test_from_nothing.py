@@ -146,11 +146,17 @@ def facts_of(shown: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
 
 
+def conversations(computer: Booted, *shell: str) -> dict[str, int]:
+    """How many messages each conversation has."""
+    told = json.loads(computer.shell(*shell, "squidbot sessions list --json"))
+    return {one["session"]: one["messages"] for one in told["sessions"]}
+
+
 def test_as_a_service_of_the_machine(computer: Booted, synapse: Synapse, mail_server: MailServer) -> None:
     """
     The chapter's own lines, then `init --install system` without a question: the owner is greeted, the service runs
-    and answers, and all commands speak to it. It is there again after a reboot, and gone after the lines below
-    "Uninstall".
+    and answers, and all commands speak to it. It is there again after a reboot, after an upgrade, and after its home
+    was lost, with every conversation; and gone after the lines below "Uninstall".
     """
     people = some_people(computer, synapse, mail_server)
     begun = time.monotonic()
@@ -186,7 +192,31 @@ def test_as_a_service_of_the_machine(computer: Booted, synapse: Synapse, mail_se
     computer.machine.until("squidbot.service", "ActiveState", "active")
     people.have_an_answer_each()
 
-    computer.shell(*commands_of("Uninstall"))
+    computer.shell("umask 077; head -c 24 /dev/urandom | base64 > /root/backup-passphrase")
+    told = computer.shell(
+        *shell,
+        "cd squidbot",
+        *(line.replace("pip install", "pip install -q") for line in commands_of("Upgrade")),
+    )
+    assert "terminal" in told
+    people.have_an_answer_each()
+    kept = conversations(computer, *shell)
+    computer.shell(*shell, *commands_of("Backup"))
+    *_, newest = computer.shell("ls -1tr /srv/backups").split()
+    lines = [
+        line.replace(
+            "FILE --until 2026-01-03T14:05",
+            f"/srv/backups/{newest} --yes --passphrase-file /root/backup-passphrase",
+        )
+        for line in commands_of("After a loss")
+    ]
+    assert any(newest in line for line in lines)
+    computer.shell(*shell, *lines)
+    computer.machine.until("squidbot.service", "ActiveState", "active")
+    assert kept.items() <= conversations(computer, *shell).items()
+    people.have_an_answer_each()
+
+    computer.shell("rm -r /var/lib/private/squidbot.lost", *commands_of("Uninstall"))
     left = computer.machine.run(
         "find", "/etc", "/opt", "/var/lib", "-iname", "*squidbot*", check=False
     ).stdout

@@ -298,6 +298,7 @@ async def test_histories_that_are_replaced_or_removed(plain: House) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.unlink()
     path.write_bytes(lines[1])
+    await plain.index.aclose()
     plain.index = plain.opened()
     await plain.index.update_all()
     assert await plain.found("tea") == ["tea two"]
