@@ -132,7 +132,10 @@ class Delivery:
 
     async def _send_guarded(self, row: OutboxRow) -> None:
         try:
-            with quiet(going_out(row.message)):
+            with (
+                quiet(going_out(row.message)),
+                structlog.contextvars.bound_contextvars(session=str(row.message.session)),
+            ):
                 await self._send(row)
         except IllegalMove as error:
             _log.info("outbox.changed_meanwhile", channel=self._channel.name, outbox=row.id, error=str(error))

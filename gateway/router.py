@@ -175,7 +175,8 @@ class ChannelInbox:
                 _log.warning("message.quarantined", channel=self._channel, inbox=row.id, reason=row.error)
             else:
                 metrics.INBOUND_ACCEPTED.labels(self._channel).inc()
-                _log.info("message.accepted", channel=self._channel, inbox=row.id)
+                where = str(row.message.session)
+                _log.info("message.accepted", channel=self._channel, inbox=row.id, session=where)
                 owners = self._access.decide(row.message).role is Role.OWNER
                 self._dispatcher.wake(row.message.session, first=owners)
                 if row.message.kind == "reaction" or self._is_command(row.message):

@@ -19,6 +19,7 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import ChannelUnavailable, DeliveryFailed
 from gateway.bodies import going_out, quiet, unquoted
 from gateway.logs import configure_logs
+from gateway.logs.lines import Wanted, parse_line
 from tests.integration.gateway_world import world
 
 BODY = "c4nary-of-a-body"
@@ -72,6 +73,23 @@ async def test_bodies_stay_out_of_the_log_when_all_goes_well(tmp_path, logged):
     assert '"turn.answered"' in text
     answered = [line for line in text.splitlines() if '"turn.answered"' in line]
     assert all('"session"' in line and '"turn"' in line and '"took_s"' in line for line in answered)
+
+
+async def test_a_conversation_can_be_followed_by_its_name(tmp_path, logged):
+    """From the message that was accepted, over its turn, to the answer that was sent: what `logs --session` shows."""
+    async with world(tmp_path) as there:
+        await there.asked("hello")
+        with anyio.fail_after(30):
+            while '"message.sent"' not in logged.getvalue():
+                await anyio.sleep(0.02)
+    lines = [parse_line(raw) for raw in logged.getvalue().splitlines()]
+    [turn] = [line for line in lines if line.fields.get("event") == "turn.answered"]
+    wanted = Wanted(session=turn.fields["session"])
+    told = [line.fields["event"] for line in lines if wanted.holds(line)]
+    assert [event for event in told if event.startswith(("message", "turn"))] == [
+        "message.accepted", "turn.answered", "message.sent",
+    ]  # fmt: skip
+    assert not any(Wanted(session="no-such/one").holds(line) for line in lines)
 
 
 @pytest.mark.parametrize(
