@@ -15,7 +15,7 @@ because the model writes it back with ``memory_write``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from xml.sax.saxutils import escape, quoteattr
 
@@ -26,6 +26,7 @@ __all__ = [
     "BASE_PROMPT",
     "CUT_NOTE",
     "MEMORY_HEADING",
+    "REMOVED",
     "SUMMARY_HEADING",
     "attachment_lines",
     "background_text",
@@ -36,6 +37,7 @@ __all__ = [
     "system_text",
     "turn_facts",
     "user_text",
+    "without_words_of",
 ]
 
 BASE_PROMPT = """\
@@ -163,6 +165,33 @@ def background_text(lines: Sequence[tuple[str, str, str, str]]) -> str:
         if said:
             parts.append(f"{heading}\n" + fenced(tag, "\n".join(said)))
     return "\n\n".join(parts)
+
+
+_SAID_BEFORE = re.compile(
+    rf"<({'|'.join(tag for tag, _ in _BACKGROUND.values())})>\n(.*?)\n</\1>", re.DOTALL | re.IGNORECASE
+)
+REMOVED = "[removed]"
+
+
+def without_words_of(text: str, gone: Callable[[str], bool]) -> str:
+    """
+    A question with `REMOVED` in the place of what some people had said before it (`background_text`).
+
+    Args:
+        text: As it stands in a history.
+        gone: Whether the words of this address go; asked for every word of what a handed-on message says of
+            its sender, because that may be in any form.
+    """
+
+    def thinned(found: re.Match[str]) -> str:
+        kept = []
+        for entry in re.split(r"\n(?=\[)", found[2]):
+            head = re.split(r"[\s<>(),]+", entry[1:].partition("]")[0])
+            named = head if found[1].lower() == "forwarded" else head[:1]
+            kept.append(REMOVED if any(gone(word) for word in named if word) else entry)
+        return f"<{found[1]}>\n{chr(10).join(kept)}\n</{found[1]}>"
+
+    return _SAID_BEFORE.sub(thinned, text)
 
 
 def _called(name: str) -> str:

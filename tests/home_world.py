@@ -17,6 +17,7 @@ from agent_core.messages import (
 from agent_core.models import MemoryScope, Message, ScopeKind, Usage
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.home import Home, open_home
+from gateway.question import question_of
 from gateway.work.port import Completion, NewOutbound, Pending, Step
 from gateway.work.sqlite import SqliteWorkStore
 from tests.clock import EPOCH, ManualClock
@@ -74,7 +75,7 @@ class Filled:
             lines = (
                 Message(
                     role="user",
-                    content=text,
+                    content=question_of([message]) if message.background else text,
                     id=f"{turn.id}.0",
                     turn=turn.id,
                     sender=sender,

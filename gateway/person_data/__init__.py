@@ -4,6 +4,7 @@ What there is of one person under a home folder: found here, for `squidbot expor
 A person is a set of addresses (on Matrix, by mail). A conversation in which nobody else has ever said
 anything is theirs, whole. In one that they shared, what they said is theirs, and what the assistant said and
 did in the turns that answered them, because answers repeat questions; what others said about them is not.
+What they had said before the question of somebody else, and came along with it, is theirs again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from agent_core.storage.record import session_in
 from agent_core.storage.tail import lines_forwards
 from gateway.errors import GatewayError
 from gateway.work.forgetting import PersonRows, normal, person_rows
+from gateway.work.quoted import without_in_line
 
 __all__ = [
     "Person",
@@ -32,6 +34,7 @@ __all__ = [
     "is_theirs",
     "lines_of",
     "people",
+    "without_theirs",
 ]
 
 
@@ -56,13 +59,18 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a person has of one conversation: all of it, or what was said in these turns."""
+    """
+    What a person has of one conversation: all of it, or what was said in these turns.
+
+    ``quoted``: words of theirs stand in the questions of others as well, or only there.
+    """
 
     key: SessionKey
     path: Path
     whole: bool
     turns: frozenset[str]
     lines: int
+    quoted: bool = False
 
 
 @dataclass(slots=True)
@@ -185,8 +193,9 @@ def is_theirs(line: dict[str, Any], person: Person, turns: Collection[str]) -> b
 def _share_of(key: SessionKey, path: Path, person: Person) -> tuple[Share | None, set[str]]:
     """What of a conversation is theirs, and the files that it names."""
     turns: set[str] = set()
-    others = False
+    others = quoted = False
     for _, line in lines_of(path):
+        quoted = quoted or (line is not None and without_theirs(line, person) != line)
         sender = line.get("sender") if line is not None else None
         if line is None or not isinstance(sender, str) or not sender:
             continue
@@ -196,15 +205,24 @@ def _share_of(key: SessionKey, path: Path, person: Person) -> tuple[Share | None
             turns.add(line["turn"])
         else:
             turns.add("")
-    if not turns:
+    if not turns and not quoted:
         return None, set()
+    others = others or not turns
     files: set[str] = set()
     count = 0
     for _, line in lines_of(path):
         if line is not None and (not others or is_theirs(line, person, turns - {""})):
             count += 1
             files |= _files_in(line)
-    return Share(key, path, not others, frozenset(turns - {""}), count), files
+    return Share(key, path, not others, frozenset(turns - {""}), count, quoted), files
+
+
+def without_theirs(line: dict[str, Any], person: Person) -> dict[str, Any]:
+    """A line without what the person had said before somebody else's question."""
+    content = line.get("content")
+    if not isinstance(content, str) or not any(one.lower() in content.lower() for one in person.addresses):
+        return line
+    return without_in_line(line, lambda address: normal(address) in person.addresses)
 
 
 def _files_in(message: dict[str, Any]) -> set[str]:

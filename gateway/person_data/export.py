@@ -21,6 +21,8 @@ from agent_core.storage import disk
 from agent_core.storage.layout import Layout, folder_name
 from gateway.errors import GatewayError
 from gateway.person_data import Person, PersonFiles, Share, find_person, is_theirs, lines_of
+from gateway.work.forgetting import normal
+from gateway.work.quoted import changed, without_in_line, without_in_message
 
 __all__ = ["ExportRefused", "export_person"]
 
@@ -82,7 +84,7 @@ def _write_all(layout: Layout, found: PersonFiles, target: Path, now: datetime) 
             addresses=", ".join(sorted(person.addresses)),
         ),
     )
-    for share in found.shares:
+    for share in (one for one in found.shares if one.whole or one.lines):
         _write_share(layout, found, share, target / "conversations" / share.key.file_name)
     for scope in found.documents:
         _write_document(layout, scope, target / "memory" / folder_name(str(scope)))
@@ -92,6 +94,7 @@ def _write_all(layout: Layout, found: PersonFiles, target: Path, now: datetime) 
             disk.make_folder(target / "attachments")
             _copy(source, target / "attachments" / source.name)
     rows = dict(found.rows.tables())
+    rows["inbox"] = [_of_theirs(row, found) for row in rows["inbox"]]
     for name, tables in (("usage", ("usage",)), ("jobs", ("jobs", "ledger"))):
         _write(target / f"{name}.json", _json({table: rows.pop(table) for table in tables}))
     _write(target / "queue.json", _json(rows))
@@ -113,8 +116,19 @@ def _write_share(layout: Layout, found: PersonFiles, share: Share, folder: Path)
 
 def _lines(share: Share, found: PersonFiles, turns: frozenset[str]) -> Iterator[dict[str, Any]]:
     for _, line in lines_of(share.path):
-        if line is not None and (share.whole or is_theirs(line, found.person, turns)):
+        if line is not None and share.whole:
             yield line
+        elif line is not None and is_theirs(line, found.person, turns):
+            yield without_in_line(line, lambda who: normal(who) not in found.person.addresses)
+
+
+def _of_theirs(row: dict[str, Any], found: PersonFiles) -> dict[str, Any]:
+    """A row without what others had said in a shared conversation before the question."""
+    if row["session"] in found.own_sessions:
+        return row
+    gone = lambda who: normal(who) not in found.person.addresses  # noqa: E731 - bound to this person
+    left = changed(row["payload"], without_in_message, gone)
+    return row if left is None else {**row, "payload": left}
 
 
 def _write_document(layout: Layout, scope: MemoryScope, folder: Path) -> None:

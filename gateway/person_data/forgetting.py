@@ -34,7 +34,15 @@ from agent_core.storage.lines import encode_object
 from agent_core.storage.record import Record, RecordFile
 from agent_core.storage.references import named_files
 from gateway.backup.listing import known_backups
-from gateway.person_data import Person, PersonFiles, Share, find_person, is_theirs, lines_of
+from gateway.person_data import (
+    Person,
+    PersonFiles,
+    Share,
+    find_person,
+    is_theirs,
+    lines_of,
+    without_theirs,
+)
 from gateway.person_data.unfinished import begin, finish, with_the_rest
 from gateway.work.forgetting import erase_rows, named_in_rows
 
@@ -123,6 +131,8 @@ def _mark_lines(layout: Layout, share: Share, person: Person, turns: Collection[
             if line is not None and is_theirs(line, person, turns):
                 out.write(encode_object(_marker(line)))
                 first = position if first is None else first
+            elif line is not None and (left := without_theirs(line, person)) != line:
+                out.write(encode_object(left))
             else:
                 # A line that cannot be read may hold anything; its place stays, an empty one.
                 out.write((raw if line is not None else b"") + b"\n")

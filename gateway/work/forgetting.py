@@ -3,8 +3,9 @@ Everything that ``gateway.db`` has of one person: found, and removed for good.
 
 A row of the inbox is the person's if they sent it, or if its session is theirs alone. With it go the answers
 to its turn, the steps of the turn, the lines that wait for their file, their jobs and what waits for their
-digest. Tokens and money stay in the sums, under a name that is nobody's: a day's budget must not change after
-the fact. A digest of each message's key stays too, so that a server that offers it again is not believed.
+digest. What they had said before somebody else's question goes out of that row. Tokens and money stay in the
+sums, under a name that is nobody's: a day's budget must not change after the fact. A digest of each message's
+key stays too, so that a server that offers it again is not believed.
 
 Deleted rows leave their bytes in the file, in free pages and in the log beside it. So rows are overwritten
 (``secure_delete``), the file is written anew (``VACUUM``) and the log is emptied.
@@ -23,6 +24,7 @@ from typing import Any
 
 from gateway.work.codec import key_digest
 from gateway.work.faults import unavailable
+from gateway.work.quoted import changed, without_in_line, without_in_message
 from gateway.work.schema import open_reader, open_writer, prepare
 
 __all__ = ["FORGOTTEN", "PersonRows", "erase_rows", "named_in_rows", "normal", "person_rows"]
@@ -145,6 +147,7 @@ def erase_rows(
             db.execute("BEGIN IMMEDIATE")
             found = _found(db, addresses, sessions, turns)
             _erase(db, found, {*turns, *found.turns}, int(now // 86_400))
+            _unquote(db, {normal(address) for address in addresses})
             db.execute("COMMIT")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             db.execute("VACUUM")
@@ -186,6 +189,22 @@ def _erase(db: sqlite3.Connection, found: PersonRows, turns: Collection[str], da
         db.execute("DELETE FROM ledger WHERE name = ?", (f"job:{job['id']}",))
         db.execute("DELETE FROM jobs WHERE id = ?", (job["id"],))
     db.executemany("DELETE FROM collected WHERE id = ?", _each(row["id"] for row in found.collected))
+
+
+def _unquote(db: sqlite3.Connection, addresses: Collection[str]) -> None:
+    """What the person had said before the questions of others goes out of those."""
+    gone = lambda address: normal(address) in addresses  # noqa: E731 - bound to these
+    for table, column, what in (
+        ("inbox", "payload", without_in_message),
+        ("history_journal", "line", without_in_line),
+    ):
+        for address in sorted(addresses):
+            rows = db.execute(
+                f"SELECT id, {column} FROM {table} WHERE instr(lower({column}), lower(?))", (address,)
+            ).fetchall()
+            for number, text in rows:
+                if (left := changed(text, what, gone)) is not None:
+                    db.execute(f"UPDATE {table} SET {column} = ? WHERE id = ?", (left, number))
 
 
 def _each(values: Any) -> list[tuple[Any]]:
