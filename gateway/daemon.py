@@ -18,8 +18,10 @@ from shutil import disk_usage
 import anyio
 import structlog
 from aiohttp import web
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from gateway.allocator import give_back
 from gateway.app import Built, Overrides, build
 from gateway.control.server import serve_control
 from gateway.errors import StateUnusable
@@ -201,3 +203,4 @@ async def _settle(built: Built) -> None:
         await anyio.sleep(1)
     gc.collect(1)
     gc.freeze()
+    await to_thread.run_sync(give_back)

@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import structlog
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from agent_core.errors import StorageUnavailable
@@ -23,6 +24,7 @@ from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from channels.base import Channel, LinkState
 from gateway import metrics
+from gateway.allocator import give_back
 from gateway.asides import Asides
 from gateway.backoff import BackoffPolicy
 from gateway.delivery import Delivery
@@ -161,7 +163,7 @@ class Gateway:
         ended.set()
 
     async def _care(self) -> None:
-        """Forget the payloads of what ended long ago."""
+        """Forget the payloads of what ended long ago, and give back the memory of what is over."""
         while True:
             try:
                 forgotten = await self.parts.store.prune(older_than_s=_FORGET_AFTER_S)
@@ -170,6 +172,7 @@ class Gateway:
                 metrics.show_store(await self.parts.store.stats())
             except StoreUnavailable as error:
                 _log.warning("store.care_failed", error=str(error))
+            await to_thread.run_sync(give_back)
             await anyio.sleep(_CARE_EVERY_S)
 
     async def _drain(self, tasks: TaskGroup, turns: anyio.Event, deliveries: anyio.Event) -> None:

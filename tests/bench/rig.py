@@ -121,13 +121,16 @@ class Rig:
         peer = MatrixPeer.login(self.synapse.url, self.alice.user_id, _PASSWORD)
         return Credentials(peer.user_id, peer.access_token, peer.device_id, _PASSWORD)
 
-    def daemon(self, llm: Mapping[str, Any] | None = None, *, mail: bool = True, **matrix: Any) -> Daemon:
+    def daemon(
+        self, llm: Mapping[str, Any] | None = None, *, mail: bool = True, chat: bool = True, **matrix: Any
+    ) -> Daemon:
         """
         A daemon with a home of its own, and accounts of its own on both servers; not started yet.
 
         Args:
             llm: The ``llm:`` part of its configuration; the echo model by default.
-            mail: Whether it has a mail account as well.
+            mail: Whether it has a mail account.
+            chat: Whether it has a Matrix account.
             matrix: Further settings of its Matrix account.
         """
         name = f"bot-{secrets.token_hex(4)}"
@@ -143,13 +146,7 @@ class Rig:
             "owner": {"aliases": aliases},
             "llm": llm or {"models": {"echo": {"model": "demo/echo"}}, "pools": {"main": ["echo"]}},
             "channels": {
-                "matrix": {
-                    "homeserver": self.synapse.url,
-                    "user_id": f"@{name}:{self.synapse.server_name}",
-                    "password": _PASSWORD,
-                    "allow_from": [alice],
-                    **matrix,
-                },
+                **({"matrix": self._chat_settings(name, alice) | matrix} if chat else {}),
                 **({"email": self._mail_settings(name)} if mail else {}),
             },
             "gateway": {"http": {"listen": f"127.0.0.1:{lease.port}"}},
@@ -162,6 +159,14 @@ class Rig:
         daemon = Daemon(home, f"127.0.0.1:{lease.port}", name)
         self._stack.callback(daemon.kill)
         return daemon
+
+    def _chat_settings(self, name: str, alice: str) -> dict[str, Any]:
+        return {
+            "homeserver": self.synapse.url,
+            "user_id": f"@{name}:{self.synapse.server_name}",
+            "password": _PASSWORD,
+            "allow_from": [alice],
+        }
 
     def _mail_settings(self, name: str) -> dict[str, Any]:
         return {

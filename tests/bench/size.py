@@ -1,4 +1,4 @@
-"""How much memory the idle daemon takes, before and after litellm was needed, and how much it stirs."""
+"""How much memory the idle daemon takes, by its channels, before and after litellm was needed; how much it stirs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,19 @@ def measure(rig: Rig) -> list[Figure]:
     )
     return [
         Figure(
-            "resident memory, idle, litellm not needed",
+            "resident memory, idle, with Matrix (encrypted) alone",
+            _idle_mb(rig.daemon(mail=False)),
+            "MB",
+            Goal("<", 80),
+        ),
+        Figure(
+            "resident memory, idle, with mail alone",
+            _idle_mb(rig.daemon(chat=False)),
+            "MB",
+            Goal("<", 80),
+        ),
+        Figure(
+            "resident memory, idle, with both, litellm not needed",
             idle_mb,
             "MB",
             Goal("<", 80),
@@ -58,6 +70,14 @@ def measure(rig: Rig) -> list[Figure]:
         ),
         *_with_litellm(rig),
     ]
+
+
+def _idle_mb(daemon: Daemon) -> float:
+    daemon.start()
+    time.sleep(_SETTLE_S)
+    taken_mb = daemon.rss_mb
+    daemon.stop()
+    return taken_mb
 
 
 def _with_litellm(rig: Rig) -> list[Figure]:

@@ -1,0 +1,54 @@
+"""
+What is asked of the C library's allocator, so that memory once needed does not stay with the process.
+
+glibc gives threads arenas of their own and keeps what is freed in the middle of them. A daemon that lives for
+months under Python's global lock gains nothing by the first, and loses a few MB to the second. Another C
+library (musl) has neither these calls nor this habit: then nothing is done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+__all__ = ["give_back", "share_one"]
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+_LARGE_BYTES = 128 * 1024
+"""Where glibc begins with both limits; set by hand, they do not grow with the largest block ever freed."""
+
+_C = ctypes.CDLL(None)
+
+
+def share_one() -> bool:
+    """
+    From now on all threads allocate from one arena, and large blocks are given back when freed (mallopt(3)).
+
+    To be called before the first thread is made. Returns whether the C library could be told.
+    """
+    try:
+        mallopt = _C.mallopt
+    except AttributeError:
+        return False
+    for name, value in (
+        (_M_ARENA_MAX, 1),
+        (_M_MMAP_THRESHOLD, _LARGE_BYTES),
+        (_M_TRIM_THRESHOLD, _LARGE_BYTES),
+    ):
+        if mallopt(name, value) != 1:
+            return False
+    return True
+
+
+def give_back() -> bool:
+    """
+    Give free memory back to the system (malloc_trim(3)). Takes some milliseconds, without Python's lock.
+
+    Returns whether there was any.
+    """
+    try:
+        trim = _C.malloc_trim
+    except AttributeError:
+        return False
+    return bool(trim(0))
