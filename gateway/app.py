@@ -103,6 +103,7 @@ class Built:
     unasked: Unasked
     budget: BudgetNotes
     pulse: Pulse
+    questions: AskStore
 
 
 async def build(settings: Settings, home: Home, overrides: Overrides = Overrides()) -> Built:  # noqa: B008
@@ -306,9 +307,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     )
     pulse = _pulse(settings, dispatcher, sqlite, clock, overrides.turn_allowed_s)
     gateway = Gateway(replace(parts, pulse=pulse), drain_s=settings.gateway.drain_seconds)
-    built = Built(
-        gateway, store, mind.memory, mind.models, supervisor, by_name, upkeep, unasked, budget, pulse
-    )
+    known = (gateway, store, mind.memory, mind.models, supervisor, by_name, upkeep, unasked, budget, pulse)
+    built = Built(*known, questions)
     return built
 
 

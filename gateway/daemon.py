@@ -147,6 +147,7 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
         channels=built.channels,
         planned=built.unasked.planned(),
         costs=built.budget.costs(),
+        questions=built.questions,
     )
     health = Health(
         built.supervisor.statuses,

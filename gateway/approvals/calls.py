@@ -30,6 +30,7 @@ __all__ = [
     "expired_text",
     "is_call",
     "name_of",
+    "verdict_on",
 ]
 
 APPROVED, REFUSED, EXPIRED = "approved", "refused", "expired"
@@ -51,6 +52,11 @@ def is_call(name: str) -> bool:
 def cleaned(name: str) -> str:
     """A name as a person writes it."""
     return name.strip().strip("`*:.").lower()
+
+
+def verdict_on(*, yes: bool, why: str = "") -> dict[str, str]:
+    """What is noted of a decision."""
+    return {"verdict": APPROVED if yes else REFUSED, "why": line(why) if why else ""}
 
 
 def asking_text(name: str, call: ToolCall, until: datetime, *, zone: tzinfo | None, letters: bool) -> str:
@@ -105,8 +111,7 @@ class Calls:
         found = [one for one in await self._store.questions() if one.name == name]
         if len(found) != 1 or not self._may_decide(found[0], message):
             return None
-        verdict = {"verdict": APPROVED if yes else REFUSED, "why": line(why) if why else ""}
-        now = await self._store.decide(name, verdict)
+        now = await self._store.decide(name, verdict_on(yes=yes, why=why))
         if now is None:
             return None
         _log.info("call.decided", item=name, tool=now.tool, verdict=(now.verdict or {}).get("verdict"))

@@ -155,6 +155,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
             accounts=accounts,
             planned=planned,
             costs=Costs(store, limits, clock),
+            questions=store,
         )
         return await operations.call(name, arguments)
 

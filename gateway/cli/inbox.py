@@ -1,8 +1,8 @@
 """
 The commands ``squidbot inbox …``.
 
-Messages and drafts have the names by which the bot calls them, too: ``m7`` is a message, ``d5`` a draft.
-A number alone is what the command is mostly used for.
+Messages, drafts and calls of tools have the names by which the bot calls them, too: ``m7`` is a message,
+``d5`` a draft, ``a3f2c9`` a call that waits for a yes. A number alone is what the command is mostly used for.
 """
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
@@ -47,14 +47,14 @@ def inbox_list(
             ignored).
         session: Only of this session.
         quarantine: Those that wait to be let in (squidbot inbox release|drop NAME).
-        held: Drafts instead, which wait to be approved (squidbot inbox approve|reject NAME).
+        held: What waits for a yes instead: drafts, and calls of tools (squidbot inbox approve|reject NAME).
         limit: At most so many.
     """
     from gateway.cli import show
 
     if held:
-        answer = ask(where, "drafts_list", limit=limit)
-        tell(as_json, answer, show.drafts(answer["rows"]))
+        answer = {**ask(where, "drafts_list", limit=limit), "calls": ask(where, "calls_list")["rows"]}
+        tell(as_json, answer, show.held(answer["rows"], answer["calls"]))
         return 0
     state = [*(state or ()), "quarantined"] if quarantine else state
     answer = ask(where, "inbox_list", states=state, session=session, limit=limit)
@@ -128,12 +128,14 @@ def inbox_approve(
     name: str, /, *, text: str | None = None, where: Where = HERE, as_json: Json = False
 ) -> int:
     """
-    Send a draft.
+    Send a draft, or say yes to a tool.
 
     Args:
-        name: As `inbox list --held` shows it, such as d5; m7 lets a message out of quarantine.
+        name: As `inbox list --held` shows it, such as d5 or a3f2c9; m7 lets a message out of quarantine.
         text: Send this instead of its own words.
     """
+    if _is_call(name) and text is None:
+        return _decided(name, where, as_json, yes=True)
     kind, number = _named(name, _DRAFT)
     if kind == _MESSAGE and text is None:
         return _released(number, where, as_json)
@@ -143,12 +145,14 @@ def inbox_approve(
 @inbox.command(name="reject")
 def inbox_reject(name: str, /, *, why: str = "", where: Where = HERE, as_json: Json = False) -> int:
     """
-    Never send a draft.
+    Never send a draft, or say no to a tool.
 
     Args:
-        name: As `inbox list --held` shows it, such as d5; m7 gives up a message in quarantine.
-        why: What is noted as the reason.
+        name: As `inbox list --held` shows it, such as d5 or a3f2c9; m7 gives up a message in quarantine.
+        why: What is noted as the reason; a tool's model is told.
     """
+    if _is_call(name):
+        return _decided(name, where, as_json, yes=False, why=why)
     kind, number = _named(name, _DRAFT)
     return _dropped(number, where, as_json) if kind == _MESSAGE else _rejected(number, why, where, as_json)
 
@@ -170,6 +174,20 @@ def _named(name: str, kind: str, *, only: bool = False) -> tuple[str, int]:
     if only and found != kind:
         raise RequestInvalid(f"{name} is a {found}; this is for a {kind}")
     return found, int(number)
+
+
+def _is_call(name: str) -> bool:
+    from gateway.approvals.calls import cleaned, is_call
+
+    return is_call(cleaned(name))
+
+
+def _decided(name: str, where: Where, as_json: Json, *, yes: bool, why: str = "") -> int:
+    answer = ask(where, "calls_decide", call=name, yes=yes, why=why)
+    call = answer["call"]
+    told = f"is {call['verdict']}" + ("" if answer["running"] else ", which counts when the daemon runs")
+    not_so = f"was {call['verdict']} before" if call["verdict"] else "has waited too long; it is not done"
+    return _told(answer, f"call {call['name']} of {call['tool']}", told, not_so, as_json)
 
 
 def _released(number: int, where: Where, as_json: Json) -> int:

@@ -68,6 +68,7 @@ def status(report: Mapping[str, Any]) -> str:
     for count, what, option in (
         (work["outbox"].get("held"), "drafts that wait for you", "--held"),
         (work["inbox"].get("quarantined"), "messages in quarantine", "--quarantine"),
+        (work.get("waiting_for_yes"), "tools that wait for a yes", "--held"),
     ):
         lines += [f"{what}: {count} (squidbot inbox list {option})"] if count else []
     if report.get("sessions") is not None:
@@ -153,6 +154,22 @@ def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
         ("ID", "WHEN", "TO", "TEXT"),
         [
             (f"d{row['id']}", _time(row["created_at"]), row["session"], " ".join(row["text"].split()))
+            for row in rows
+        ],
+    )
+
+
+def held(waiting: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
+    """Drafts, and calls of tools."""
+    told = [drafts(waiting)] if waiting or not asked else []
+    return "\n\n".join([*told, _calls(asked)] if asked else told)
+
+
+def _calls(rows: Sequence[Mapping[str, Any]]) -> str:
+    return table(
+        ("CALL", "UNTIL", "TOOL", "ASKED FOR BY", "IN"),
+        [
+            (row["name"], _time(row["until"]), row["tool"], ", ".join(row["asked"]), row["session"])
             for row in rows
         ],
     )

@@ -26,6 +26,7 @@ from gateway.operations.asked import (
     within,
 )
 from gateway.operations.backup import BACKUP_OPERATIONS, BackupOperations
+from gateway.operations.calls import CALL_OPERATIONS, CallOperations
 from gateway.operations.drafts import DraftOperations, given_up_by_a_person
 from gateway.operations.mail import MAIL_OPERATIONS, MailOperations
 from gateway.operations.matrix import MATRIX_OPERATIONS, MatrixOperations
@@ -36,6 +37,7 @@ from gateway.operations.sessions import SessionCare, SessionOperations
 from gateway.operations.usage import Costs, UsageOperations
 from gateway.operations.view import inbox_row, outbox_row, trouble
 from gateway.version import version_of
+from gateway.work.ask_port import AskStore
 from gateway.work.port import OutboxRow, WorkStore
 from gateway.work.states import IllegalMove, InboxState, OutboxState
 
@@ -49,6 +51,7 @@ class Operations(
     SessionOperations,
     MemoryOperations,
     DraftOperations,
+    CallOperations,
     SendOperations,
     MatrixOperations,
     MailOperations,
@@ -70,6 +73,7 @@ class Operations(
         channels: The channels of the running daemon.
         planned: Jobs and check-ins.
         costs: What models have cost.
+        questions: The calls of tools that wait for a yes.
     """
 
     def __init__(
@@ -85,7 +89,9 @@ class Operations(
         channels: Mapping[str, Channel] | None = None,
         planned: Planned | None = None,
         costs: Costs | None = None,
+        questions: AskStore | None = None,
     ) -> None:
+        self._questions = questions
         self._costs = costs
         self._planned = planned
         self._store = store
@@ -239,6 +245,7 @@ OPERATIONS = frozenset(
         "memory_history",
         "memory_undo",
         "usage",
+        *CALL_OPERATIONS,
         *MATRIX_OPERATIONS,
         *MAIL_OPERATIONS,
         *PLAN_OPERATIONS,
