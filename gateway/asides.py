@@ -19,7 +19,7 @@ from agent_core.messages import SessionKey
 from gateway.commands.desk import Desk
 from gateway.ends import STORE_RETRY
 from gateway.history import HistoryWriter
-from gateway.work.port import Dispatcher, StoreUnavailable, Turn, WorkStore
+from gateway.work.port import Dispatcher, RunSession, StoreUnavailable, Turn, WorkStore
 
 __all__ = ["LANES", "Asides"]
 
@@ -65,9 +65,9 @@ class Asides:
         """There is something that waits for nobody. Returns at once."""
         self._lanes.wake(session)
 
-    async def run(self) -> None:
-        """Serve until `stop` and what runs has ended."""
-        await self._lanes.run(self._run_session)
+    async def run(self, over: Callable[[RunSession], RunSession] = lambda run: run) -> None:
+        """Serve until `stop` and what runs has ended; ``over`` puts itself around each run of a session."""
+        await self._lanes.run(over(self._run_session))
 
     def stop(self) -> None:
         """Begin nothing any more."""

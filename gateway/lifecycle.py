@@ -152,8 +152,12 @@ class Gateway:
     async def _dispatch(self, ended: anyio.Event) -> None:
         run_session, pulse = self.parts.handler.run_session, self.parts.pulse
         async with anyio.create_task_group() as lanes:
-            lanes.start_soon(self.parts.asides.run)
-            await self.parts.dispatcher.run(run_session if pulse is None else pulse.over(run_session))
+            if pulse is None:
+                lanes.start_soon(self.parts.asides.run)
+                await self.parts.dispatcher.run(run_session)
+            else:
+                lanes.start_soon(self.parts.asides.run, pulse.beside)
+                await self.parts.dispatcher.run(pulse.over(run_session))
         ended.set()
 
     async def _deliver(self, ended: anyio.Event) -> None:

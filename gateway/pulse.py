@@ -2,10 +2,11 @@
 Whether turns are being worked on: what a watchdog must know besides that the event loop turns.
 
 Theory of operation. `Pulse.over` puts itself around the handler's ``run_session``, so it knows since when
-each session runs. Every `LOOK_EVERY_S` it looks:
+each session runs, and `Pulse.beside` around what runs commands beside them. Every `LOOK_EVERY_S` it looks:
 
-- Is a run older than any turn may be (``allowed_s``: the configured limits twice over, and then some)? All
-  that a turn waits for has a limit of its own, so one that does not come back is a defect.
+- Is a run older than any turn may be (``allowed_s``: the configured limits twice over, and then some), or one
+  of a command older than `BESIDE_S`? All that they wait for has a limit of its own, so one that does not come
+  back is a defect.
 - Is something due in the store, a place free, and has no run begun since the last look? Then the sessions
   that are due are woken, which makes good a lost wake-up; if still none has begun `IDLE_S` later, the
   dispatcher stands still.
@@ -31,10 +32,12 @@ from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from gateway.work.port import RunSession, StoreUnavailable
 
-__all__ = ["IDLE_S", "LOOK_EVERY_S", "LastResort", "Pulse", "Watched", "allowed_seconds"]
+__all__ = ["BESIDE_S", "IDLE_S", "LOOK_EVERY_S", "LastResort", "Pulse", "Watched", "allowed_seconds"]
 
 LOOK_EVERY_S = 30.0
 IDLE_S = 300.0
+BESIDE_S = 300.0
+"""How long what needs no model may take: it waits for the disk at most."""
 _WOKEN_AT_ONCE = 100
 _log = structlog.get_logger(__name__)
 
@@ -60,9 +63,11 @@ class Watched(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Run:
     began_at: float
+    allowed_s: float
+    what: str
     counted_s: float = 0.0
 
 
@@ -95,7 +100,7 @@ class Pulse:
         self._clock = clock
         self._blocked = blocked
         self._look_every_s = look_every_s
-        self._runs: dict[SessionKey, _Run] = {}
+        self._runs: set[_Run] = set()
         self._begun = 0
         self._begun_before = 0
         self._idle_since: float | None = None
@@ -108,12 +113,23 @@ class Pulse:
 
         async def run(session: SessionKey) -> None:
             self._begun += 1
-            mine = self._runs[session] = _Run(self._clock.monotonic())
+            await watched(session)
+
+        watched = self._watched(run_session, self._allowed_s, "turn")
+        return run
+
+    def beside(self, run_session: RunSession) -> RunSession:
+        """``run_session`` for what needs no model, watched."""
+        return self._watched(run_session, min(BESIDE_S, self._allowed_s), "command")
+
+    def _watched(self, run_session: RunSession, allowed_s: float, what: str) -> RunSession:
+        async def run(session: SessionKey) -> None:
+            mine = _Run(self._clock.monotonic(), allowed_s, what)
+            self._runs.add(mine)
             try:
                 await run_session(session)
             finally:
-                if self._runs.get(session) is mine:
-                    del self._runs[session]
+                self._runs.discard(mine)
 
         return run
 
@@ -129,7 +145,7 @@ class Pulse:
     @property
     def oldest_s(self) -> float:
         """How long the oldest run has taken so far, time with a blocked disk apart; 0 without one."""
-        return max((run.counted_s for run in self._runs.values()), default=0.0)
+        return max((run.counted_s for run in self._runs), default=0.0)
 
     def reason(self) -> str | None:
         """Why the turn runner stands still; None while it does not."""
@@ -153,7 +169,7 @@ class Pulse:
         self._looked_at = now
         blocked = self._blocked()
         if not blocked:
-            for run in self._runs.values():
+            for run in self._runs:
                 run.counted_s += min(since_s, now - run.began_at)
         await self._look_for_idleness(now, blocked=blocked)
         reason = self._verdict(now)
@@ -181,9 +197,11 @@ class Pulse:
             self._dispatcher.wake(session)
 
     def _verdict(self, now: float) -> str | None:
-        if self.oldest_s > self._allowed_s:
-            took, allowed = f"{self.oldest_s:.0f} s", f"{self._allowed_s:.0f} s"
-            return f"a turn has been running for {took}, where {allowed} are allowed"
+        late = [run for run in self._runs if run.counted_s > run.allowed_s]
+        if late:
+            run = max(late, key=lambda one: one.counted_s - one.allowed_s)
+            took, allowed = f"{run.counted_s:.0f} s", f"{run.allowed_s:.0f} s"
+            return f"a {run.what} has been running for {took}, where {allowed} are allowed"
         if self._idle_since is not None and now - self._idle_since >= IDLE_S:
             return f"messages have been due for {now - self._idle_since:.0f} s, and no turn begins"
         return None

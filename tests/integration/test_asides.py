@@ -12,7 +12,7 @@ from gateway.home import open_home
 from gateway.work.port import Pending
 from gateway.work.sqlite import SqliteWorkStore
 from gateway.work.states import InboxState
-from tests.integration.command_world import ANN, DM, Mind, asked, settled, talking, texts
+from tests.integration.command_world import ANN, DM, Held, Mind, asked, settled, talking, texts
 
 
 class TestBesideATurn:
@@ -109,6 +109,34 @@ class TestBesideATurn:
             await settled(one, settled=2)
         assert told.text.startswith("I am here")
         assert texts(one)[1:] == ["answer 1"]
+
+
+async def test_a_command_that_hangs_is_noticed(tmp_path):
+    """
+    One that never comes back is a stand-still as a turn would be, while others are answered; once it is done all is
+    well again.
+    """
+    held = []
+
+    def hold(store):
+        held.append(Held(store, "questions", after=False))
+        return held[0]
+
+    async with talking(tmp_path, Mind(), wrap_questions=hold, turn_allowed_s=1.0) as one:
+        one.server.say(ANN, "!approve")
+        with anyio.fail_after(20):
+            await held[0].reached.wait()
+        await asked(one, "!help", person="@bob:hs.test")
+        with anyio.fail_after(30):
+            while one.built.pulse.reason() is None:
+                await anyio.sleep(0.05)
+        told = one.built.pulse.reason()
+        held[0].go.set()
+        with anyio.fail_after(30):
+            while one.built.pulse.reason() is not None:
+                await anyio.sleep(0.05)
+        await settled(one, settled=2)
+    assert told.startswith("a command has been running")
 
 
 async def test_what_came_by_a_channel_that_is_off_now_waits_untouched(tmp_path):

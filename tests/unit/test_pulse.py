@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.pulse import IDLE_S, Pulse, allowed_seconds
+from gateway.pulse import BESIDE_S, IDLE_S, Pulse, allowed_seconds
 from gateway.work.lanes import LaneDispatcher
 from gateway.work.port import StoreUnavailable
 from tests.clock import LoopClock
@@ -88,6 +88,31 @@ async def test_a_turn_that_never_comes_back_is_told():
         assert "test" not in told
         await anyio.sleep(10 * ALLOWED_S)
         assert world.pulse.reason() is None
+
+
+async def test_a_command_that_never_comes_back_is_told():
+    """
+    Beside the turns, and much sooner than a turn; one of the same session that is in order goes on as it may.
+    """
+    async with running() as world:
+        world.takes_s = 600
+        world.dispatcher.wake(A)
+        beside = LaneDispatcher(concurrency=2)
+
+        async def hangs(session):
+            await anyio.sleep(10 * BESIDE_S if session == A else 1)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(beside.run, world.pulse.beside(hangs))
+            beside.wake(B)
+            beside.wake(A)
+            await anyio.sleep(BESIDE_S - 1)
+            assert world.pulse.reason() is None
+            await anyio.sleep(90)
+            assert "a command has been running" in (world.pulse.reason() or "")
+            await anyio.sleep(10 * BESIDE_S)
+            assert world.pulse.reason() is None
+            tasks.cancel_scope.cancel()
 
 
 async def test_a_dispatcher_that_does_not_move_is_told():
