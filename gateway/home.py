@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import StateUnusable
+from gateway.guest import SERVICES, Host
 
 __all__ = ["Home", "find_home", "named_config", "open_home", "short_path"]
 
@@ -113,9 +114,14 @@ def named_config(argument: Path | None = None, environ: Mapping[str, str] = os.e
     return argument or (Path(named).expanduser() if named else None)
 
 
-def open_home(root: Path) -> Home:
+def open_home(root: Path, *, as_guest: bool = False) -> Home:
     """
     Make the folders that are missing and prove that the home can be written to.
+
+    Args:
+        root: The home folder.
+        as_guest: Root may come for a moment into the home of a service, whose user is there only while it
+            runs. Whoever says so holds the home (`gateway.lock`), which hands over what root leaves behind.
 
     Raises:
         StateUnusable: It cannot be used; the text says why and what to do.
@@ -123,7 +129,7 @@ def open_home(root: Path) -> Home:
     home = Home(root)
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_owner(root)
+        _check_owner(root, as_guest=as_guest)
         for name in _FOLDERS:
             (root / name).mkdir(mode=0o700, exist_ok=True)
         home.run.chmod(0o700)  # the control socket relies on it
@@ -149,16 +155,24 @@ def short_path(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def _check_owner(root: Path) -> None:
-    owner, me = root.stat().st_uid, os.geteuid()
+def _check_owner(root: Path, *, as_guest: bool) -> None:
+    host = Host(root)
     # As root everything could be written, and then the daemon's own user could not read it any more.
-    if me == 0 and owner != 0:
-        name = _user_name(owner)
+    if not host.is_somebody_else:
+        return
+    if not root.is_relative_to(SERVICES):
+        name = _user_name(root.stat().st_uid)
         raise StateUnusable(
             f"{root} belongs to the user {name}, and files made by root would lock that user out; "
             f"run squidbot as {name}, for example with: sudo -u {name} squidbot …",
             home=str(root),
         )
+    if not as_guest:
+        raise StateUnusable(
+            f"{root} belongs to a service of this machine that does not run: systemctl start squidbot",
+            home=str(root),
+        )
+    host.refuse_links()
 
 
 def _user_name(uid: int) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.errors import AlreadyRunning, StateUnusable
+from gateway.guest import Host
 from gateway.home import Home
 
 __all__ = ["hold_home", "holder_of"]
@@ -35,6 +36,8 @@ _GLANCE_S = 0.3
 def hold_home(home: Home, *, purpose: Purpose = "daemon") -> Iterator[None]:
     """
     Be the only process on ``home``. May block for a few seconds, while a command is at work there.
+
+    What root leaves behind in a home of somebody else is that user's afterwards (`gateway.guest`).
 
     Raises:
         AlreadyRunning: Another one is; the text names its process id.
@@ -61,6 +64,10 @@ def hold_home(home: Home, *, purpose: Purpose = "daemon") -> Iterator[None]:
                 f"{home.root} is on a file system that cannot lock files ({error.strerror}); use a local disk"
             ) from error
         _write_holder(descriptor, purpose)
+        host = Host(home.root)
+        if host.is_somebody_else:
+            opened.callback(host.hand_over)
+            host.refuse_links()
         yield
 
 

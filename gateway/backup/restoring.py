@@ -110,7 +110,7 @@ def restore(
     )
     if not agreed(looked):
         return None
-    home = open_home(root)
+    home = open_home(root, as_guest=True)
     with ExitStack() as stack:
         stack.enter_context(hold_home(home))
         for old in root.glob(".restore-*"):  # of one that was killed
@@ -236,4 +236,4 @@ def _move_in(stage: Path, root: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-    open_home(root)
+    open_home(root, as_guest=True)

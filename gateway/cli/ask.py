@@ -82,7 +82,7 @@ class Asker:
         from gateway.home import open_home  # noqa: PLC0415
 
         quiet_logs(verbose=self._verbose)
-        home = open_home(self._home.root)
+        home = open_home(self._home.root, as_guest=True)
         with hold_home(home, purpose="command"):
             return anyio.run(_call, home, settings, name, arguments)
 
@@ -99,7 +99,7 @@ class Asker:
 
         if self._config_changed():
             self._settings(needed=False)
-        home = open_home(self._home.root)
+        home = open_home(self._home.root, as_guest=True)
         with hold_home(home, purpose="command"):
             work = work_at_rest(home.database)
         if work is None:

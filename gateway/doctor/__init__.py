@@ -149,7 +149,7 @@ def _configuration(report: Report, home: Home, config: Path) -> Settings | None:
 def _check_home(report: Report, home: Home) -> None:
     # A daemon at work there has proved it; and its user may be another one, such as systemd's DynamicUser.
     if holder_of(home) is None:
-        open_home(home.root)
+        open_home(home.root, as_guest=True)
     report.add("home", Verdict.OK, str(home.root))
     for finding in machine.ownership(home, []):
         report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)

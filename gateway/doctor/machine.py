@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gateway.doctor.report import Finding, Verdict
+from gateway.guest import SERVICES
 from gateway.home import Home
 
 __all__ = ["disk", "file_system_of", "ownership", "port", "unit"]
@@ -22,9 +23,7 @@ _OF_A_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "c
 _MOST_NAMED = 5
 
 
-def ownership(
-    home: Home, secrets: Iterable[Path], *, services: Path = Path("/var/lib/private")
-) -> Iterator[Finding]:
+def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES) -> Iterator[Finding]:
     """
     Who may read and write what: the home folder, the configuration's secrets, what is in the home.
 

@@ -156,7 +156,8 @@ def test_as_a_service_of_the_machine(computer: Booted, synapse: Synapse, mail_se
     """
     The chapter's own lines, then `init --install system` without a question: the owner is greeted, the service runs
     and answers, and all commands speak to it. It is there again after a reboot, after an upgrade, and after its home
-    was lost, with every conversation; and gone after the lines below "Uninstall".
+    was lost, with every conversation; root can ask, mend and forget while it is stopped, and it goes on afterwards; and
+    it is gone after the lines below "Uninstall".
     """
     people = some_people(computer, synapse, mail_server)
     begun = time.monotonic()
@@ -214,6 +215,15 @@ def test_as_a_service_of_the_machine(computer: Booted, synapse: Synapse, mail_se
     computer.shell(*shell, *lines)
     computer.machine.until("squidbot.service", "ActiveState", "active")
     assert kept.items() <= conversations(computer, *shell).items()
+    people.have_an_answer_each()
+
+    person = people.owner.user_id
+    computer.shell(
+        *shell, "systemctl stop squidbot", "squidbot status", "squidbot inbox list", "squidbot memory list",
+        f"squidbot forget {person} --yes", "squidbot check --state --fix", "squidbot usage",
+        "squidbot backup /srv/stopped --with-secrets", "systemctl start squidbot",
+    )  # fmt: skip
+    computer.machine.until("squidbot.service", "ActiveState", "active")
     people.have_an_answer_each()
 
     computer.shell("rm -r /var/lib/private/squidbot.lost", *commands_of("Uninstall"))
