@@ -14,7 +14,7 @@ from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import LinkState
 from channels.matrix.channel import MatrixChannel
 from channels.matrix.config import MatrixConfig
-from channels.matrix.opening import connect_by_nio
+from channels.matrix.opening import connect_by_nio, nio_machines
 from gateway.clock import SystemClock
 from tests.inbox_double import MemoryInbox, running
 from tests.integration.secret_peer import SecretPeer
@@ -44,6 +44,8 @@ class Bot:
         self.inbox = MemoryInbox()
         self.marks = 0
         self.attachments = None
+        self.connect = settings.pop("connect", None)
+        """Makes the connection in place of the channel's own."""
 
     def config(self, **changes):
         settings = {
@@ -62,7 +64,8 @@ class Bot:
             self.config(**changes),
             state_dir=self.folder,
             clock=SystemClock(),
-            connect=None if encryption else connect_by_nio,
+            connect=self.connect if encryption else connect_by_nio,
+            machines=nio_machines if self.connect and encryption else None,
             attachments=self.attachments,
         )
 

@@ -20,7 +20,7 @@ from enum import StrEnum
 import aiohttp
 from aiohttp import web
 
-__all__ = ["Fault", "FaultProxy", "Rule", "Seen", "free_socket"]
+__all__ = ["Fault", "FaultProxy", "Relay", "Rule", "Seen", "free_socket"]
 
 _HOP_BY_HOP = {
     "connection", "keep-alive", "transfer-encoding", "upgrade", "content-length", "content-encoding", "host",
@@ -196,3 +196,67 @@ def free_socket() -> socket.socket:
         listener.setblocking(False)
         return listener
     raise RuntimeError("no free port")
+
+
+class Relay:
+    """Passes bytes on to a server, until `fall_silent`: what is connected then hears nothing ever again."""
+
+    def __init__(self, target: str) -> None:
+        self._host, _, port = target.rpartition("//")[2].rpartition(":")
+        self._port = int(port)
+        self._open = asyncio.Event()
+        self.connections = 0
+        self.url = ""
+
+    @classmethod
+    @asynccontextmanager
+    async def in_front_of(cls, target: str) -> AsyncIterator[Relay]:
+        """Run one on a free port of this machine."""
+        relay = cls(target)
+        listener = free_socket()
+        server = await asyncio.start_server(relay._serve, sock=listener)
+        relay.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            yield relay
+        finally:
+            relay._open.set()
+            server.close()
+            await server.wait_closed()
+
+    def fall_silent(self) -> None:
+        """Half open from now on: neither side is told that the other one is gone. New connections work."""
+        self._open.set()
+        self._open = asyncio.Event()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        gone = self._open
+        there = await asyncio.open_connection(self._host, self._port)
+        both = [
+            asyncio.create_task(_pass_on(reader, there[1])),
+            asyncio.create_task(_pass_on(there[0], writer)),
+        ]
+        waiting = asyncio.create_task(gone.wait())
+        try:
+            await asyncio.wait([*both, waiting], return_when=asyncio.FIRST_COMPLETED)
+            if gone.is_set():
+                for task in both:
+                    task.cancel()
+                await asyncio.gather(*both, return_exceptions=True)
+                # The client's own limit has to find it out; what it sends meanwhile is taken and lost.
+                while await reader.read(65_536):
+                    pass
+        except ConnectionError:
+            pass
+        finally:
+            for task in (*both, waiting):
+                task.cancel()
+            await asyncio.gather(*both, waiting, return_exceptions=True)
+            for end in (writer, there[1]):
+                end.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+        await writer.drain()

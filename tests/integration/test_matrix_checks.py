@@ -80,6 +80,11 @@ async def test_a_conversation_in_every_kind_of_room(
         await person.say("* third", **edit, **{"m.relates_to": {"rel_type": "m.replace", "event_id": third}})
         await person.until_heard(3)
 
+        # M7: edited when it was answered long ago: nothing comes of it, as the count of questions shows
+        edit = {"m.new_content": {"msgtype": "m.text", "body": "first of all"}}
+        about = {"rel_type": "m.replace", "event_id": question}
+        await person.say("* first of all", **edit, **{"m.relates_to": about})
+
         # M13: taken back while it is worked on; M28: a notice is no question
         fourth = await person.say("fourth")
         await there.asked(4)

@@ -254,3 +254,25 @@ async def test_a_server_that_asks_for_pauses_gets_them(make_bot, make_peer, syna
         assert waited_s < 10
         assert 1 <= refused <= 8
         assert 3 <= len(heard) <= 9
+
+
+async def test_a_key_that_never_comes_is_told_once(make_bot, make_peer):
+    """M22: one notice that says why, encrypted, however many messages it is about, over a restart too."""
+    nia = make_peer()
+    bot = make_bot(nia)
+    async with bot.up():
+        people = [one for one in await room_of_each_kind(nia, bot.user_id) if one.encrypted]
+        for person in people:
+            for number in range(3):
+                await call(nia.send, person.room, f"message {number}", to=bot.user_id, give_key=False)
+        told = [(await person.until_heard(1))[0] for person in people]
+    async with bot.up():
+        await bot.inbox.until(lambda inbox: inbox.facts[-1].get("waiting_for_keys") == 6)
+        await anyio.sleep(4)  # a second notice would come now
+        counts = [len(await person.heard()) for person in people]
+
+    assert len(people) == 2
+    assert {wire for wire, _, _ in told} == {"m.room.encrypted"}
+    assert all("the key has not arrived" in text for _, _, text in told)
+    assert counts == [1, 1]
+    assert bot.inbox.accepted == []

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 
 import anyio
 import pytest
 
 from channels.base import ChannelUnavailable, DeliveryUncertain, LinkState
+from channels.matrix.lean import load_nio
 from devservers import MatrixPeer, Synapse
 from tests.integration.matrix_bot import Bot, call
 from tests.integration.matrix_person import KINDS, Person, room_of_each_kind, room_of_kind
-from tests.integration.proxy import Fault, FaultProxy
+from tests.integration.proxy import Fault, FaultProxy, Relay
 from tests.integration.secret_peer import SecretPeer
 
 pytestmark = pytest.mark.timeout(180, func_only=True)
@@ -57,6 +59,59 @@ async def test_a_storm_of_errors_is_sat_out(synapse, fresh_credentials, tmp_path
     assert storm < 10
     assert LinkState.DOWN in bot.inbox.states
     assert bot.inbox.texts == ["wake up", *["still there?"] * len(people)]
+
+
+async def test_a_connection_on_which_nothing_comes_any_more(synapse, fresh_credentials, tmp_path):
+    """
+    Half-open TCP: the long poll and a send go nowhere, and nobody says so. Each ends by its own limit; what was asked
+    meanwhile is taken, and what was being sent arrives once, in each room.
+    """
+    nia = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
+
+    async def impatient(config):
+        """The real connection, with limits for which a test can wait."""
+        load_nio()
+        from channels.matrix.private import NioHomeserver
+
+        class Impatient(NioHomeserver):
+            async def sync(self, request):
+                return await super().sync(replace(request, wait_s=min(request.wait_s, 3.0)))
+
+            async def request(self, method, path, body=None, **options):
+                options["timeout_s"] = min(options.get("timeout_s", 30.0), 10.0)
+                return await super().request(method, path, body, **options)
+
+        return Impatient(config.homeserver, config.user_id, sync_slack_s=5.0)
+
+    async with Relay.in_front_of(synapse.url) as relay:
+        bot = Bot(
+            fresh_credentials("bot"), relay.url, tmp_path / "bot", allow_from=[nia.user_id], connect=impatient
+        )
+        async with bot.up() as channel:
+            people = await room_of_each_kind(nia, bot.user_id)
+            answers = [bot.message(person.room, "patience") for person in people]
+            relay.fall_silent()
+            before = relay.connections
+            for person in people:
+                await person.say("are you there?")
+
+            async def send(answer):
+                while True:
+                    try:
+                        return await channel.deliver(answer, uncertain=bot.mark)
+                    except (DeliveryUncertain, ChannelUnavailable):
+                        await anyio.sleep(0.2)
+
+            async with anyio.create_task_group() as group:
+                for answer in answers:
+                    group.start_soon(send, answer)
+            await bot.inbox.until_accepted(len(people), within_s=60)
+            assert not channel.test_run.ended.is_set()
+        await said_once(people, "patience")
+    nia.close()
+
+    assert relay.connections > before
+    assert bot.inbox.texts == ["are you there?"] * len(people)
 
 
 async def test_soft_logout_keeps_the_device(tmp_path, capsys):

@@ -124,11 +124,12 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
         "unit/test_matrix_strangers.py": ("test_what_was_encrypted_once_stays_so",),
     },
     "M22": {
+        EACH: ("test_a_key_that_never_comes_is_told_once",),
         CRYPTO: (
             "test_a_key_that_comes_late_is_used",
             "test_without_the_kept_reference_it_would_be_lost",
             "test_a_withheld_key_is_told_once_with_its_reason",
-        )
+        ),
     },
     "M23": {GROUPS: ("test_who_is_meant_in_a_group",)},
     "M24": {
