@@ -109,6 +109,13 @@ def older_copy(mark: Mark | None, now: Extent) -> str | None:
     if mark is None or (mark.extent.identity == now.identity and mark.extent.inbox <= now.inbox):
         return None
     known = f"On {mark.at:%Y-%m-%d %H:%M} UTC it had {mark.extent.inbox} messages"
+    if mark.extent.identity != now.identity and not (now.inbox or now.outbox):
+        # It knows no position either, so every channel begins as at a first start.
+        return (
+            f"gateway.db is gone, and a new one was begun. {known}. What waited in it, and what has come "
+            "since, is not answered any more: whoever wrote it must write again. Histories and memory are as "
+            "they were."
+        )
     if mark.extent.identity != now.identity:
         was = f"gateway.db is another database than before. {known}, now it has {now.inbox}."
     else:

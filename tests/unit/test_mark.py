@@ -38,6 +38,14 @@ class TestOlderCopy:
         assert told is not None
         assert "another database" in told
 
+    def test_a_new_one_in_the_place_of_one_that_is_gone_promises_nothing(self):
+        """Nothing is fetched again then, because no position is known: so it is not said either."""
+        told = older_copy(Mark(NOW, EPOCH), Extent.of("other", 0, 0))
+        assert told is not None
+        assert "is gone" in told
+        assert "not answered any more" in told
+        assert "once more" not in told
+
     def test_the_mark_holds_no_secret(self):
         """The identity is a hash."""
         assert "secret" not in NOW.identity
