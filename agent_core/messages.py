@@ -286,5 +286,7 @@ class OutboundMessage(_Frozen):
     attachments: tuple[Attachment, ...] = ()
     context: dict[str, Any] = Field(default_factory=dict)
     """The `InboundMessage.context` of the message that is answered; empty if there is none."""
+    remembered: bool = False
+    """Once its server has it, it becomes a line of the history of the conversation in which it arrived."""
     maybe_sent: bool = Field(default=False, exclude=True)
     """An earlier try may have arrived. Said for each try by whoever delivers, and never stored."""

@@ -137,9 +137,15 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The server took the message. ``provider_id`` is the server's name of it."""
+    """
+    The server took the message. ``provider_id`` is the server's name of it.
+
+    ``session`` is the conversation in which it arrived, where the channel itself has found or made that: a
+    person or an alias stands for it in the message.
+    """
 
     provider_id: str
+    session: SessionKey | None = None
 
 
 class LinkState(StrEnum):

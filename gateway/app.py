@@ -161,9 +161,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     if channels is None:
         channels = build_channels(settings, home, clock, access=access, notes=notes, attachments=attachments)
     by_name = {name: channel for name, (channel, _) in channels.items()}
-    deliveries = build_deliveries(channels, store, clock)
     dispatcher = LaneDispatcher(concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions)
     history = HistoryWriter(store, mind.memory)
+    deliveries = build_deliveries(channels, store, clock, history.committed)
     upkeep = Upkeep(manager=mind.manager, history=history, search=mind.search, spending=spending, clock=clock)
     stages = Stages(by_name)
     ends = Ends(

@@ -28,11 +28,19 @@ Configured = Mapping[str, tuple[Channel, str]]
 """Channels by name, each with its queue mode."""
 
 
-def build_deliveries(channels: Configured, store: WorkStore, clock: Clock) -> dict[str, Delivery]:
-    """Who sends what is in the outbox, by channel."""
+def build_deliveries(
+    channels: Configured, store: WorkStore, clock: Clock, committed: Callable[[SessionKey], None]
+) -> dict[str, Delivery]:
+    """Who sends what is in the outbox, by channel; ``committed``: see `Delivery`."""
     deliveries = {
         # A local answer waits for its person as long as it takes.
-        name: Delivery(channel, store, clock, **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}))
+        name: Delivery(
+            channel,
+            store,
+            clock,
+            committed=committed,
+            **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}),
+        )
         for name, (channel, _) in channels.items()
     }
     for name, (channel, _) in channels.items():

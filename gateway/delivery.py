@@ -9,6 +9,7 @@ repeated. What is uncertain follows the channel's rule: the same key again, a pr
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import anyio
 import structlog
@@ -24,6 +25,7 @@ from channels.base import (
     DeliveryFailed,
     DeliveryUncertain,
     NobodyThere,
+    Receipt,
     Redelivery,
 )
 from gateway import metrics
@@ -57,15 +59,23 @@ class Delivery:
         clock: For ages.
         give_up_after_s: How long a message is tried while the server is away or refuses for the moment; a
             few tries are made even if it is older, for example because this machine was off.
+        committed: Told of sessions whose history has got something.
     """
 
     def __init__(
-        self, channel: Channel, store: WorkStore, clock: Clock, *, give_up_after_s: float = _GIVE_UP_AFTER_S
+        self,
+        channel: Channel,
+        store: WorkStore,
+        clock: Clock,
+        *,
+        give_up_after_s: float = _GIVE_UP_AFTER_S,
+        committed: Callable[[SessionKey], None] = lambda _: None,
     ) -> None:
         self._channel = channel
         self._store = store
         self._clock = clock
         self._give_up_after_s = give_up_after_s
+        self._committed = committed
         self._busy: set[SessionKey] = set()
         self._absent: set[SessionKey] = set()
         self._changed = anyio.Event()
@@ -168,23 +178,26 @@ class Delivery:
             _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)
             await self._failed(row, error, certain=not reached.uncertain and not open_before)
         else:
-            await self._tell_sent(row, receipt.provider_id)
+            await self._tell_sent(row, receipt)
             metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
             _log.info("message.sent", channel=self._channel.name, inbox=row.inbox_id, outbox=row.id)
 
-    async def _tell_sent(self, row: OutboxRow, provider_id: str) -> None:
+    async def _tell_sent(self, row: OutboxRow, receipt: Receipt) -> None:
         """The server has it. A stop does not keep this from the store, as long as that takes it."""
         with anyio.move_on_after(_TELL_LIMIT_S, shield=True) as limit:
-            await self._keep_trying_to_tell(row, provider_id)
+            await self._keep_trying_to_tell(row, receipt)
         if limit.cancelled_caught:
-            await self._keep_trying_to_tell(row, provider_id)
+            await self._keep_trying_to_tell(row, receipt)
 
-    async def _keep_trying_to_tell(self, row: OutboxRow, provider_id: str) -> None:
+    async def _keep_trying_to_tell(self, row: OutboxRow, receipt: Receipt) -> None:
         """Until the store knows that the server has it, nothing else may happen to this row."""
+        into = receipt.session or row.message.session
         attempt = 0
         while True:
             try:
-                await self._store.sent(row, provider_id)
+                await self._store.sent(row, receipt.provider_id, into=into)
+                if row.message.remembered:
+                    self._committed(into)
                 return
             except StoreUnavailable as error:
                 attempt += 1
@@ -220,7 +233,7 @@ class Delivery:
         if receipt is None:
             return True
         _log.info("outbox.probe_found", channel=self._channel.name, outbox=row.id)
-        await self._tell_sent(row, receipt.provider_id)
+        await self._tell_sent(row, receipt)
         metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
         return False
 

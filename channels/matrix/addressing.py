@@ -1,5 +1,6 @@
 """
-To which room a message goes: that of a person or an alias, and what a refusal means while a room is replaced.
+To which room a message goes, and in which conversation it arrives: that of a person or an alias; and what a
+refusal means while a room is replaced.
 
 A server lets nobody but moderators write into a room that was replaced, and the bot may hear of that refusal
 before it hears of the upgrade, or before somebody has let it into the new room. So a refusal in a room with a
@@ -9,17 +10,18 @@ tombstone is believed only after a while: until then the message waits for the r
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
 
 from agent_core.messages import OutboundMessage, SessionKey
-from channels.base import ChannelUnavailable, DeliveryFailed
+from channels.base import ChannelUnavailable, DeliveryFailed, Receipt
 from channels.matrix.rooms import Rooms, object_of, text_of
 from channels.matrix.rules import find_alias
 from channels.matrix.wire import CLIENT, Homeserver, LinkBroken, part
 
-__all__ = ["MOVES_WITHIN", "resolved", "waits_for_the_next_room"]
+__all__ = ["MOVES_WITHIN", "arrived", "resolved", "waits_for_the_next_room"]
 
 MOVES_WITHIN = timedelta(hours=1)
 """So long a message waits for the bot to be in the room that replaces another."""
@@ -54,6 +56,13 @@ async def resolved(
     if room_id is None:
         raise DeliveryFailed(f"there is no room {name}")
     return message.model_copy(update={"session": SessionKey(message.channel, room_id)})
+
+
+def arrived(receipt: Receipt, placed: OutboundMessage, rooms: Rooms | None) -> Receipt:
+    """The receipt with the conversation that goes on in the room of this message."""
+    room_id, thread = placed.session.conversation, placed.session.thread
+    conversation = room_id if rooms is None else rooms.conversation_of(room_id)
+    return replace(receipt, session=SessionKey(placed.session.channel, conversation, thread))
 
 
 async def waits_for_the_next_room(

@@ -31,7 +31,7 @@ from channels.base import (
     Redelivery,
     Stage,
 )
-from channels.matrix.addressing import resolved, waits_for_the_next_room
+from channels.matrix.addressing import arrived, resolved, waits_for_the_next_room
 from channels.matrix.care import MatrixCare
 from channels.matrix.config import MatrixConfig
 from channels.matrix.conversation import Conversation
@@ -238,7 +238,7 @@ class MatrixChannel:
         previewed = await self._shown.settled(placed.context, sending) if answers else None
         try:
             with nullcontext() if self._hints is None else self._hints.making_way():
-                receipt = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)
+                taken = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)
         except DeliveryFailed as error:
             raise await self._meant(error, placed) from error
         if answers:
@@ -248,7 +248,7 @@ class MatrixChannel:
             self._shown.moved(room_id, message.context)
         if self._conversation is not None:
             self._conversation.answered(placed.session.conversation, placed.context)
-        return receipt
+        return arrived(taken, placed, self._rooms)
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
         """Never needed: a homeserver recognises a repetition by its transaction id."""

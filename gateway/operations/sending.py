@@ -58,7 +58,10 @@ class SendOperations:
             raise RequestInvalid("there is nothing to send")
         session = await self._place(name, place, topic=text.strip().splitlines()[0][:80])
         rows = await self._store.post(
-            [NewOutbound(name, account, session, each, OutboundKind.MESSAGE) for each in parts]
+            [
+                NewOutbound(name, account, session, each, OutboundKind.MESSAGE, remembered=True)
+                for each in parts
+            ]
         )
         self._wake_sending()
         return {"to": to, "outbox": [row.id for row in rows], "running": self._report is not None}

@@ -246,6 +246,7 @@ def new_outbox(
             kind=new.kind,
             attachments=new.attachments,
             context=dict(context),
+            remembered=new.remembered,
         )
         made.append((message, dump(message)))
     return made

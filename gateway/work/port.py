@@ -224,8 +224,8 @@ class WorkStore(LeasePort, Protocol):
         """``sending → uncertain``, durable before this returns: from now on the server may have it."""
         ...
 
-    async def sent(self, row: OutboxRow, provider_id: str) -> None:
-        """The server has it. When nothing of its inbox rows is left to send, they are SETTLED."""
+    async def sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
+        """The server has it; rows with nothing left to send are SETTLED. ``into``: whose history it joins."""
         ...
 
     async def send_failed(

@@ -128,7 +128,8 @@ class NewOutbound:
     """
     Something to be sent. It belongs to the inbox row of the turn that is answered (``context`` is the one
     of that message; it is filled in when it is empty and the session is the turn's) or, without a turn, to
-    nothing. ``hold``: it is a draft, not sent before a person approves it.
+    nothing. ``hold``: it is a draft, not sent before a person approves it. ``remembered``: see
+    `OutboundMessage.remembered`; answers need it not, their turn has its lines.
     """
 
     channel: str
@@ -139,6 +140,7 @@ class NewOutbound:
     context: Mapping[str, Any] = field(default_factory=dict)
     attachments: tuple[Attachment, ...] = ()
     hold: bool = False
+    remembered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ import sqlite3
 from collections.abc import Sequence
 
 from agent_core.messages import OutboundKind, SessionKey
+from agent_core.models import Message
 from gateway.work import sends
-from gateway.work.codec import OUTBOX, error_text, new_outbox, outbox_row
+from gateway.work.codec import OUTBOX, dump, error_text, instant, new_outbox, outbox_row
 from gateway.work.part import Part, pending
 from gateway.work.port import NewOutbound, OutboxRow
 from gateway.work.waiting import due_at
@@ -57,10 +58,18 @@ class Sending(Part):
         now = self._now()
         await self._writer.call("uncertain", lambda db: sends.to_uncertain(db, row.id, now))
 
-    async def sent(self, row: OutboxRow, provider_id: str) -> None:
-        """The server has it."""
-        now = self._now()
-        await self._writer.call("sent", lambda db: sends.sent(db, row.id, row.inbox_id, provider_id, now))
+    async def sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
+        """The server has it; what is to be remembered becomes a line of the history of ``into``."""
+        now, said = self._now(), None
+        if into is not None and row.message.remembered:
+            # The key as id: a line that a crash writes twice is recognised.
+            line = Message(
+                role="assistant", content=row.message.text, id=row.message.id, timestamp=instant(now)
+            )
+            said = (str(into), dump(line))
+        await self._writer.call(
+            "sent", lambda db: sends.sent(db, row.id, row.inbox_id, provider_id, now, said=said)
+        )
 
     async def send_failed(
         self,

@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from agent_core.messages import OutboundMessage
+from gateway.work import turns
 from gateway.work.codec import OUTBOX, Raw, dump, instant
 from gateway.work.states import OUTBOX_MOVES, IllegalMove, OutboxState
 from gateway.work.waiting import LONGEST_S, wait_s
@@ -113,8 +114,22 @@ _TO_SENT = (
 )
 
 
-def sent(db: sqlite3.Connection, row_id: int, inbox_id: int | None, provider_id: str, now: float) -> None:
-    """To ``sent``; settles the turn if this was its last."""
+def sent(
+    db: sqlite3.Connection,
+    row_id: int,
+    inbox_id: int | None,
+    provider_id: str,
+    now: float,
+    *,
+    said: tuple[str, str] | None = None,
+) -> None:
+    """
+    To ``sent``; settles the turn if this was its last.
+
+    ``said`` is a session with a line for its history, which is committed with the first move and only then.
+    """
+    if said is not None and _state(db, row_id) != OutboxState.SENT:
+        turns.journal(db, said[0], said[1:])
     _moved(db, db.execute(_TO_SENT, (provider_id, now, row_id)), row_id, OutboxState.SENT)
     if inbox_id is not None:
         settle(db, row_id, now)

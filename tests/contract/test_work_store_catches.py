@@ -138,8 +138,8 @@ class NewKeys(SqliteWorkStore):
 class SettlesEarly(SqliteWorkStore):
     """Settles a turn with its first answer."""
 
-    async def sent(self, row, provider_id):
-        await super().sent(row, provider_id)
+    async def sent(self, row, provider_id, **more):
+        await super().sent(row, provider_id, **more)
         await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET state='settled'") and None)
 
 

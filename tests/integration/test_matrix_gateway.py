@@ -128,7 +128,10 @@ async def test_what_a_group_has_said_before(house, alice, bob):
 
 
 async def test_a_message_on_somebodys_word(house, alice, fresh_credentials):
-    """Sent to a person without a room yet; the room is made once, also for two messages at a time."""
+    """
+    Sent to a person without a room yet; the room is made once, also for two messages at a time, and its
+    conversation knows what was said in it.
+    """
     bot = fresh_credentials("bot")
     async with house("Fine.", allow=[alice], bot=bot, encrypt_new_rooms=False) as there:
         desk = Operations(
@@ -145,7 +148,9 @@ async def test_a_message_on_somebodys_word(house, alice, fresh_credentials):
         await call(alice.send, room, "Yes, how are you?")
         seen = await there.answers(alice, room, 3)
         await call(alice.sync, 0)
+        tail = await there.built.memory.load_history(f"matrix/{room}", max_messages=9)
 
+    assert [line.content for line in tail.messages][:2] == ["Hello", "Are you there?"]
     assert seen == ["Hello", "Are you there?", "Fine."]
     assert alice.invites == []
 

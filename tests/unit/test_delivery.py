@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import OutboundMessage, SessionKey
+from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import (
     Capabilities,
     ChannelUnavailable,
@@ -229,10 +229,10 @@ async def test_what_the_server_took_is_told_to_the_store_even_at_a_stop(store: S
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-        async def sent(self, row: OutboxRow, provider_id: str) -> None:
+        async def sent(self, row: OutboxRow, provider_id: str, **more: Any) -> None:
             self.telling.set()
             await anyio.sleep(0.2)
-            await store.sent(row, provider_id)
+            await store.sent(row, provider_id, **more)
 
     slow = Slow()
     await post(store, ANN, "one")
@@ -252,11 +252,11 @@ async def test_a_full_disk_after_the_servers_yes_sends_nothing_twice(store: Sqli
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-        async def sent(self, row: OutboxRow, provider_id: str) -> None:
+        async def sent(self, row: OutboxRow, provider_id: str, **more: Any) -> None:
             if self.failures:
                 self.failures -= 1
                 raise StoreUnavailable("the disk is full")
-            await store.sent(row, provider_id)
+            await store.sent(row, provider_id, **more)
 
     channel = There()
     await post(store, ANN, "one")
@@ -306,3 +306,43 @@ async def test_a_drain_sends_what_is_due_and_ends(store: SqliteWorkStore) -> Non
     with anyio.fail_after(10):
         await away.run()
     assert channel.tries == ["one", "two"]
+
+
+async def test_what_is_remembered_is_remembered_where_it_arrived(store: SqliteWorkStore) -> None:
+    """Its line stands in the history of the conversation that the channel found, and not before it is sent."""
+    told: list[SessionKey] = []
+    waiting, arriving = anyio.Event(), anyio.Event()
+
+    class Finds(There):
+        async def deliver(self, message: OutboundMessage, *, uncertain: Any) -> Receipt:
+            waiting.set()
+            await arriving.wait()
+            return Receipt("taken", session=BOB)
+
+    named = SessionKey("there", "@ben:hs.test")
+    await store.post([NewOutbound("there", "bot", named, "Dinner!", OutboundKind.MESSAGE, remembered=True)])
+    await post(store, ANN, "an answer")  # its turn has its lines: this one makes none
+    async with running(Finds(), store, committed=told.append):
+        await waiting.wait()
+        assert await store.journal() == []
+        arriving.set()
+        rows = await settled(store, "Dinner!", "an answer")
+    lines = await store.journal()
+    assert [(line.session, line.message.role, line.message.content) for line in lines] == [
+        (BOB, "assistant", "Dinner!")
+    ]
+    assert told == [BOB]
+
+    for row in rows:  # told again, as after a crash
+        await store.sent(row, "taken", into=BOB)
+    assert len(await store.journal()) == 1
+
+
+async def test_what_was_refused_is_not_remembered(store: SqliteWorkStore) -> None:
+    """Nobody has read it, so no history says that it was said."""
+    channel = There()
+    channel.script = [DeliveryFailed("no such room")]
+    await store.post([NewOutbound("there", "bot", ANN, "Dinner!", OutboundKind.MESSAGE, remembered=True)])
+    async with running(channel, store):
+        await settled(store, "Dinner!", state=OutboxState.DEAD)
+    assert await store.journal() == []

@@ -54,6 +54,8 @@ async def test_a_place_on_matrix_is_a_row_of_the_outbox(store, place):
     assert {(row.message.session, row.message.account, row.message.kind) for row in rows} == {
         (SessionKey("matrix", place), "@bot:hs.test", OutboundKind.MESSAGE)
     }
+    assert all(row.message.remembered for row in rows)
+    assert await store.journal() == []  # it becomes history when it has arrived
     assert woken
     assert answer["running"] is False
 
