@@ -1,134 +1,29 @@
-"""The daily budget: decisions, the measuring of calls, and what is shown of them."""
+"""The daily budget at work: calls are measured, runs see each other and stop, and what waits goes on."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent_core.errors import BudgetSpent, ModelUnavailable, TurnLimitReached
 from agent_core.memory.condensing import Condensed
 from agent_core.memory.consolidator import Consolidator
-from agent_core.messages import SessionKey
-from agent_core.models import Message, ModelChunk, Purpose, Usage
-from gateway.budget.config import BudgetSettings
-from gateway.budget.rules import (
-    Amount,
-    Claimant,
-    Decision,
-    Limits,
-    claimant_of,
-    day_of,
-    decide,
-    next_day_at,
-)
+from agent_core.models import ModelChunk, Purpose, Usage
+from gateway.budget.rules import Amount
 from gateway.budget.spending import Spending
-from gateway.cli.show_usage import bar, shortened
-from gateway.cli.show_usage import usage as shown
-from gateway.operations import Operations
-from gateway.operations.usage import Costs
 from gateway.upkeep import PaidCondensing
 from gateway.work.port import Completion
 from gateway.work.sqlite import SqliteWorkStore
 from tests.agent_doubles import FakeTool, Journey, call
+from tests.budget_doubles import ASKED, Costly, limits, say
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import ROOM, accept, claim
-
-ASKED = [Message(role="user", content="hello")]
-SHARES = {Claimant.HEARTBEAT: 0.7, Claimant.CONSOLIDATION: 0.8, Claimant.OTHERS: 0.9}
-ZONES = ("UTC", "Europe/Berlin", "America/Havana", "Asia/Kathmandu", "Pacific/Apia", "America/St_Johns")
-
-
-def limits(tokens: int | None = 10_000, usd: float | None = None, zone: str = "UTC") -> Limits:
-    return Limits(tokens, usd, SHARES, ZoneInfo(zone))
-
-
-amounts = st.builds(Amount, st.integers(0, 30_000), st.floats(0, 30, allow_nan=False))
-
-
-class TestDecision:
-    @given(amounts, amounts, st.sampled_from(list(Claimant)))
-    def test_whoever_is_sacrificed_later_may_do_what_an_earlier_one_may(self, spent, needs, one):
-        """Heartbeat, consolidation, others, owner: each may do at least what the one before may."""
-        order = list(Claimant)
-        later = order[min(order.index(one) + 1, 3)]
-        mine = decide(spent, limits(usd=10.0), one, EPOCH, needs=needs)
-        theirs = decide(spent, limits(usd=10.0), later, EPOCH, needs=needs)
-        assert theirs.go >= mine.go
-        assert (theirs.go and not theirs.last) >= (mine.go and not mine.last)
-
-    @given(amounts, amounts, st.sampled_from(list(Claimant)))
-    def test_more_spent_never_allows_more(self, spent, more, claimant):
-        """A decision is monotone in what was spent and in what is needed."""
-        before = decide(spent, limits(usd=10.0), claimant, EPOCH)
-        after = decide(spent + more, limits(usd=10.0), claimant, EPOCH, needs=more)
-        assert before.go >= after.go
-
-    def test_money_is_refused_even_where_tokens_are_only_near(self):
-        """The stricter of two limits decides."""
-        found = decide(Amount(9_999, 5.0), limits(usd=4.0), Claimant.OWNER, EPOCH, needs=Amount(500))
-        assert not found.go
-        assert found.until == EPOCH + timedelta(days=1)
-
-    def test_without_limits_everything_goes(self):
-        """No limit refuses nothing, whatever was spent."""
-        assert decide(Amount(10**12, 1e6), Limits(), Claimant.HEARTBEAT, EPOCH) == Decision(go=True)
-
-    def test_the_owner_is_never_taken_for_somebody_else(self):
-        """What the owner asks for, jobs too, is the owner's; check-ins and summaries are nobody's."""
-        assert claimant_of(Purpose.CHAT, owner=True) is Claimant.OWNER
-        assert claimant_of(Purpose.JOB, owner=True) is Claimant.OWNER
-        assert claimant_of(Purpose.JOB, owner=False) is Claimant.OTHERS
-        assert claimant_of(Purpose.HEARTBEAT, owner=True) is Claimant.HEARTBEAT
-        assert claimant_of(Purpose.CONSOLIDATION, owner=True) is Claimant.CONSOLIDATION
-
-    @given(st.datetimes(datetime(2010, 1, 1), datetime(2030, 1, 1)), st.sampled_from(ZONES))  # noqa: DTZ001
-    def test_a_day_ends_where_the_next_one_begins(self, naive, name):
-        """The end of a day is later than now, is in another day, and a second before it still is today."""
-        zone, now = ZoneInfo(name), naive.replace(tzinfo=UTC)
-        end = next_day_at(now, zone)
-        assert end > now
-        assert end - now <= timedelta(hours=50)
-        assert day_of(end, zone) > day_of(now, zone)
-        assert day_of(end - timedelta(seconds=1), zone) == day_of(now, zone)
-
-    def test_settings_in_the_wrong_order_are_refused(self):
-        """Shares that would let the heartbeat outlive people are an error that says so."""
-        with pytest.raises(ValueError, match="heartbeat stops first"):
-            BudgetSettings.model_validate({"shares": {"heartbeat": 0.95}})
-        with pytest.raises(ValueError, match="unknown time zone"):
-            BudgetSettings.model_validate({"timezone": "Mars/Base"})
-        assert not BudgetSettings().limits("local").any
-
-
-class Costly:
-    """A model of which each answer costs the same; ``gate`` holds answers back until it is opened."""
-
-    def __init__(self, tokens: int = 900, *, gate: anyio.Event | None = None, told: bool = True) -> None:
-        self.calls = 0
-        self._tokens = tokens
-        self._gate = gate
-        self._told = told
-
-    async def chat(
-        self, messages: Sequence[Message], tools: object, *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
-        return self._answer()
-
-    async def _answer(self) -> AsyncIterator[ModelChunk]:
-        self.calls += 1
-        if self._gate is not None:
-            await self._gate.wait()
-        yield "some words"
-        if self._told:
-            yield Usage(prompt_tokens=self._tokens, completion_tokens=100, calls=1, model="m")
 
 
 class Broken(Costly):
@@ -155,15 +50,6 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteWorkS
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
-
-
-async def say(llm: Costly, spending: Spending, *, owner: bool = True) -> None:
-    tally = spending.tally(ROOM, Purpose.CHAT, owner=owner)
-    try:
-        async for _ in await tally.over(llm).chat(ASKED, []):
-            pass
-    finally:
-        await tally.end()
 
 
 async def spent_in_parallel(spending: Spending, llm: Costly, gate: anyio.Event, runs: int) -> None:
@@ -283,103 +169,6 @@ class TestSpending:
             await store.add_usage(ROOM, Usage(prompt_tokens=1_000, calls=1), Purpose.CHAT)
         assert stopped == ["heartbeat", "consolidation", "others"]
         assert await spending.refusal(Purpose.CHAT, owner=True)
-
-
-class TestUsage:
-    async def test_sums_by_each_name_and_the_budget(self, store, clock):
-        """By day with empty days, by purpose, session and model the largest first, and what is not priced."""
-        await store.add_usage(ROOM, Usage(prompt_tokens=5, calls=1, cost_usd=0.5, model="a"), Purpose.CHAT)
-        clock.advance(2 * 86_400)
-        other = SessionKey("test", "other")
-        await store.add_usage(other, Usage(prompt_tokens=50, calls=2, model="b"), Purpose.HEARTBEAT)
-        desk = Operations(store, memory=None, costs=Costs(store, limits(100), clock))  # type: ignore[arg-type]
-        by = {
-            by: await desk.call("usage", {"days": 3, "by": by})
-            for by in ("day", "purpose", "session", "model")
-        }
-        assert [row["name"] for row in by["day"]["rows"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
-        assert [row["name"] for row in by["purpose"]["rows"]] == ["heartbeat", "chat"]
-        assert [row["name"] for row in by["model"]["rows"]] == ["b", "a"]
-        assert by["day"]["total"] == {
-            "calls": 3,
-            "prompt_tokens": 55,
-            "completion_tokens": 0,
-            "cost_usd": 0.5,
-            "priced": False,
-        }
-        assert by["day"]["budget"]["tokens"] == {"spent": 50, "limit": 100}
-        assert "(50%)" in shown(by["day"])
-        assert "for heartbeat 50, chat 5  0.50 $" in shown(by["day"], 200)
-        assert "not all prices are known" in shown(by["day"])
-        assert (await desk.call("usage", {"days": 1, "by": "session"}))["total"]["prompt_tokens"] == 50
-
-    @given(
-        st.lists(st.tuples(st.text(max_size=80), st.integers(0, 10**9)), min_size=1, max_size=8),
-        st.integers(40, 200),
-    )
-    def test_no_line_of_the_chart_is_wider_than_the_terminal(self, rows, width):
-        """Whatever names and numbers there are, in a narrow terminal too; a bar is there for what is not 0."""
-        told = [
-            {"name": name, "calls": 1, "prompt_tokens": tokens, "completion_tokens": 0, "cost_usd": None}
-            for name, tokens in rows
-        ]
-        total = {"calls": 1, "prompt_tokens": 1, "completion_tokens": 0, "cost_usd": None, "priced": True}
-        budget = {"tokens": {"limit": None}, "usd": {"limit": None}}
-        answer = {"rows": told, "by": "session", "days": 1, "total": total, "budget": budget, "purposes": []}
-        text = shown(answer, width)
-        chart = text.split("\n")[: len(rows)]
-        assert all(len(line) <= width for line in chart)
-        for line, (_, tokens) in zip(chart, rows, strict=True):
-            assert any(block in line for block in "▏▎▍▌▋▊▉█") or not tokens
-
-    @given(st.floats(0, 1), st.integers(1, 60))
-    def test_a_bar_is_as_long_as_its_part(self, part, width):
-        """Between nothing and everything, in eighths of a character, always of the same width."""
-        drawn = bar(part, width)
-        assert len(drawn) == width
-        assert abs(drawn.count("█") - part * width) < 1.1
-
-    def test_long_names_keep_both_ends(self):
-        """The middle is left out, never the ends."""
-        assert shortened("matrix/!abcdefghijklmnop:server.example", 15) == "matrix/…example"
-        assert shortened("short", 15) == "short"
-
-    async def test_a_hundred_thousand_rows_are_summed_quickly(self, store, clock):
-        """The sums of a database of years come in less than 200 ms (three times that on a busy machine)."""
-
-        def fill(db: object) -> None:
-            db.executemany(  # type: ignore[attr-defined]
-                "INSERT INTO usage VALUES (?, ?, 'chat', 'm', 10, 10, 1, NULL)",
-                (
-                    (f"2026-{1 + day // 28:02}-{1 + day % 28:02}", f"test/{n}")
-                    for day in range(200)
-                    for n in range(500)
-                ),
-            )
-
-        await store._writer.call("fill", fill)
-        took = []
-        for by in ("day", "session"):
-            began = anyio.current_time()
-            rows = await store.spent(since="2026-01-01", by=by)
-            took.append(anyio.current_time() - began)
-            assert sum(row.usage.calls for row in rows) == 100_000
-        began = anyio.current_time()
-        await store.spent_on("2026-03-03")
-        assert anyio.current_time() - began < 0.05
-        assert max(took) < 0.6
-
-
-class TestOnce:
-    async def test_a_notice_is_posted_once_for_each_value(self, store):
-        """The same name and value again: nothing; another value: again."""
-        from gateway.work.port import NewOutbound
-
-        note = [NewOutbound("test", "", ROOM, "text")]
-        assert len(await store.post_once("budget", "2026-01-01", note)) == 1
-        assert await store.post_once("budget", "2026-01-01", note) == []
-        assert len(await store.post_once("budget", "2026-01-02", note)) == 1
-        assert len(await store.outbox()) == 2
 
 
 class AtTheStart:

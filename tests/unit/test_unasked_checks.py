@@ -259,7 +259,7 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
         )
     },
     "B3": {
-        BUDGET: (
+        "unit/test_usage_shown.py": (
             "test_sums_by_each_name_and_the_budget",
             "test_no_line_of_the_chart_is_wider_than_the_terminal",
         ),

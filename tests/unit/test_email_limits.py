@@ -1,0 +1,74 @@
+"""How many mails of one person, and of all, are answered in an hour and a day."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from channels.email.config import AnswerLimits
+from channels.email.limits import AnswerLimiter
+
+
+class TestLimits:
+    @staticmethod
+    def limiter(**limits: int) -> AnswerLimiter:
+        zero = dict.fromkeys(("sender_per_hour", "sender_per_day", "thread_per_hour", "total_per_hour"), 0)
+        return AnswerLimiter(AnswerLimits(**zero | limits))
+
+    @staticmethod
+    def ask(
+        limiter: AnswerLimiter,
+        name: str,
+        *,
+        minute: float = 0,
+        sender: str = "a",
+        thread: str = "t",
+        listed: bool = True,
+    ) -> bool:
+        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
+        return limiter.admit(name, sender=sender, thread=thread, listed=listed, at=at)
+
+    @pytest.mark.parametrize("rule", ["sender_per_hour", "thread_per_hour", "total_per_hour"])
+    def test_an_hour_has_so_many(self, rule: str) -> None:
+        """The third within an hour is refused, and after the hour there is room again."""
+        limiter = self.limiter(**{rule: 2})
+
+        assert [self.ask(limiter, f"m{n}", minute=n) for n in range(3)] == [True, True, False]
+        assert self.ask(limiter, "later", minute=62)
+
+    def test_a_day_has_so_many(self) -> None:
+        """Spread over the hours the daily limit holds."""
+        limiter = self.limiter(sender_per_day=3)
+
+        assert [self.ask(limiter, f"m{n}", minute=n * 90) for n in range(4)] == [True, True, True, False]
+        assert self.ask(limiter, "b", minute=300, sender="b")
+        assert self.ask(limiter, "next day", minute=24 * 60 + 1)
+
+    def test_strangers_do_not_use_up_the_total(self) -> None:
+        """The total counts only those who may write."""
+        limiter = self.limiter(total_per_hour=1)
+
+        assert all(self.ask(limiter, f"s{n}", listed=False, sender=f"s{n}") for n in range(5))
+        assert self.ask(limiter, "friend")
+        assert not self.ask(limiter, "friend again")
+
+    def test_the_same_mail_gets_the_same_verdict(self) -> None:
+        """Asking again counts nothing, also after a restart; a damaged file is refused whole."""
+        limiter = self.limiter(sender_per_hour=1)
+        assert self.ask(limiter, "one")
+        assert not self.ask(limiter, "two")
+        again = self.limiter(sender_per_hour=1)
+        assert again.load(limiter.dump())
+
+        assert self.ask(again, "one")
+        assert not self.ask(again, "two")
+        assert not again.load('[["x"]]')
+        assert not again.load("garbage")
+        assert not self.ask(again, "two")
+
+    def test_what_waited_for_days_is_no_burst(self) -> None:
+        """The time of arrival counts: a mail an hour over a weekend is never too many."""
+        limiter = self.limiter(sender_per_hour=2)
+
+        assert all(self.ask(limiter, f"m{n}", minute=n * 60) for n in range(48))

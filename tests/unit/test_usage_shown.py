@@ -1,0 +1,132 @@
+"""What is shown of the spending: sums by each name, the chart, and a notice once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_core.messages import SessionKey
+from agent_core.models import Purpose, Usage
+from gateway.cli.show_usage import bar, shortened
+from gateway.cli.show_usage import usage as shown
+from gateway.operations import Operations
+from gateway.operations.usage import Costs
+from gateway.work.sqlite import SqliteWorkStore
+from tests.budget_doubles import limits
+from tests.clock import ManualClock
+from tests.contract.work_store_data import ROOM
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteWorkStore]:
+    async with await SqliteWorkStore.open(
+        tmp_path / "gateway.db", clock=clock, synchronous="normal"
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+class TestUsage:
+    async def test_sums_by_each_name_and_the_budget(self, store, clock):
+        """By day with empty days, by purpose, session and model the largest first, and what is not priced."""
+        await store.add_usage(ROOM, Usage(prompt_tokens=5, calls=1, cost_usd=0.5, model="a"), Purpose.CHAT)
+        clock.advance(2 * 86_400)
+        other = SessionKey("test", "other")
+        await store.add_usage(other, Usage(prompt_tokens=50, calls=2, model="b"), Purpose.HEARTBEAT)
+        desk = Operations(store, memory=None, costs=Costs(store, limits(100), clock))  # type: ignore[arg-type]
+        by = {
+            by: await desk.call("usage", {"days": 3, "by": by})
+            for by in ("day", "purpose", "session", "model")
+        }
+        assert [row["name"] for row in by["day"]["rows"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
+        assert [row["name"] for row in by["purpose"]["rows"]] == ["heartbeat", "chat"]
+        assert [row["name"] for row in by["model"]["rows"]] == ["b", "a"]
+        assert by["day"]["total"] == {
+            "calls": 3,
+            "prompt_tokens": 55,
+            "completion_tokens": 0,
+            "cost_usd": 0.5,
+            "priced": False,
+        }
+        assert by["day"]["budget"]["tokens"] == {"spent": 50, "limit": 100}
+        assert "(50%)" in shown(by["day"])
+        assert "for heartbeat 50, chat 5  0.50 $" in shown(by["day"], 200)
+        assert "not all prices are known" in shown(by["day"])
+        assert (await desk.call("usage", {"days": 1, "by": "session"}))["total"]["prompt_tokens"] == 50
+
+    @given(
+        st.lists(st.tuples(st.text(max_size=80), st.integers(0, 10**9)), min_size=1, max_size=8),
+        st.integers(40, 200),
+    )
+    def test_no_line_of_the_chart_is_wider_than_the_terminal(self, rows, width):
+        """Whatever names and numbers there are, in a narrow terminal too; a bar is there for what is not 0."""
+        told = [
+            {"name": name, "calls": 1, "prompt_tokens": tokens, "completion_tokens": 0, "cost_usd": None}
+            for name, tokens in rows
+        ]
+        total = {"calls": 1, "prompt_tokens": 1, "completion_tokens": 0, "cost_usd": None, "priced": True}
+        budget = {"tokens": {"limit": None}, "usd": {"limit": None}}
+        answer = {"rows": told, "by": "session", "days": 1, "total": total, "budget": budget, "purposes": []}
+        text = shown(answer, width)
+        chart = text.split("\n")[: len(rows)]
+        assert all(len(line) <= width for line in chart)
+        for line, (_, tokens) in zip(chart, rows, strict=True):
+            assert any(block in line for block in "▏▎▍▌▋▊▉█") or not tokens
+
+    @given(st.floats(0, 1), st.integers(1, 60))
+    def test_a_bar_is_as_long_as_its_part(self, part, width):
+        """Between nothing and everything, in eighths of a character, always of the same width."""
+        drawn = bar(part, width)
+        assert len(drawn) == width
+        assert abs(drawn.count("█") - part * width) < 1.1
+
+    def test_long_names_keep_both_ends(self):
+        """The middle is left out, never the ends."""
+        assert shortened("matrix/!abcdefghijklmnop:server.example", 15) == "matrix/…example"
+        assert shortened("short", 15) == "short"
+
+    async def test_a_hundred_thousand_rows_are_summed_quickly(self, store, clock):
+        """The sums of a database of years come in less than 200 ms (three times that on a busy machine)."""
+
+        def fill(db: object) -> None:
+            db.executemany(  # type: ignore[attr-defined]
+                "INSERT INTO usage VALUES (?, ?, 'chat', 'm', 10, 10, 1, NULL)",
+                (
+                    (f"2026-{1 + day // 28:02}-{1 + day % 28:02}", f"test/{n}")
+                    for day in range(200)
+                    for n in range(500)
+                ),
+            )
+
+        await store._writer.call("fill", fill)
+        took = []
+        for by in ("day", "session"):
+            began = anyio.current_time()
+            rows = await store.spent(since="2026-01-01", by=by)
+            took.append(anyio.current_time() - began)
+            assert sum(row.usage.calls for row in rows) == 100_000
+        began = anyio.current_time()
+        await store.spent_on("2026-03-03")
+        assert anyio.current_time() - began < 0.05
+        assert max(took) < 0.6
+
+
+class TestOnce:
+    async def test_a_notice_is_posted_once_for_each_value(self, store):
+        """The same name and value again: nothing; another value: again."""
+        from gateway.work.port import NewOutbound
+
+        note = [NewOutbound("test", "", ROOM, "text")]
+        assert len(await store.post_once("budget", "2026-01-01", note)) == 1
+        assert await store.post_once("budget", "2026-01-01", note) == []
+        assert len(await store.post_once("budget", "2026-01-02", note)) == 1
+        assert len(await store.outbox()) == 2
