@@ -245,8 +245,9 @@ class Amendment(_Frozen):
 
     ``replace``: the sender has edited the message ``native_id``, which now says ``text``. ``withdraw``: the
     sender has taken it back. ``leave``: the bot is no longer in ``session.conversation``. ``stop``: what
-    waits or runs in ``session`` is not to be answered. ``bounce``: what the server took from us as
-    ``native_id`` did not arrive after all, for the reason ``text``.
+    waits or runs in ``session`` is not to be answered, of ``sender`` if one is named, else of everybody.
+    ``bounce``: what the server took from us as ``native_id`` did not arrive after all, for the reason
+    ``text``.
     """
 
     kind: Literal["replace", "withdraw", "leave", "stop", "bounce"]

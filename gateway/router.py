@@ -177,8 +177,7 @@ class ChannelInbox:
                 metrics.INBOUND_ACCEPTED.labels(self._channel).inc()
                 where = str(row.message.session)
                 _log.info("message.accepted", channel=self._channel, inbox=row.id, session=where)
-                owners = self._access.decide(row.message).role is Role.OWNER
-                self._dispatcher.wake(row.message.session, first=owners)
+                self._dispatcher.wake(row.message.session, first=self._is_owners(row.message))
                 if row.message.kind == "reaction" or self._is_command(row.message):
                     self._wake_aside(row.message.session)
 
@@ -203,9 +202,17 @@ class ChannelInbox:
             quarantine = RESTORED
         return Pending(message, ignore, quarantine, alone=ignore is None and self._is_command(message))
 
+    def _is_owners(self, message: InboundMessage) -> bool:
+        return self._access.decide(message).role is Role.OWNER
+
     def _stops(self, batch: Sequence[Pending]) -> list[Amendment]:
         return [
-            Amendment(kind="stop", native_id=entry.message.native_id, session=entry.message.session)
+            Amendment(
+                kind="stop",
+                native_id=entry.message.native_id,
+                session=entry.message.session,
+                sender="" if self._is_owners(entry.message) else entry.message.sender.address,
+            )
             for entry in batch
             if entry.ignore is None and entry.quarantine is None and self._is_stop(entry.message)
         ]

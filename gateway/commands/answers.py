@@ -32,7 +32,10 @@ _HELP: dict[str, tuple[str, str]] = {
         "begin a new conversation",
         "What was said here so far is set aside; I can still search it. What I have written down stays.",
     ),
-    "stop": ("leave off what I am doing here", "Whatever waits or is being worked on here is not answered."),
+    "stop": (
+        "leave off what I am doing here",
+        "Whatever waits or is being worked on here is not answered: in a group, what you have asked.",
+    ),
     "status": ("how I am", "Whether I am well, and what waits in this conversation."),
     "memory": ("what I remember of you", "The notes that I keep for this conversation, word for word."),
     "usage": ("what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
@@ -143,7 +146,9 @@ class Answers:
         stopped = asked.message.context.get("stopped")
         count = stopped if isinstance(stopped, int) else 0
         if count == 0:
-            return "Nothing was waiting or being worked on here."
+            owner = self._access.decide(asked.message).role is Role.OWNER
+            of = "" if owner or asked.message.audience is Audience.DIRECT else " of yours"
+            return f"Nothing{of} was waiting or being worked on here."
         return (
             "Stopped: 1 message is not answered."
             if count == 1

@@ -26,6 +26,7 @@ LEFT = "I am not in its conversation any more"
 _STRIP = "json_remove(json_set(payload, '$.text', ''), '$.context', '$.attachments', '$.background')"
 _WORK = "state IN ('ready', 'running')"
 _OPEN = "state IN ('ready', 'running', 'quarantined')"
+_SENDER = "CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.address') END"
 _UNSENT = "state IN ('pending', 'sending', 'uncertain', 'held')"
 
 
@@ -144,7 +145,10 @@ class _Amender:
             if asked is None:
                 return  # a repetition: what it was to stop is stopped, what came since is not meant
             before = asked
-        gone = self._take_away(f"{_WORK} AND session = ? AND id < ?", (session, before), "stopped")
+        # Who is not the owner stops nobody else in a room of several people.
+        where = f"{_WORK} AND session = ? AND id < ? AND (? = '' OR {_SENDER} = ?)"
+        there = (session, before, amendment.sender, amendment.sender)
+        gone = self._take_away(where, there, "stopped")
         if amendment.native_id:
             self.db.execute(
                 "UPDATE inbox SET payload = json_set(payload, '$.context.stopped', ?) WHERE id = ?",

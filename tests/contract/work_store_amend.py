@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from agent_core.messages import Amendment, SessionKey
+from agent_core.messages import Amendment, Sender, SessionKey
 from gateway.work.port import LostTurn, WorkStore
 from gateway.work.rows import Accepted
 from gateway.work.states import InboxState, OutboxState
@@ -182,6 +182,18 @@ class AmendContract:
         assert (head.native_id, head.context["stopped"], head.context["event_id"]) == ("!stop", 3, "!stop")
         assert (await claim(store, OTHER)).head.message.native_id == "x"
         assert (await states(store))["d"][0] is InboxState.READY
+
+    async def test_a_stop_of_one_person_ends_only_what_they_said(self, store: WorkStore):
+        """What others have said in the same conversation waits and runs on."""
+        await accept(store, "a", "b", sender=Sender(address="@ann:hs.test", verified=True))
+        turn = await claim(store)
+        await accept(store, "c", sender=Sender(address="@bob:hs.test", verified=True))
+        asked = Amendment(kind="stop", native_id="!stop", session=ROOM, sender="@bob:hs.test")
+        done = await store.accept("matrix", BOT, [pending("!stop", text="!stop")], {}, [asked])
+        assert done.stopped == ()
+        assert {name for name, (_, why) in (await states(store)).items() if why == "stopped"} == {"c"}
+        await store.complete(turn, reply("yes"))
+        assert (await claim(store)).head.message.native_id == "b"
 
     async def test_a_stop_that_comes_again_stops_nothing(self, store: WorkStore, clock: ManualClock):
         """What was said after a stop is not stopped by its repetition."""

@@ -11,7 +11,8 @@ from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, claim, message
 
 ALICE = "@alice:hs.test"
-ACCESS = Access([Alias("matrix", ALICE)], {"matrix": ("@bob:hs.test",)})
+BOB = "@bob:hs.test"
+ACCESS = Access([Alias("matrix", ALICE)], {"matrix": (BOB,)})
 UNPROVEN = {"quarantine": "sender_not_verified"}
 
 
@@ -118,6 +119,23 @@ class TestTaking:
                 "b",
                 "c",
             }
+
+        await on_store(tmp_path, work)
+
+    async def test_a_guest_stops_what_he_asked_and_the_owner_everything(self, tmp_path):
+        """In a room of several people nobody but the owner keeps anybody else from being answered."""
+
+        async def work(bench):
+            await bench.inbox.accept([says("a"), says("b", BOB)])
+            turn = await claim(bench.store)
+            await bench.inbox.accept([says("stop", BOB, text="!stop")])
+            stopped = {name for name, (_, why) in (await bench.states()).items() if why == "stopped"}
+            assert (stopped, bench.stopped) == ({"b"}, [])
+            assert turn.head.message.native_id == "a"
+            await bench.inbox.accept([says("c", BOB), says("all", text="!stop")])
+            assert bench.stopped == [(ROOM, turn.id, "stopped")]
+            stopped = {name for name, (_, why) in (await bench.states()).items() if why == "stopped"}
+            assert {"a", "b", "c"} <= stopped
 
         await on_store(tmp_path, work)
 
