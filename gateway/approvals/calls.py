@@ -2,7 +2,8 @@
 Calls of tools that wait for a yes: who may give it, and what is said.
 
 A call has a name such as ``a3f2c9``. Whoever asked for what the turn does may decide about it, and so may the
-owner; nothing is done, and nothing is told, for anybody else.
+owner; nothing is done, and nothing is told, for anybody else. Where the owner has spoken in the turn, too, it
+is the owner's alone.
 """
 
 from __future__ import annotations
@@ -139,6 +140,10 @@ class Calls:
             return True
         same_place = _place(question.session) == _place(message.session)
         asked = {_spelled(address) for address in question.asked}
+        if any(
+            self._access.role(question.session.channel, one, verified=True) is Role.OWNER for one in asked
+        ):
+            return False  # the owner spoke in that turn, too, and nobody else says yes to what that led to
         return decision.allowed and same_place and _spelled(message.sender.address) in asked
 
 
