@@ -16,6 +16,7 @@ __all__ = [
     "BudgetSpent",
     "ContextTooLong",
     "CursorMoved",
+    "DocumentUnusable",
     "JournalCorrupt",
     "MemoryConflict",
     "ModelAuthFailed",
@@ -143,6 +144,10 @@ class StorageUnavailable(AgentError):
     """My disk does not take anything at the moment; nothing is lost, I will try again."""
 
     temporary = True
+
+
+class DocumentUnusable(AgentError):
+    """What I have written down cannot be read, because something else is in the place of its file."""
 
 
 class JournalCorrupt(AgentError):

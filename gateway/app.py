@@ -157,6 +157,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         on_outbox=on_outbox,
         by_letter=lambda name: name in by_name and by_name[name].capabilities.letters,
     )
+    mind.manager.remembered.on_unusable = notes.memory_unusable
     channels = overrides.channels
     if channels is None:
         channels = build_channels(settings, home, clock, access=access, notes=notes, attachments=attachments)

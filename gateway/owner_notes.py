@@ -119,6 +119,15 @@ class OwnerNotes:
         self._alerts[about] = text[:_LONGEST]
         self._news.set()
 
+    def memory_unusable(self, what: str) -> None:
+        """A memory document is no file."""
+        self.alert(
+            f"memory {what}",
+            f"I cannot read what I have written down: {what}. Until it is moved away I answer without it. "
+            "`squidbot check --state` says it too, and with `--fix`, while I do not run, puts that "
+            "aside and brings the last text back.",
+        )
+
     async def keep(self, about: str, text: str) -> None:
         """
         As `alert`, for what is known at this moment only: it is in the store when this returns.

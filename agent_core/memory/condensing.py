@@ -35,8 +35,9 @@ from agent_core.memory.essentials import (
     missing,
     split_list,
 )
+from agent_core.memory.remembered import Remembered
 from agent_core.memory_ports import MemoryPort
-from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, ModelChunk, Usage
+from agent_core.models import HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort
 
 __all__ = ["Attempt", "Condensed", "Condensing"]
@@ -106,6 +107,7 @@ class Condensing:
         call_limit_s: float = CALL_LIMIT_S,
     ) -> None:
         self._storage = storage
+        self.remembered = Remembered(storage)
         self._llm = llm
         self._rules = rules
         self._summary_tokens = summary_tokens
@@ -228,7 +230,7 @@ class Condensing:
             log.warning("consolidation.refused", session=session_id, chars=len(answer))
         if new is None:
             return None
-        document = (await self._document(segment.messages)).text
+        document = (await self.remembered.beside(segment.messages)).text
         said = [message.content for message in segment.messages if message.role in ("user", "assistant")]
         wanted = await anyio.to_thread.run_sync(essentials, said)
         lost = await self._lost(wanted, prose, new, document)
@@ -331,15 +333,6 @@ class Condensing:
             log.warning("consolidation.call_failed", reason=attempt.failure)
             return None
         return text.strip()
-
-    async def _document(self, messages: Sequence[Message]) -> MemoryDocument:
-        """The memory document beside which these messages are shown; an empty one if they do not say."""
-        told = next((each.scope for each in reversed(messages) if each.scope), None)
-        try:
-            scope = MemoryScope.parse(told) if told is not None else None
-        except ValueError:
-            scope = None
-        return await self._storage.load_global_memory(scope) if scope is not None else MemoryDocument()
 
     def _chars(self, tokens: int) -> int:
         return self._estimate.chars(tokens)

@@ -149,7 +149,7 @@ class MemoryManager(Condensing):
             attachments: The files of this question. Pictures among them are shown to models that look.
         """
         limit = self._context_tokens if context_tokens is None else context_tokens
-        document = await self._storage.load_global_memory(scope)
+        document = await self.remembered.document(scope)
         self._remember_shown(session_id, document.version)
         question = Message(
             role="user",
@@ -212,7 +212,7 @@ class MemoryManager(Condensing):
         last = newest.messages
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(self._context_tokens))
         told = last[-1].scope if last else None
-        document = await self._document(last)
+        document = await self.remembered.beside(last)
         summary = "" if hidden_from(told, tail.private) else tail.summary or ""
         built = await self._assembled(
             session_id,

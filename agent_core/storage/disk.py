@@ -19,17 +19,22 @@ from pathlib import Path
 from agent_core.errors import StorageUnavailable
 
 __all__ = [
+    "NO_FILE",
     "append",
     "exclusive",
     "is_file_or_nothing",
     "lock",
     "make_folder",
+    "opened",
     "read",
     "replace",
     "storage_errors",
     "sync_folder",
     "write_new",
 ]
+
+NO_FILE = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EINVAL}
+"""What is in the place of a file (see `read`) and stays there until a person moves it."""
 
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
@@ -76,18 +81,24 @@ def is_file_or_nothing(path: Path) -> bool:
     except FileNotFoundError:
         return not path.is_symlink()
     except OSError as exc:
-        if exc.errno == errno.ELOOP:
+        if exc.errno in NO_FILE:
             return False
         raise
 
 
 def read(path: Path) -> bytes:
     """The content of a file. What is no regular file is refused; opening a pipe would wait for ever."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(handle, "rb") as file:  # noqa: PTH123 - a handle has no path
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with open(opened(path), "rb") as file:
         return file.read()
+
+
+def opened(path: Path, flags: int = 0) -> int:
+    """A handle for reading a regular file; what is none is refused, and nobody waits for it."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return handle
 
 
 def write_new(path: Path, data: bytes) -> None:

@@ -18,6 +18,7 @@ Everything here blocks and is called in a worker thread, by one caller at a time
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from pathlib import Path
 
 import structlog
 
-from agent_core.errors import MemoryConflict
+from agent_core.errors import DocumentUnusable, MemoryConflict
 from agent_core.models import MemoryDocument
 from agent_core.storage import disk
 from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object, storable
@@ -126,7 +127,7 @@ class DocumentFile:
         """All versions, oldest first."""
         self.load()
         try:
-            handle = os.open(self._versions, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = disk.opened(self._versions, os.O_NOFOLLOW)
         except FileNotFoundError:
             return []
         try:
@@ -135,12 +136,21 @@ class DocumentFile:
         finally:
             os.close(handle)
 
+    def unusable(self) -> DocumentUnusable | None:
+        """What is wrong if one of the two files is no file; None if both are, or are free."""
+        for path in (self._path, self._versions):
+            if not disk.is_file_or_nothing(path):
+                return DocumentUnusable(f"{path} is {_kind(path)}, and should be a file", path=str(path))
+        return None
+
     # ── inside ──
 
     def _text(self) -> str:
         try:
             return disk.read(self._path).decode("utf-8", "replace")
-        except FileNotFoundError:
+        except FileNotFoundError as exc:
+            if self._path.is_symlink():  # a disk that is not mounted has not deleted what is on it
+                raise OSError(errno.ELOOP, "a link to nowhere", str(self._path)) from exc
             return ""
 
     def _reconciled(self) -> MemoryDocument:
@@ -195,7 +205,7 @@ class DocumentFile:
         """The newest versions, newest first."""
         found: list[Version] = []
         try:
-            handle = os.open(self._versions, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = disk.opened(self._versions, os.O_NOFOLLOW)
         except FileNotFoundError:
             return found
         try:
@@ -207,6 +217,13 @@ class DocumentFile:
         finally:
             os.close(handle)
         return found
+
+
+def _kind(path: Path) -> str:
+    """What is in the place of a file, for people."""
+    if path.is_symlink():
+        return "a link that leads to no file"
+    return "a folder" if path.is_dir() else "not to be reached, or something special"
 
 
 def _seen(path: Path) -> _Seen:

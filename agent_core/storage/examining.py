@@ -22,14 +22,16 @@ from agent_core.storage.history import HistoryFile
 from agent_core.storage.layout import Layout
 from agent_core.storage.record import Record, parse_record, session_in
 from agent_core.storage.session_files import SessionFiles
-from agent_core.storage.tail import lines_forwards
+from agent_core.storage.tail import lines_backwards, lines_forwards
 
 __all__ = [
     "BadLine",
     "Named",
     "bad_lines",
     "blank_out",
+    "documents",
     "histories",
+    "last_text",
     "mend_record",
     "named_in",
     "record_troubles",
@@ -67,6 +69,29 @@ def histories(layout: Layout) -> Iterator[tuple[SessionKey | None, Path]]:
 def version_files(layout: Layout) -> list[Path]:
     """All files with versions of memory documents."""
     return sorted((layout.home / "memory").rglob("MEMORY.history.jsonl"))
+
+
+def documents(layout: Layout) -> Iterator[tuple[Path, Path]]:
+    """Where memory documents and their versions are, or should be; also under shortened names."""
+    yield layout.workspace / "MEMORY.md", layout.home / "memory" / "owner" / "MEMORY.history.jsonl"
+    for kind in ("people", "rooms"):
+        for folder in sorted((layout.home / "memory" / kind).glob("*")):
+            yield folder / "MEMORY.md", folder / "MEMORY.history.jsonl"
+
+
+def last_text(versions: Path) -> str | None:
+    """What a memory document said last; None if no version can be read."""
+    if not versions.is_file():
+        return None
+    handle = os.open(versions, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        size = os.fstat(handle).st_size
+        for _, raw in lines_backwards(handle, size, max_line_bytes=lines.MAX_LINE_BYTES):
+            if (version := Version.parse_or_none(raw)) is not None:
+                return version.document.text
+    finally:
+        os.close(handle)
+    return None
 
 
 def bad_lines(path: Path, *, still_written: bool = False) -> list[BadLine]:

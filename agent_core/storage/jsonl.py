@@ -26,7 +26,7 @@ import structlog
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import Clock
-from agent_core.storage.disk import storage_errors
+from agent_core.storage.disk import NO_FILE, storage_errors
 from agent_core.storage.documents import DocumentFile
 from agent_core.storage.layout import Layout
 from agent_core.storage.record import session_in
@@ -297,7 +297,13 @@ class JsonlMemory:
 
         def guarded(file: DocumentFile) -> T:
             with storage_errors(action, path):
-                return work(file)
+                try:
+                    return work(file)
+                except OSError as exc:
+                    unusable = file.unusable() if exc.errno in NO_FILE else None
+                    if unusable is None:
+                        raise
+                    raise unusable from exc
 
         return await self._documents.visit(scope, guarded, self._threads)
 

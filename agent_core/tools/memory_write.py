@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent_core.errors import MemoryConflict, StorageUnavailable
+from agent_core.errors import DocumentUnusable, MemoryConflict, StorageUnavailable
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryScope, ScopeKind, ToolResult
 
@@ -100,6 +100,8 @@ class MemoryWriteTool:
                 "document now; merge your change into it and call memory_write again.\n\n"
                 f"{conflict.current_text}"
             )
+        except DocumentUnusable:
+            return _error("Not saved: something else is in the place of the memory's file. The owner knows.")
         except StorageUnavailable:
             return _error("Not saved: the disk does not take anything at the moment.")
         self._seen_since = document.version

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agent_core.errors import DocumentUnusable
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import ScopeKind, Session, Usage
@@ -172,7 +173,10 @@ class Answers:
         return "\n".join(lines)
 
     async def _tell_memory(self, asked: _Asked) -> str:
-        document = await self._memory.load_global_memory(asked.session.scope)
+        try:
+            document = await self._memory.load_global_memory(asked.session.scope)
+        except DocumentUnusable as error:
+            return f"I cannot read it: {error}." if asked.owner else error.public
         whose = {
             ScopeKind.OWNER: "you",
             ScopeKind.PERSON: "you",

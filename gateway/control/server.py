@@ -116,7 +116,8 @@ class _Calls:
                 if known
                 else f"unexpected {type(error).__name__}; the daemon's log has the details"
             )
-            return _refused(type(error).__name__, message, 75 if told.temporary else 70, status=500)
+            code = 75 if told.temporary else 74 if known else 70  # as at a prompt without the daemon
+            return _refused(type(error).__name__, message, code, status=500)
 
 
 def _refused(kind: str, message: str, exit_code: int, *, status: int) -> web.Response:

@@ -112,7 +112,7 @@ def _report_state(report: Report, found: list[Trouble], mended: Mended, *, in_us
         report.add("state", Verdict.FAILED, f"and {len(found) - _MOST_TROUBLES} more of the kind")
     if mended.kept is not None:
         report.add("state", Verdict.OK, f"what was there before, and what was taken out, is in {mended.kept}")
-    healthy = {"histories", "records", "database", "search index", "attachments"} - {
+    healthy = {"histories", "records", "memory", "database", "search index", "attachments"} - {
         one.part for one in found
     }
     for part in sorted(healthy):

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,10 +22,13 @@ from pathlib import Path
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from agent_core.storage import examining
+from agent_core.storage.disk import is_file_or_nothing
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index.examining import examine_index, index_files
 from gateway.attachments import ORPHAN_AFTER_S
 from gateway.backup.listing import note_backup
+from gateway.doctor.trouble import Trouble
+from gateway.doctor.unusable import unusable_documents
 from gateway.errors import StateUnusable
 from gateway.home import Home
 from gateway.work.examining import examine_database, mend_database, names_in_rows
@@ -35,24 +38,6 @@ __all__ = ["Mended", "Trouble", "examine_state", "mend_state"]
 _FILE = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})\.[a-z0-9]{1,8}")
 _BLOCK = 1024 * 1024
 _KEPT_LINES = "lines-that-could-not-be-read.jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """
-    One thing that is wrong with the state.
-
-    ``part`` groups it in the report: histories, records, database, search index, attachments. ``serious``: it
-    is damage, and not only worth knowing. ``files`` are touched by ``mend``, which gets the folder to keep
-    things in; None: nobody can put it right by machine, and ``remedy`` says what a person can do.
-    """
-
-    part: str
-    text: str
-    files: tuple[Path, ...] = ()
-    mend: Callable[[Path], None] | None = None
-    serious: bool = True
-    remedy: str = ""
 
 
 @dataclass(slots=True)
@@ -98,7 +83,8 @@ def examine_state(
             )
         elif key.file_name == path.stem:
             yield from _record(layout, key, path, clock)
-    for path in examining.version_files(layout):
+    yield from unusable_documents(layout)
+    for path in filter(Path.is_file, examining.version_files(layout)):
         yield from _lines(path, in_use=in_use)
     if home.database.exists():
         yield from _database(home, in_use=in_use)
@@ -198,13 +184,20 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
     except OSError as error:
         said = [f"cannot be read: {error.strerror or error}"]
     files = (layout.record(key), layout.spare_record(key), layout.summary(key))
+
+    def mend(kept: Path) -> None:
+        for each in files:
+            if not is_file_or_nothing(each):
+                _moved(each, kept / "moved" / key.file_name / each.name)
+        examining.mend_record(layout, key, clock)
+
     for text in said[:1]:
         more = f"; {'; '.join(said[1:])}" if said[1:] else ""
         yield Trouble(
             "records",
             f"{path.stem}: {text}{more}",
-            files,
-            lambda _kept: examining.mend_record(layout, key, clock),
+            tuple(filter(Path.is_file, files)),
+            mend,
             remedy="squidbot check --state --fix makes them fit, from the record or its spare",
         )
 

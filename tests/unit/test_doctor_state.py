@@ -100,6 +100,27 @@ def a_version_of_memory(root):
     return "histories"
 
 
+def a_document_that_is_a_folder(root):
+    path = root / "workspace" / "MEMORY.md"
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    return "memory"
+
+
+def a_document_that_is_a_link_to_itself(root):
+    path = root / "workspace" / "MEMORY.md"
+    path.unlink(missing_ok=True)
+    path.symlink_to(path)
+    return "memory"
+
+
+def a_summary_that_is_a_folder(root):
+    path = root / "memory" / ALICE.file_name / "summary.md"
+    path.unlink()
+    path.mkdir()
+    return "records"
+
+
 def a_record(root):
     record(root).write_text("{")
     return "records"
@@ -159,7 +180,8 @@ def a_changed_file(root):
 
 
 MENDABLE = [
-    a_line_of_rubbish, a_line_in_the_middle, a_torn_last_line, a_missing_newline, a_version_of_memory, a_record,
+    a_line_of_rubbish, a_line_in_the_middle, a_torn_last_line, a_missing_newline, a_version_of_memory, a_document_that_is_a_folder,
+    a_document_that_is_a_link_to_itself, a_summary_that_is_a_folder, a_record,
     a_summary, a_spare, a_cursor_beyond_the_end, an_index_of_the_database, a_row_without_its_message,
     words_of_the_index, the_head_of_the_index, a_changed_file,
 ]  # fmt: skip
@@ -173,7 +195,7 @@ class TestWhole:
         times = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
         report = examine(root, fix=fix)
         assert [one for one in report.findings if one.verdict in (Verdict.FAILED, Verdict.WARNING)] == []
-        assert {"histories", "records", "database", "search index", "attachments"} <= {
+        assert {"histories", "records", "memory", "database", "search index", "attachments"} <= {
             one.part for one in report.findings
         }
         assert report.exit_code == 0

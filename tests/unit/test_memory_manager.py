@@ -295,3 +295,34 @@ def test_the_estimate_can_be_given() -> None:
     """The first guess is the caller's, if there is a better one."""
     estimate = TokenEstimate(chars_per_token=2.0)
     assert MemoryManager(InMemoryMemory(), estimate=estimate).estimate is estimate
+
+
+async def test_a_document_that_is_a_folder_costs_the_memory_and_not_the_answer(tmp_path: Path) -> None:
+    """The prompt is built without it, it is told once, and again only after it could be read."""
+    memory = JsonlMemory(tmp_path, clock=ManualClock())
+    await memory.save_global_memory(OWNER, "- likes tea")
+    path, kept = memory.layout.document(OWNER), tmp_path / "kept.md"
+    manager = MemoryManager(memory, llm=SilentModel())
+    said: list[str] = []
+    manager.remembered.on_unusable = said.append
+
+    async def prompt() -> str:
+        messages = await manager.build_messages(S, BASE_PROMPT, "Hello", tool_names=WRITE)
+        return "\n".join(each.content for each in messages)
+
+    assert "likes tea" in await prompt()
+    for told in (1, 2):
+        path.rename(kept)
+        path.mkdir()
+        for _ in range(3):
+            assert "likes tea" not in await prompt()
+        assert len(said) == told
+        assert "a folder" in said[-1]
+        tool = MemoryWriteTool(
+            memory, session_id=S, scope=OWNER, turn="1", shown_version=lambda: manager.shown_version(S)
+        )
+        answer = await tool.execute(content="- likes coffee")
+        assert (answer.is_error, "owner knows" in answer.content) == (True, True)
+        path.rmdir()
+        kept.rename(path)
+        assert "likes tea" in await prompt()

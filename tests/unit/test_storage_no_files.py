@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent_core.errors import StorageUnavailable
+from agent_core.errors import DocumentUnusable, StorageUnavailable
 from agent_core.messages import SessionKey
-from agent_core.models import MemoryScope, Message, ScopeKind
+from agent_core.models import MemoryDocument, MemoryScope, Message, ScopeKind
 from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock
 
@@ -115,12 +116,35 @@ async def test_what_is_no_history_refuses_its_conversation_and_no_other(home: Pa
     assert (await memory.load_history(S)).cursor == 2
 
 
-async def test_a_document_that_is_a_pipe_is_refused_at_once(home: Path) -> None:
-    """Whoever reads it is told, instead of waiting until somebody writes into the pipe."""
-    document = opened(home).layout.document(OWNER)
-    document.unlink()
-    os.mkfifo(document)
+@pytest.mark.parametrize("what", NO_FILES)
+@pytest.mark.parametrize("which", ["document", "versions"])
+async def test_what_is_no_document_is_refused_for_good(home: Path, what: str, which: str) -> None:
+    """Waiting would not help, so nobody is told to wait; what was remembered comes back with the file."""
+    layout = opened(home).layout
+    path = getattr(layout, which)(OWNER)
+    kept = path.rename(home / "kept")
+    NO_FILES[what](path)
 
+    memory = opened(home)
+    for _ in range(2):
+        with pytest.raises(DocumentUnusable) as refused:
+            await memory.load_global_memory(OWNER)
+        assert str(path) in str(refused.value)
+        assert not refused.value.temporary
+    with pytest.raises(DocumentUnusable):
+        await memory.save_global_memory(OWNER, "- another", base_version=1)
+    path.rmdir() if what == "a folder" else path.unlink()
+    kept.rename(path)
+    assert await memory.load_global_memory(OWNER) == MemoryDocument("- a fact", 1)
+
+
+async def test_a_disk_that_fails_is_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same door lets through what comes back by itself: an error of the disk is temporary."""
+
+    def broken(_path: Path) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("agent_core.storage.disk.read", broken)
     with pytest.raises(StorageUnavailable):
         await opened(home).load_global_memory(OWNER)
 

@@ -1,0 +1,57 @@
+"""
+Memory documents as prompts read them: one that cannot be read costs the memory, not the answer.
+
+A disk that is full or away comes back, so whoever waits for it waits with reason. A folder in the place of a
+document stays until a person moves it; until then prompts are built without what stands in it, and that is
+told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from agent_core.errors import DocumentUnusable
+from agent_core.memory_ports import MemoryPort
+from agent_core.models import MemoryDocument, MemoryScope, Message
+
+__all__ = ["Remembered"]
+
+log = structlog.get_logger(__name__)
+
+
+class Remembered:
+    """Reads documents. ``on_unusable`` hears, once until it can be read again, what is wrong with one."""
+
+    def __init__(self, storage: MemoryPort) -> None:
+        self.on_unusable: Callable[[str], None] = lambda _: None
+        self._storage = storage
+        self._unusable: set[MemoryScope] = set()
+
+    async def document(self, scope: MemoryScope) -> MemoryDocument:
+        """
+        The memory document; an empty one if something else is in its place.
+
+        Raises:
+            StorageUnavailable: Not now.
+        """
+        try:
+            document = await self._storage.load_global_memory(scope)
+        except DocumentUnusable as error:
+            if scope not in self._unusable:
+                self._unusable.add(scope)
+                log.error("memory.unusable", error=str(error), **error.fields)
+                self.on_unusable(str(error))
+            return MemoryDocument()
+        self._unusable.discard(scope)
+        return document
+
+    async def beside(self, messages: Sequence[Message]) -> MemoryDocument:
+        """The memory document beside which these messages are shown; an empty one if they do not say."""
+        told = next((each.scope for each in reversed(messages) if each.scope), None)
+        try:
+            scope = MemoryScope.parse(told) if told is not None else None
+        except ValueError:
+            scope = None
+        return await self.document(scope) if scope is not None else MemoryDocument()
