@@ -79,8 +79,23 @@ class SessionKey:
         """
         parts = [self.channel, self.conversation] + ([self.thread] if self.thread is not None else [])
         name = "=.".join(_escape(part, "=", _UNSAFE_IN_FILE) for part in parts)
-        if len(name) <= _FILE_NAME_LIMIT:
-            return name
+        return name if len(name) <= _FILE_NAME_LIMIT else self._hashed(name)
+
+    @property
+    def caseless_name(self) -> str:
+        """
+        A `file_name` that is different for every key also where upper and lower case are the same.
+
+        A name with capitals gets the hash of a long one; both forms are names of this session.
+        """
+        name = self.file_name
+        return name if name == name.lower() or "=~" in name else self._hashed(name)
+
+    def is_named(self, name: str) -> bool:
+        """Whether files with this name are of this session."""
+        return name in (self.file_name, self.caseless_name)
+
+    def _hashed(self, name: str) -> str:
         digest = hashlib.sha256(str(self).encode()).hexdigest()[:40]
         return f"{name[: _FILE_NAME_LIMIT - 42]}=~{digest}"
 

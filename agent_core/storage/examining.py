@@ -188,9 +188,9 @@ def record_troubles(layout: Layout, key: SessionKey) -> list[str]:
         return [f"{layout.record(key).name} {record}"]
     found = []
     if isinstance(spare, str):
-        found.append(f"its spare in memory/{key.file_name} {spare}")
+        found.append(f"its spare in memory/{layout.name(key)} {spare}")
     elif spare is not None and spare != record:
-        found.append(f"its spare in memory/{key.file_name} says something else")
+        found.append(f"its spare in memory/{layout.name(key)} says something else")
     if _copied(layout, key) != record.summary:
         found.append("its summary.md is not that of the record")
     if record.cursor:

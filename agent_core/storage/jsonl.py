@@ -316,7 +316,7 @@ def _list_sessions(layout: Layout) -> list[str]:
                 key: SessionKey | None = SessionKey.from_file_name(path.stem)
             except ValueError:
                 key = session_in(path.with_name(f"{path.stem}.meta.json"))
-            if key is not None and key.file_name == path.stem:
+            if key is not None and key.is_named(path.stem):
                 found.append(str(key))
             else:
                 log.warning("session.unknown_file", file=path.name)

@@ -2,16 +2,19 @@
 Where everything lies under the home folder, and how names of people and rooms become names of folders.
 
 The picture is in the package's docstring. Sessions use `SessionKey.file_name`; people and rooms use the same
-kind of encoding, so that no address, however chosen, can leave its folder or meet another's.
+kind of encoding, so that no address, however chosen, can leave its folder or meet another's. On a file system
+that does not tell case apart, names with capitals get a hash.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from agent_core.messages import SessionKey
@@ -42,6 +45,33 @@ def folder_name(name: str) -> str:
         return encoded
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:40]
     return f"{encoded[: _NAME_LIMIT - 42]}=~{digest}"
+
+
+def _caseless(folder: str, name: str) -> str:
+    """As `SessionKey.caseless_name`, for a `folder_name`."""
+    if folder == folder.lower() or "=~" in folder:
+        return folder
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+    return f"{folder[: _NAME_LIMIT - 42]}=~{digest}"
+
+
+@lru_cache(maxsize=64)
+def _mixes_case(home: Path) -> bool:
+    """Whether ``a`` and ``A`` are one file in this folder, as on most disks of macOS and Windows."""
+    with contextlib.suppress(OSError):
+        for path in (*sorted(home.iterdir()), home):
+            other = path.with_name(path.name.swapcase())
+            if other != path:
+                return other.exists() and other.samefile(path)
+    return False
+
+
+def _stands(folder: Path, *names: str) -> bool:
+    """Whether a folder has one of exactly these names."""
+    try:
+        return not set(names).isdisjoint(os.listdir(folder))  # noqa: PTH208 - names are wanted, not paths
+    except OSError:
+        return False
 
 
 def scope_from_folder(folder: str) -> str:
@@ -76,21 +106,36 @@ class Layout:
         """The folder of all histories."""
         return self.home / "sessions"
 
+    def name(self, key: SessionKey) -> str:
+        """
+        The name of a session's files: its `file_name`, where no other session can meet it.
+
+        Where case is not told apart a new session gets its `caseless_name`, and keeps it if the home moves.
+        """
+        plain, caseless = key.file_name, key.caseless_name
+        if plain == caseless:
+            return plain
+        if (self.sessions / f"{caseless}.meta.json").exists():
+            return caseless
+        if _mixes_case(self.home) and not _stands(self.sessions, f"{plain}.jsonl", f"{plain}.meta.json"):
+            return caseless
+        return plain
+
     def history(self, key: SessionKey) -> Path:
         """The append-only history of a session."""
-        return self.sessions / f"{key.file_name}.jsonl"
+        return self.sessions / f"{self.name(key)}.jsonl"
 
     def record(self, key: SessionKey) -> Path:
         """Cursor and summary of a session: one atomic record."""
-        return self.sessions / f"{key.file_name}.meta.json"
+        return self.sessions / f"{self.name(key)}.meta.json"
 
     def summary(self, key: SessionKey) -> Path:
         """The readable copy of a session's summary."""
-        return self.home / "memory" / key.file_name / "summary.md"
+        return self.home / "memory" / self.name(key) / "summary.md"
 
     def spare_record(self, key: SessionKey) -> Path:
         """The record once more, for the day on which the first cannot be read."""
-        return self.home / "memory" / key.file_name / "meta.json"
+        return self.home / "memory" / self.name(key) / "meta.json"
 
     def document(self, scope: MemoryScope) -> Path:
         """The memory document of a scope, free to be edited by hand."""
@@ -120,6 +165,15 @@ class Layout:
             case ScopeKind.OWNER:
                 return self.home / "memory" / "owner"
             case ScopeKind.PERSON:
-                return self.home / "memory" / "people" / folder_name(scope.name)
+                return self._named(self.home / "memory" / "people", scope.name)
             case ScopeKind.ROOM:
-                return self.home / "memory" / "rooms" / folder_name(scope.name)
+                return self._named(self.home / "memory" / "rooms", scope.name)
+
+    def _named(self, folder: Path, name: str) -> Path:
+        """As `name`, for the folder of a person or a room."""
+        plain = folder_name(name)
+        caseless = _caseless(plain, name)
+        if plain == caseless:
+            return folder / plain
+        mixed = _mixes_case(self.home) and not _stands(folder, plain)
+        return folder / (caseless if mixed or (folder / caseless).exists() else plain)

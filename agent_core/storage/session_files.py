@@ -37,7 +37,7 @@ class SessionFiles:
     ) -> None:
         self.history = HistoryFile(layout.history(key), read_at=read_at, sync=sync)
         self.record_file = RecordFile(layout.record(key), layout.summary(key), layout.spare_record(key), key)
-        self._shortened = "=~" in key.file_name
+        self._shortened = "=~" in layout.name(key)
         self._path = layout.record(key)
         self._clock = clock
 

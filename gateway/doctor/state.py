@@ -81,7 +81,7 @@ def examine_state(
                 serious=False,
                 remedy="its .meta.json names the session; without it nobody finds it",
             )
-        elif key.file_name == path.stem:
+        elif layout.name(key) == path.stem:
             yield from _record(layout, key, path, clock)
     yield from unusable_documents(layout)
     for path in filter(Path.is_file, examining.version_files(layout)):
@@ -188,7 +188,7 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
     def mend(kept: Path) -> None:
         for each in files:
             if not is_file_or_nothing(each):
-                _moved(each, kept / "moved" / key.file_name / each.name)
+                _moved(each, kept / "moved" / path.stem / each.name)
         examining.mend_record(layout, key, clock)
 
     for text in said[:1]:

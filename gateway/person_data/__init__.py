@@ -168,7 +168,7 @@ def histories(layout: Layout) -> Iterator[tuple[SessionKey, Path]]:
             yield SessionKey.from_file_name(path.stem), path
         except ValueError:
             key = session_in(path.with_name(f"{path.stem}.meta.json"))
-            if key is not None and key.file_name == path.stem:
+            if key is not None and key.is_named(path.stem):
                 yield key, path
 
 

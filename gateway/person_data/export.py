@@ -85,7 +85,7 @@ def _write_all(layout: Layout, found: PersonFiles, target: Path, now: datetime) 
         ),
     )
     for share in (one for one in found.shares if one.whole or one.lines):
-        _write_share(layout, found, share, target / "conversations" / share.key.file_name)
+        _write_share(layout, found, share, target / "conversations" / share.path.stem)
     for scope in found.documents:
         _write_document(layout, scope, target / "memory" / folder_name(str(scope)))
     for path in sorted(found.attachments):

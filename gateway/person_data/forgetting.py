@@ -112,7 +112,7 @@ def _remove_session(layout: Layout, share: Share) -> None:
     for path in layout.sessions.glob(f"{_literal(share.path.stem)}.*"):
         if path.name.startswith((f"{share.path.stem}.jsonl", f"{share.path.stem}.meta.json")):
             path.unlink()
-    shutil.rmtree(layout.home / "memory" / share.key.file_name, ignore_errors=True)
+    shutil.rmtree(layout.home / "memory" / share.path.stem, ignore_errors=True)
 
 
 def _literal(text: str) -> str:
@@ -154,7 +154,7 @@ def _marker(line: dict[str, Any]) -> dict[str, Any]:
 
 def _drop_summary(layout: Layout, key: SessionKey) -> None:
     """The summary goes, and the cursor with it, so that it is written again from what is left."""
-    for path in layout.sessions.glob(f"{_literal(key.file_name)}.meta.json.*"):
+    for path in layout.sessions.glob(f"{_literal(layout.name(key))}.meta.json.*"):
         path.unlink()
     if layout.record(key).exists() or layout.summary(key).exists() or layout.spare_record(key).exists():
         record = RecordFile(layout.record(key), layout.summary(key), layout.spare_record(key), key)

@@ -242,7 +242,7 @@ class SearchIndex:
                 key: SessionKey | None = SessionKey.from_file_name(path.stem)
             except ValueError:
                 key = session_in(path.with_name(f"{path.stem}.meta.json"))
-            if key is not None and key.file_name == path.stem:
+            if key is not None and key.is_named(path.stem):
                 yield str(key), path
 
     # ── the file ──
