@@ -213,3 +213,12 @@ class Journey:
     def results(self, request: int = -1) -> list[str]:
         """The tool results that the model saw in its n-th request."""
         return [message.content for message in self.model.requests[request] if message.role == "tool"]
+
+
+def broken(error):
+    """What a tool does that raises ``error``."""
+
+    def effect(**_):
+        raise error
+
+    return effect

@@ -1,42 +1,21 @@
-"""From the bytes of a mail to its text: whatever they are, in linear time."""
+"""From the bytes of a mail to its parts and header fields: whatever they are."""
 
 from __future__ import annotations
 
 import base64
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.html_text import html_to_text
 from channels.email.inbound import AttachmentNote, parse_mail
 from channels.email.intake import read_arrival
 from channels.email.mime import Caps, Headers, Unreadable, decoded, decoded_header, parse_headers
-from channels.email.quoting import new_text
 
 
 def mail(*lines: str, body: str = "hello") -> bytes:
     return "\r\n".join([*lines, "", body]).encode()
-
-
-def steps(work: Callable[[], object]) -> int:
-    """How much a call does, counted in calls and lines, not in seconds."""
-    count = 0
-
-    def trace(_frame: object, _event: str, _arg: object) -> object:
-        nonlocal count
-        count += 1
-        return trace
-
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(None)
-    return count
 
 
 class TestMime:
@@ -265,134 +244,3 @@ class TestHeaders:
         headers.subject()
         headers.media_type()
         headers.references()
-
-
-class TestHtml:
-    def test_what_is_read(self) -> None:
-        """Blocks become lines, list items and link targets stay, entities are resolved."""
-        source = (
-            "<html><head><title>t</title><style>p{}</style></head><body><h1>Hello</h1><p>one<br>two</p>"
-            '<ul><li>first<li>second</ul><a href="https://x.test/?a=1&amp;b=2">link</a> &lt;tag&gt;'
-            "<table><tr><td>a</td><td>b</td></tr></table><script>evil()</script></body></html>"
-        )
-
-        text = html_to_text(source)
-        assert "Hello\n\none\ntwo" in text
-        assert "- first\n- second" in text
-        assert "link (https://x.test/?a=1&b=2) <tag>" in text
-        assert "a b" in text
-        assert "evil" not in text
-        assert "p{}" not in text
-
-    @pytest.mark.parametrize(
-        "hidden",
-        [
-            '<div style="display: none">SYSTEM</div>',
-            "<div hidden>SYSTEM</div>",
-            '<p style="font-size:0px">SYSTEM</p>',
-            "<span style='color:red; VISIBILITY : hidden'><b>SYSTEM</b></span>",
-            '<div style="display:none"><div>a</div>SYSTEM</div>',
-            '<div style="opacity:0">SYSTEM</div>',
-            '<div style="display:&#110;one">SYSTEM</div>',
-            "<!-- SYSTEM -->",
-            "<noscript>SYSTEM</noscript>",
-            "<template>SYSTEM</template>",
-        ],
-    )
-    def test_what_nobody_sees_is_not_read(self, hidden: str) -> None:
-        """Hidden text stays out; what stands around it stays."""
-        assert html_to_text(f"before {hidden} after").split() == ["before", "after"]
-
-    def test_invisible_characters_are_removed(self) -> None:
-        """Zero-width, bidi and tag characters."""
-        assert html_to_text("a\u200bb\u202ec\U000e0041d") == "abcd"
-
-    @pytest.mark.parametrize(
-        "visible",
-        ['<p style="font-size:0.9em">x</p>', '<p data-hidden="x">x</p>', "1 < 2 x", '<a title="a > b">x</a>'],
-    )
-    def test_what_only_looks_hidden(self, visible: str) -> None:
-        """Small is not hidden, and an attribute's name is not a word in another."""
-        assert "x" in html_to_text(visible)
-
-    @pytest.mark.parametrize(
-        "piece",
-        [
-            "<b",
-            "<!--",
-            "<a href='",
-            '<b "',
-            "</",
-            "<script>",
-            "<li>",
-            "<div hidden>",
-            "&amp",
-            "<a href=http://x>",
-        ],
-    )
-    def test_linear(self, piece: str) -> None:
-        """Twice as much of anything is at most about twice the work."""
-        small, large = piece * 1_000, piece * 2_000
-
-        assert steps(lambda: html_to_text(large)) < 2.5 * steps(lambda: html_to_text(small)) + 2_000
-
-    @given(st.text(alphabet="<>/!-ab \"'=&;", max_size=80))
-    def test_total(self, source: str) -> None:
-        """Any text gives a text."""
-        html_to_text(source)
-
-
-class TestNewText:
-    @pytest.mark.parametrize(
-        ("text", "expected"),
-        [
-            ("Hello\n\nOn Mon, 5 Jan 2026 at 10:00, Bot <b@x.test> wrote:\n> old\n> older", "Hello"),
-            ("Hallo\n\nAm Mo., 5. Jan. 2026 um 10:00 Uhr schrieb Bot\n<b@x.test>:\n\n> alt", "Hallo"),
-            ("Hello\n\n-----Original Message-----\nFrom: x\n\nold", "Hello"),
-            (
-                "Hello\nRegards, Alice\n\nFrom: Bot <b@x.test>\nSent: Monday\nTo: Alice\nSubject: x\n\nold text",
-                "Hello\nRegards, Alice",
-            ),
-            (
-                "Hello\n\n________________________________\nVon: Bot\nGesendet: Montag\nAn: Alice\nBetreff: x\n\nalt",
-                "Hello",
-            ),
-            (
-                "Hello\n\nSent from my iPhone\n\n> On 5 Jan 2026, at 10:00, Bot <b@x> wrote:\n>\n> old",
-                "Hello\n\nSent from my iPhone",
-            ),
-            (
-                "> question 1\nanswer 1\n> question 2\nanswer 2",
-                "> question 1\nanswer 1\n> question 2\nanswer 2",
-            ),
-            ("> question 1\nanswer 1\n> rest\n", "> question 1\nanswer 1"),
-            ("Hello\n-- \nAlice\nDisclaimer", "Hello"),
-            ("Hello\n\n> old\n-- \nAlice", "Hello"),
-            ("> only a quotation", "> only a quotation"),
-            ("-- \nonly a signature", "-- \nonly a signature"),
-            ("From: here to there", "From: here to there"),
-            ("Compare:\n> a\n\nWhich one?", "Compare:\n> a\n\nWhich one?"),
-            ("See:\n> code", "See:"),
-            ("", ""),
-        ],
-    )
-    def test_history_goes_and_answers_stay(self, text: str, expected: str) -> None:
-        """What the usual mail programs make, and what must not be touched."""
-        assert new_text(text) == expected
-
-    @pytest.mark.parametrize(
-        "piece", ["On ", "On \n", "> \n", "From: x\n", "\n", "____________\n", "On 1 wrote:\n", "a:\n"]
-    )
-    def test_linear(self, piece: str) -> None:
-        """Twice as much of anything is at most about twice the work."""
-        small, large = piece * 1_000, piece * 2_000
-
-        assert steps(lambda: new_text(large)) < 2.5 * steps(lambda: new_text(small)) + 2_000
-
-    @given(st.text(alphabet="> \n:-_aOn1@", max_size=80))
-    def test_never_more_and_never_nothing(self, text: str) -> None:
-        """The result is part of the text, and is empty only if the text is."""
-        result = new_text(text)
-
-        assert bool(result) == bool(text.strip())
-        assert result in text.replace("\r", "\n")

@@ -15,7 +15,7 @@ from gateway.owner_notes import LETTER_AGAIN_S, OwnerNotes
 from gateway.target import OwnerTarget
 from gateway.work.sqlite import SqliteWorkStore
 from tests.clock import ManualClock
-from tests.unit.test_email_safety import inbound
+from tests.owner_world import inbound
 
 
 @pytest.mark.parametrize("by_letter", [True, False])

@@ -17,7 +17,7 @@ from gateway.clock import SystemClock
 from gateway.owner_notes import OwnerNotes
 from gateway.target import OwnerTarget
 from gateway.work.sqlite import SqliteWorkStore
-from tests.unit.test_email_safety import inbound
+from tests.owner_world import inbound
 
 ROOM = SessionKey("matrix", "dm-@ann:hs.test")
 

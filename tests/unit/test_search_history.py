@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,55 +9,11 @@ from typing import Any
 import pytest
 
 from agent_core.messages import SessionKey
-from agent_core.models import MemoryScope, Message, ScopeKind
-from agent_core.storage import JsonlMemory
-from agent_core.storage.search_index import SearchIndex
-from agent_core.storage.search_index.text import folded, parse_query
+from agent_core.models import MemoryScope, ScopeKind
 from agent_core.tools import SearchHistoryTool
-from tests.clock import ManualClock
-from tests.open_files import opened
+from tests.search_house import BOB, OWNER, A, B, House, R
 
-OWNER = MemoryScope(ScopeKind.OWNER)
-BOB = MemoryScope(ScopeKind.PERSON, "@bob:hs.test")
 ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
-A, B, R = "matrix/!a", "matrix/!b", "matrix/!room"
-
-
-class House:
-    """Histories and their index."""
-
-    def __init__(self, home: Path) -> None:
-        self.clock = ManualClock()
-        self.home = home
-        self.memory = JsonlMemory(home, clock=self.clock)
-        self.index = self.opened()
-        self.said = 0
-
-    def opened(self) -> SearchIndex:
-        return SearchIndex(self.home / "search.db", self.memory.layout)
-
-    async def say(
-        self, session: str, *texts: str, scope: MemoryScope | None = OWNER, days: float = 0.01
-    ) -> None:
-        for text in texts:
-            self.clock.advance(days * 86_400)
-            self.said += 1
-            role = "user" if self.said % 2 else "assistant"
-            told = None if scope is None else str(scope)
-            await self.memory.append_message(
-                session,
-                Message(
-                    role=role,
-                    content=text,
-                    id=str(self.said),
-                    scope=told,
-                    sender="@x:hs" if role == "user" else None,
-                ),
-            )
-
-    async def found(self, query: str, scope: MemoryScope = OWNER, **more: Any) -> list[str]:
-        answer = await self.index.search(scope, query, **more)
-        return [hit.messages[hit.at].content for hit in answer.hits]
 
 
 @pytest.fixture(params=["indexed", "unread"])
@@ -220,132 +175,11 @@ async def test_a_clock_that_went_back_and_missing_times(house: House) -> None:
     assert "tea early" in str(await house.index.search(OWNER, "early"))
 
 
-# ── the index and its files ──
-
-
 @pytest.fixture
 async def plain(tmp_path: Path) -> Any:
     house = House(tmp_path)
     yield house
     await house.index.aclose()
-
-
-async def test_a_closed_index_does_not_open_its_file_again(plain: House) -> None:
-    """What comes late at the end of the program, a search or an update, finds it closed."""
-    await plain.say(A, "the boiler is serviced in March")
-    await plain.index.update_all()
-    assert opened(plain.home)  # the control
-    await plain.index.aclose()
-
-    await plain.index.update_all()
-    await plain.index.search(OWNER, "boiler")
-
-    assert not opened(plain.home)
-
-
-async def test_the_index_follows_and_survives_a_restart(plain: House) -> None:
-    """What was read is not read again; what is new is found at once, and is in the index after an update."""
-    await plain.say(A, "tea one")
-    await plain.index.update(A)
-    assert plain.index.state() == {"complete": True, "behind": 0}
-    await plain.index.aclose()
-    plain.index = plain.opened()
-    await plain.say(A, "tea two")
-    assert await plain.found("tea") == ["tea two", "tea one"]
-    await plain.index.update_all()
-    (hit,) = (await plain.index.search(OWNER, "tea")).hits
-    assert len(hit.messages) == 2
-
-
-@pytest.mark.parametrize("damage", ["gone", "garbage", "truncated", "other version", "folder"])
-async def test_a_damaged_index_is_made_again(plain: House, damage: str) -> None:
-    """Whatever became of its file: everything is found before and after the next update."""
-    await plain.say(A, "tea one", *["filler"] * 50)
-    await plain.index.update_all()
-    await plain.index.aclose()
-    path = plain.home / "search.db"
-    for leftover in plain.home.glob("search.db-*"):
-        leftover.unlink()
-    match damage:
-        case "gone":
-            path.unlink()
-        case "garbage":
-            path.write_bytes(b"garbage " * 1000)
-        case "truncated":
-            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        case "other version":
-            with sqlite3.connect(path) as db:
-                db.execute("PRAGMA user_version = 99")
-            db.close()
-        case "folder":
-            path.unlink()
-            path.mkdir()
-    plain.index = plain.opened()
-    assert await plain.found("tea") == ["tea one"]
-    await plain.index.update(A)
-    assert await plain.found("tea") == ["tea one"]
-    await plain.index.update(A)
-    assert plain.index.state()["complete"] == (damage != "folder")
-
-
-async def test_histories_that_are_replaced_or_removed(plain: House) -> None:
-    """The index says what the files say."""
-    await plain.say(A, "tea one", "tea two")
-    await plain.say(B, "tea three")
-    await plain.index.update_all()
-    plain.memory.layout.history(SessionKey.parse(B)).unlink()
-    path = plain.memory.layout.history(SessionKey.parse(A))
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.unlink()
-    path.write_bytes(lines[1])
-    await plain.index.aclose()
-    plain.index = plain.opened()
-    await plain.index.update_all()
-    assert await plain.found("tea") == ["tea two"]
-    counts = await plain.index.rebuild()
-    assert (counts["sessions"], counts["messages"], counts["complete"]) == (1, 1, True)
-
-
-async def test_half_a_line_is_waited_for(plain: House) -> None:
-    """A line in the middle of being written is read when it is whole, and only once."""
-    await plain.say(A, "tea one")
-    path = plain.memory.layout.history(SessionKey.parse(A))
-    line = b'{"role":"user","content":"tea two","scope":"owner","n":1}\n'
-    with path.open("ab") as file:
-        file.write(line[:20])
-    await plain.index.update_all()
-    with path.open("ab") as file:
-        file.write(line[20:])
-    await plain.index.update(A)
-    counts = await plain.index._written(lambda: plain.index._open_writer().counts())
-    assert counts == (1, 2)
-
-
-async def test_a_long_history_is_read_in_batches(plain: House) -> None:
-    """More lines than one batch has are all read; a line over any limit is passed over."""
-    await plain.say(A, *[f"word{number} tea" for number in range(1000)])
-    path = plain.memory.layout.history(SessionKey.parse(A))
-    with path.open("ab") as file:
-        file.write(b"x" * (17 * 1024 * 1024) + b"\n")
-    await plain.say(A, "the last tea")
-    await plain.index.update_all()
-    assert plain.index.state() == {"complete": True, "behind": 0}
-    assert await plain.found("word3") == ["word3 tea"]
-    assert (await plain.found("tea", max_results=1)) == ["the last tea"]
-
-
-async def test_while_it_is_built_the_newest_are_found(plain: House) -> None:
-    """Without an index a search looks as far back as its budget goes, and says that it was not all."""
-    await plain.say(A, "oldest tea")
-    for _ in range(12):
-        await plain.say(A, *["some filler " * 500] * 10)
-    await plain.say(A, "newest tea")
-    answer = await plain.index.search(OWNER, "tea")
-    assert [hit.messages[hit.at].content for hit in answer.hits] == ["newest tea"]
-    assert not answer.complete
-    await plain.index.update_all()
-    answer = await plain.index.search(OWNER, "tea")
-    assert len(answer.hits) == 2 and answer.complete
 
 
 # ── the tool ──
@@ -385,10 +219,3 @@ async def test_the_tool_cannot_be_talked_into_another_scope(plain: House) -> Non
     tool = SearchHistoryTool(plain.index, B, scope=BOB, clock=plain.clock)
     assert set(tool.parameters["properties"]) == {"query", "days", "max_results"}
     assert (await tool.execute(query="tea", scope="owner")).content == "Nothing was found."
-
-
-def test_folding() -> None:
-    """Words and nothing else, the same for index and query."""
-    assert folded("  Été — C'est  l’heure! ") == "ete c est l heure"
-    assert parse_query('one "two  THREE" four-five').terms == ("one", "two three", "four five")
-    assert parse_query("!!! --- ...").terms == ()

@@ -1,0 +1,79 @@
+"""What the owner is told on a real store, and a message that is kept back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from channels.loopback import LoopbackChannel, LoopbackServer
+from gateway.access import Role
+from gateway.owner_notes import OwnerNotes
+from gateway.target import OwnerTarget
+from gateway.work.port import OutboxRow, Pending
+from gateway.work.sqlite import SqliteWorkStore
+from gateway.work.states import OutboxState
+from tests.clock import ManualClock
+
+THREAD = SessionKey("email", "thread-" + "a" * 24, "alice@mail.test")
+
+
+def inbound(number: int, **more: Any) -> InboundMessage:
+    values: dict[str, Any] = {
+        "channel": "email",
+        "account": "bot@mail.test",
+        "native_id": f"n{number}",
+        "session": THREAD,
+        "sender": Sender(address="alice@mail.test", verified=False),
+        "text": f"pay {number}",
+        "received_at": datetime(2026, 1, 1, tzinfo=UTC),
+        "context": {"quarantine": "sender_not_verified", "subject": f"Bill `{number}`\n**now**"},
+    }
+    return InboundMessage(**values | more)
+
+
+class Owner:
+    """`OwnerNotes` on a real store, and whom they reach."""
+
+    def __init__(self, store: SqliteWorkStore) -> None:
+        self.store = store
+        self.clock = ManualClock()
+        self.target = OwnerTarget(
+            store, channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")}
+        )
+        self.notes = OwnerNotes(
+            store=store,
+            plans=store,
+            target=self.target,
+            reaches=lambda name: name == "matrix",
+            clock=self.clock,
+            on_outbox=lambda _: None,
+            look_every_s=0.01,
+        )
+
+    async def learn(self) -> None:
+        room = SessionKey("matrix", "dm-@ann:hs.test")
+        said = inbound(
+            0,
+            channel="matrix",
+            session=room,
+            sender=Sender(address="@ann:hs.test", verified=True),
+            audience=Audience.DIRECT,
+        )
+        await self.target.learn(said, Role.OWNER)
+
+    async def keep(self, *numbers: int) -> None:
+        batch = [Pending(inbound(number), quarantine="sender_not_verified") for number in numbers]
+        await self.store.accept("email", "bot@mail.test", batch, {})
+
+    async def told(self) -> list[OutboxRow]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.notes.run)
+            await anyio.sleep(0.15)
+            with anyio.fail_after(10):
+                while self.notes._alerts:
+                    await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+        return list(reversed(await self.store.outbox(states=[OutboxState.PENDING])))

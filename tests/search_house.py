@@ -1,0 +1,54 @@
+"""Histories and the index that finds what was said in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agent_core.models import MemoryScope, Message, ScopeKind
+from agent_core.storage import JsonlMemory
+from agent_core.storage.search_index import SearchIndex
+from tests.clock import ManualClock
+
+OWNER = MemoryScope(ScopeKind.OWNER)
+
+BOB = MemoryScope(ScopeKind.PERSON, "@bob:hs.test")
+
+A, B, R = "matrix/!a", "matrix/!b", "matrix/!room"
+
+
+class House:
+    """Histories and their index."""
+
+    def __init__(self, home: Path) -> None:
+        self.clock = ManualClock()
+        self.home = home
+        self.memory = JsonlMemory(home, clock=self.clock)
+        self.index = self.opened()
+        self.said = 0
+
+    def opened(self) -> SearchIndex:
+        return SearchIndex(self.home / "search.db", self.memory.layout)
+
+    async def say(
+        self, session: str, *texts: str, scope: MemoryScope | None = OWNER, days: float = 0.01
+    ) -> None:
+        for text in texts:
+            self.clock.advance(days * 86_400)
+            self.said += 1
+            role = "user" if self.said % 2 else "assistant"
+            told = None if scope is None else str(scope)
+            await self.memory.append_message(
+                session,
+                Message(
+                    role=role,
+                    content=text,
+                    id=str(self.said),
+                    scope=told,
+                    sender="@x:hs" if role == "user" else None,
+                ),
+            )
+
+    async def found(self, query: str, scope: MemoryScope = OWNER, **more: Any) -> list[str]:
+        answer = await self.index.search(scope, query, **more)
+        return [hit.messages[hit.at].content for hit in answer.hits]

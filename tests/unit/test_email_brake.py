@@ -1,0 +1,157 @@
+"""The brake on answers by mail by itself, and the patience after refused logins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent_core.messages import SessionKey
+from channels.base import ChannelAuthFailed, ChannelUnavailable
+from channels.email.brake import Brake
+from channels.email.config import AnswerBrake
+from channels.email.safety import LoginPatience
+from tests.clock import ManualClock
+
+THREAD = SessionKey("email", "thread-" + "a" * 24, "alice@mail.test")
+
+OTHER = SessionKey("email", "thread-" + "b" * 24, "bob@mail.test")
+
+NONE = {"answers_per_hour": 0, "thread_answers_per_hour": 0, "identical_answers": 0, "bounces_per_hour": 0}
+
+
+def brake(**limits: Any) -> Brake:
+    return Brake(AnswerBrake.model_validate(NONE | {"closed_minutes": 60} | limits))
+
+
+def send(it: Brake, number: int, now: float, *, thread: str = "t", text: str = "") -> bool:
+    if it.may_send(thread, text or f"text {number}", now) is not None:
+        return False
+    it.sent(thread, text or f"text {number}", now)
+    return True
+
+
+class TestBrake:
+    def test_nothing_is_stopped_without_limits(self) -> None:
+        """The control: a thousand answers a minute."""
+        it = brake()
+        assert all(send(it, number, now=number / 20, text="same") for number in range(1000))
+
+    def test_the_same_text_again_and_again(self) -> None:
+        """The third in one thread is the last; white space makes no difference, another thread none either."""
+        it = brake(identical_answers=3)
+        assert [send(it, n, float(n), text=f"Hello{' ' * (n + 1)}there") for n in range(4)] == [True] * 3 + [
+            False
+        ]
+        assert send(it, 9, 9.0, thread="other", text="Hello there")
+        assert not send(it, 9, 10.0, text="something else"), "the thread is stopped"
+        assert send(it, 9, 4000.0, text="Hello there"), "it comes off by itself"
+
+    def test_one_thread(self) -> None:
+        """Beyond so many answers an hour one thread rests, and the others do not."""
+        it = brake(thread_answers_per_hour=5)
+        assert [send(it, n, float(n)) for n in range(6)] == [True] * 5 + [False]
+        assert send(it, 7, 7.0, thread="other")
+
+    def test_all_of_it(self) -> None:
+        """Beyond so many in all nobody is answered, for the time that was set and no longer."""
+        it = brake(answers_per_hour=10)
+        assert [send(it, n, float(n), thread=f"t{n}") for n in range(11)] == [True] * 10 + [False]
+        assert not send(it, 12, 3000.0, thread="new")
+        assert send(it, 13, 3620.0, thread="new")
+
+    def test_slow_is_no_loop(self) -> None:
+        """As many answers over many hours are none too many."""
+        it = brake(answers_per_hour=10, thread_answers_per_hour=5, identical_answers=3)
+        assert all(send(it, n, n * 1300.0, text="Done.") for n in range(100))
+
+    def test_mails_that_come_back(self) -> None:
+        """The fifth within an hour pulls it, once."""
+        it = brake(bounces_per_hour=5)
+        pulled = [it.bounced(float(n)) for n in range(7)]
+        assert [found is not None for found in pulled] == [False] * 4 + [True, False, False]
+        assert it.pulled("any", 10.0) is not None
+
+    def test_it_is_told_once(self) -> None:
+        """Only the moment at which it was pulled is new."""
+        it = brake(answers_per_hour=1)
+        send(it, 1, 0.0)
+        first = it.may_send("t", "x", 1.0)
+        again = it.may_send("t", "x", 2.0)
+        assert first is not None
+        assert again is not None
+        assert (it.is_new(first), it.is_new(again)) == (True, False)
+
+    def test_it_outlives_a_restart(self) -> None:
+        """What was counted and what was pulled go on in a process with another clock, as long as they would have."""
+        it = brake(thread_answers_per_hour=5, bounces_per_hour=3)
+        assert [send(it, n, float(n), thread="loop") for n in range(6)] == [True] * 5 + [False]
+        assert all(send(it, n, float(n)) for n in range(4))
+        it.bounced(3.0)
+        kept = it.dump(10.0, 1_000_010.0)
+        assert not it.changed
+
+        after = brake(thread_answers_per_hour=5, bounces_per_hour=3)
+        assert after.load(kept, 500.0, 1_000_110.0)
+        (pulled,) = after.all_pulled(500.0)
+        assert (pulled.thread, round(pulled.until - 500.0)) == ("loop", 3600 - 105)
+        assert not send(after, 9, 501.0, thread="loop")
+        assert not after.is_new(pulled), "the owner has heard of it"
+        assert [send(after, n, 502.0) for n in (5, 6)] == [True, False], "the fifth and the sixth of an hour"
+        assert after.bounced(503.0) is None
+        assert after.bounced(504.0) is not None
+
+    def test_a_forgetful_restart_is_caught(self) -> None:
+        """The control: a process that takes nothing over answers into the loop again."""
+        it = brake(thread_answers_per_hour=5)
+        assert [send(it, n, float(n)) for n in range(6)][-1] is False
+        assert send(brake(thread_answers_per_hour=5), 7, 7.0)
+
+    def test_clocks_that_are_set(self) -> None:
+        """Forward it ends; back it lasts no longer than it is set to."""
+        it = brake(answers_per_hour=1)
+        send(it, 1, 0.0)
+        assert it.may_send("t", "x", 1.0) is not None
+        kept = it.dump(1.0, 1_000_000.0)
+        for wall, pulled in ((1_003_700.0, False), (0.0, True)):
+            after = brake(answers_per_hour=1)
+            assert after.load(kept, 0.0, wall)
+            assert (after.pulled("t", 10.0) is not None) == pulled
+            assert after.pulled("t", 3601.0) is None
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pulled": [[1]], "sent": [], "bounced": []}', "\0"])
+    def test_damaged_is_like_none(self, text: str) -> None:
+        """Nothing is taken of it, and said so."""
+        it = brake(answers_per_hour=1)
+        assert not it.load(text, 0.0, 0.0)
+        assert send(it, 1, 0.0)
+
+    def test_letting_go(self) -> None:
+        """What was pulled is told, and answers go out again, as many as after any pause."""
+        it = brake(thread_answers_per_hour=2)
+        assert [send(it, n, float(n)) for n in range(3)] == [True, True, False]
+        assert [one.thread for one in it.let_go(3.0)] == ["t"]
+        assert it.let_go(3.0) == []
+        assert [send(it, n, 4.0 + n) for n in range(3)] == [True, True, False]
+
+
+class TestPatience:
+    def test_a_refused_login_is_not_repeated_for_minutes(self) -> None:
+        """Five, ten, twenty … at most two hours; an accepted one makes it forget."""
+        clock = ManualClock()
+        patience = LoginPatience(clock.monotonic)
+        pauses = []
+        for _ in range(8):
+            patience.check()
+            error = ChannelAuthFailed("no")
+            patience.refused(error)
+            pauses.append(error.retry_after_s)
+            with pytest.raises(ChannelUnavailable) as caught:
+                patience.check()
+            assert caught.value.retry_after_s == error.retry_after_s
+            clock.advance(error.retry_after_s or 0)
+        assert pauses == [300, 600, 1200, 2400, 4800, 7200, 7200, 7200]
+        patience.check()
+        patience.accepted()
+        patience.refused(again := ChannelAuthFailed("no"))
+        assert again.retry_after_s == 300

@@ -1,0 +1,83 @@
+"""What the owner is told without having asked: what is in quarantine, and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agent_core.messages import OutboundKind
+from channels.base import LinkState
+from gateway.supervisor import ChannelStatus
+from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import ManualClock
+from tests.owner_world import Owner
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
+    made = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock(), synchronous="normal")
+    yield made
+    await made.aclose()
+
+
+class TestOwnerNotes:
+    async def test_quarantine_is_told_once_a_day(self, store: SqliteWorkStore) -> None:
+        """Nothing while there is nothing; then one message, and the next a day later, if there is something new."""
+        owner = Owner(store)
+        await owner.learn()
+        assert await owner.told() == []
+        await owner.keep(1, 2)
+        (first,) = await owner.told()
+        await owner.keep(3)
+        assert len(await owner.told()) == 1
+        owner.clock.advance(86_000)
+        assert len(await owner.told()) == 1
+        owner.clock.advance(800)
+        _, second = await owner.told()
+        owner.clock.advance(timedelta(days=3).total_seconds())
+        assert len(await owner.told()) == 2, "nothing new"
+
+        assert first.message.session.channel == "matrix"
+        assert "2 messages are kept back" in first.message.text
+        assert "`Bill '2' **now**`" in first.message.text
+        assert "3 messages are kept back" in second.message.text
+
+    async def test_without_a_place_to_tell_it_waits(self, store: SqliteWorkStore) -> None:
+        """The owner has never written: nothing is lost, and it is told as soon as he has."""
+        owner = Owner(store)
+        await owner.keep(1)
+        assert await owner.told() == []
+        await owner.learn()
+        assert len(await owner.told()) == 1
+
+    async def test_a_flood_is_one_message_of_bounded_length(self, store: SqliteWorkStore) -> None:
+        """Two hundred forged mails ring once."""
+        owner = Owner(store)
+        await owner.learn()
+        await owner.keep(*range(1, 201))
+        (row,) = await owner.told()
+        assert "and 180 more" in row.message.text
+        assert len(row.message.text) < 4_000
+
+    async def test_alerts(self, store: SqliteWorkStore) -> None:
+        """At once, what is there together is one message, and the same thing is told once an hour."""
+        owner = Owner(store)
+        await owner.learn()
+        for _ in range(3):
+            owner.notes.alert("brake", "stopped")
+        status = ChannelStatus(
+            "email", "bot@mail.test", LinkState.FAILED, owner.clock.now(), "wrong password"
+        )
+        owner.notes.channel_changed(status)
+        (row,) = await owner.told()
+        assert row.message.kind is OutboundKind.ALERT
+        assert row.message.text.count("stopped") == 1
+        assert "The channel email needs you: wrong password" in row.message.text
+        owner.notes.alert("brake", "stopped")
+        assert len(await owner.told()) == 1
+        owner.clock.advance(3601)
+        owner.notes.alert("brake", "stopped")
+        assert len(await owner.told()) == 2
