@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +34,7 @@ def sample(pid: int, home: Path, *, at_s: float, said: int) -> Sample:
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
     )
-    sizes = {path: path.stat().st_size for path in _files(home)}
+    sizes = _sizes(home)
     return Sample(
         at_s=at_s,
         said=said,
@@ -45,6 +47,12 @@ def sample(pid: int, home: Path, *, at_s: float, said: int) -> Sample:
     )
 
 
-def _files(home: Path) -> list[Path]:
-    """All files; one that goes away meanwhile is not an error."""
-    return [path for path in home.rglob("*") if path.is_file() and path.exists()]
+def _sizes(home: Path) -> dict[Path, int]:
+    """All files with their bytes; one that goes away meanwhile is not an error."""
+    sizes: dict[Path, int] = {}
+    for path in home.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode):
+                sizes[path] = found.st_size
+    return sizes
