@@ -143,6 +143,17 @@ def test_it_stops_in_order_and_at_once(engine: Engine, container: str) -> None:
     assert "gateway.stopping" in engine.docker("logs", container).stderr
 
 
+def test_what_is_in_hand_is_finished_first(engine: Engine, container: str) -> None:
+    """A model that is still thinking at `docker stop`: its answer is waited for, and the exit code is 0."""
+    _healthy(engine, container)
+    engine.out("exec", "--detach", container, "sh", "-c", "printf '!slow 4\\n/quit\\n' | squidbot chat")
+    engine.until("1", "exec", container, "sh", "-c", "squidbot status --json | grep -c 'turns_running\": 1'")
+    engine.docker("stop", "--time", "30", container)
+    assert engine.out("inspect", "-f", "{{.State.ExitCode}}", container) == "0"
+    told = engine.docker("logs", container).stderr
+    assert told.index('"gateway.stopping"') < told.index('"turn.answered"')
+
+
 def test_a_wrong_configuration_is_said_and_not_tried_again(
     engine: Engine, image: str, tmp_path: Path
 ) -> None:

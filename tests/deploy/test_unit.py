@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -278,6 +279,44 @@ def test_it_stops_in_order(service: Machine) -> None:
     service.run("systemctl", "stop", UNIT)
     assert service.show(UNIT, "Result") == "success"
     assert service.show(UNIT, "ExecMainStatus") == "0"
+
+
+def test_what_is_in_hand_is_finished_first(machine: Machine) -> None:
+    """A model that is still thinking when the service is stopped: its answer is waited for, once, and the stop succeeds."""
+    config = machine.root / "etc/squidbot/squidbot.yaml"
+    config.write_text("channels: {}\n")  # the model that is built in
+    ask = f"SQUIDBOT_HOME={HOME} squidbot"
+    try:
+        machine.run("systemctl", "restart", UNIT)
+        talk = f"printf '!slow 4\\n/quit\\n' | {ask} chat >/dev/null 2>&1"
+        machine.run(
+            "systemd-run",
+            "--quiet",
+            "--unit=talk",
+            "--setenv=PATH=/opt/squidbot/bin:/usr/bin:/bin",
+            "sh",
+            "-c",
+            talk,
+        )
+        end = time.monotonic() + 30
+        while not json.loads(machine.run("sh", "-c", f"{ask} status --json").stdout)["work"]["turns_running"]:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        machine.run("systemctl", "stop", UNIT)
+        assert machine.show(UNIT, "Result") == "success"
+        assert machine.show(UNIT, "ExecMainStatus") == "0"
+        [row] = [row for row in _rows(machine) if row["text"] == "!slow 4"]
+        assert row["state"] in ("answered", "settled"), row
+        assert row["attempts"] == 1
+    finally:
+        config.write_text(CONFIG)
+
+
+def _rows(machine: Machine) -> list[dict[str, Any]]:
+    """What was accepted."""
+    told = machine.run("env", f"SQUIDBOT_HOME={HOME}", "squidbot", "inbox", "list", "--json").stdout
+    found: list[dict[str, Any]] = json.loads(told)["rows"]
+    return found
 
 
 def test_nothing_is_wrong_with_the_unit(machine: Machine) -> None:
