@@ -32,12 +32,11 @@ SOURCE = "/srv/squidbot.git"
 PASSWORD = "b0t's-own password"
 
 
-def commands_of(title: str) -> list[str]:
-    """The lines of the first block of commands below a heading of the operations chapter."""
+def commands_of(title: str, *, block: int = 0) -> list[str]:
+    """The lines of a block of commands below a heading of the operations chapter."""
     _, _, below = CHAPTER.read_text().partition(f"\n## {title}\n")
-    found = re.search(r"```sh\n(.*?)```", below, re.DOTALL)
-    assert found, title
-    return found[1].splitlines()
+    found = re.findall(r"```sh\n(.*?)```", below.partition("\n## ")[0], re.DOTALL)
+    return str(found[block]).splitlines()
 
 
 class Booted:
@@ -156,8 +155,8 @@ def test_as_a_service_of_the_machine(computer: Booted, synapse: Synapse, mail_se
     """
     The chapter's own lines, then `init --install system` without a question: the owner is greeted, the service runs
     and answers, and all commands speak to it. It is there again after a reboot, after an upgrade, and after its home
-    was lost, with every conversation; root can ask, mend and forget while it is stopped, and it goes on afterwards; and
-    it is gone after the lines below "Uninstall".
+    was lost, with every conversation; root can ask, mend and forget while it is stopped, and it goes on afterwards; it moves
+    with a backup that has its secrets; and it is gone after the lines below "Uninstall".
     """
     people = some_people(computer, synapse, mail_server)
     begun = time.monotonic()
@@ -226,7 +225,14 @@ def test_as_a_service_of_the_machine(computer: Booted, synapse: Synapse, mail_se
     computer.machine.until("squidbot.service", "ActiveState", "active")
     people.have_an_answer_each()
 
-    computer.shell("rm -r /var/lib/private/squidbot.lost", *commands_of("Uninstall"))
+    computer.shell(
+        *shell, "systemctl stop squidbot", "rm -r /var/lib/private/squidbot* /etc/squidbot",
+        "squidbot restore /srv/stopped/* --moved --yes", *commands_of("After a loss", block=1), "systemctl start squidbot",
+    )  # fmt: skip
+    computer.machine.until("squidbot.service", "ActiveState", "active")
+    people.have_an_answer_each()
+
+    computer.shell(*commands_of("Uninstall"))
     left = computer.machine.run(
         "find", "/etc", "/opt", "/var/lib", "-iname", "*squidbot*", check=False
     ).stdout
