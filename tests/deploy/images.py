@@ -40,9 +40,9 @@ _LINKS = (
 )
 
 
-def debian_base(extra: tuple[str, ...] = ()) -> Path:
-    """A minimal Debian with Python 3.13 as a tar file, from packages; made once and kept."""
-    name = "-".join(("base", *extra))
+def debian_base(extra: tuple[str, ...] = (), *, release: str = "trixie") -> Path:
+    """A minimal Debian with its Python as a tar file, from packages; made once and kept."""
+    name = "-".join(("base" if release == "trixie" else f"base-{release}", *extra))
     target = _CACHE / f"{name}.tar"
     if target.exists():
         return target
@@ -53,8 +53,8 @@ def debian_base(extra: tuple[str, ...] = ()) -> Path:
         [
             "mmdebstrap", "--quiet", "--variant=minbase", '--aptopt=Acquire::Languages "none"',
             *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")),
-            f"--include={','.join(packages)}", f"--customize-hook={_LINKS}",
-            "trixie", str(unfinished), *_mirror(),
+            f"--include={','.join(packages)}", f"--customize-hook={_LINKS if release == 'trixie' else 'true'}",
+            release, str(unfinished), *_mirror(),
         ],
         capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip

@@ -78,10 +78,10 @@ class Machine:
         return pid
 
 
-def bare(root: Path) -> None:
-    """Fill a machine: Debian with systemd, and no squidbot."""
+def bare(root: Path, *, release: str = "trixie") -> None:
+    """Fill a machine: a release of Debian with systemd, and no squidbot."""
     root.mkdir()
-    base = debian_base(("systemd-sysv", "dbus", "curl", "procps"))
+    base = debian_base(("systemd-sysv", "dbus", "curl", "procps"), release=release)
     subprocess.run(["tar", "-C", str(root), "-xf", str(base)], check=True)
     for unit in _MASKED:
         (root / "etc/systemd/system" / unit).symlink_to("/dev/null")

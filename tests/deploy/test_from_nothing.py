@@ -8,6 +8,7 @@ The machine has its own systemd and shares the network of this one, where the se
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shlex
@@ -27,6 +28,8 @@ from tests.deploy.machine import Machine, bare, machine_missing, running_machine
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1500)]
 
 TEN_MINUTES_S = 600
+RELEASE = "SQUIDBOT_DEPLOY_DEBIAN"
+"""The release of Debian that is on the machine: trixie (13) if nobody says so, or bookworm (12)."""
 CHAPTER = ROOT / "deploy" / "OPERATIONS.md"
 SOURCE = "/srv/squidbot.git"
 PASSWORD = "b0t's-own password"
@@ -72,7 +75,7 @@ def computer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Booted]:
     if missing := machine_missing():
         pytest.skip(f"no machine can be booted: {missing}")
     root = tmp_path_factory.mktemp("fresh") / "root"
-    bare(root)
+    bare(root, release=os.environ.get(RELEASE, "trixie"))
     (root / "etc/systemd/system/systemd-logind.service").unlink()  # whose services outlive a login
     shutil.copyfile("/etc/resolv.conf", root / "etc/resolv.conf")
     shutil.copyfile(certificates(), root / "etc/ssl/certs/ca-certificates.crt")
