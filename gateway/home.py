@@ -169,7 +169,7 @@ def _check_owner(root: Path, *, as_guest: bool) -> None:
         )
     if not as_guest:
         raise StateUnusable(
-            f"{root} belongs to a service of this machine that does not run: systemctl start squidbot",
+            f"{root} belongs to a service of this machine, so let that run: systemctl start squidbot",
             home=str(root),
         )
     host.refuse_links()

@@ -41,13 +41,19 @@ def email_login(*, account: str = "", where: Where = HERE) -> int:
     """
     import anyio
 
+    from gateway.guest import Host
     from gateway.home import Home, find_home, open_home
     from gateway.settings import load_settings
 
     root = find_home(where.home)
     quiet_logs(verbose=where.verbose)
     settings = load_settings(where.named or Home(root).config_file)
-    return anyio.run(_login, settings, open_home(root), account)
+    home, host = open_home(root, as_guest=True), Host(root)
+    try:
+        return anyio.run(_login, settings, home, account)
+    finally:
+        if host.is_somebody_else:  # the daemon, which may run meanwhile, must be able to read what came of it
+            host.hand_over()
 
 
 @email.command(name="release")
