@@ -159,6 +159,8 @@ def erase_rows(
 
 def _erase(db: sqlite3.Connection, found: PersonRows, turns: Collection[str], day: int) -> None:
     outbox, inbox = [row["id"] for row in found.outbox], [row["id"] for row in found.inbox]
+    begun = {row["turn"] for row in found.outbox if row["state"] not in ("pending", "held")}
+    unsent = {row["turn"] for row in found.outbox if row["turn"]} - begun
     for row in found.inbox:
         key = key_digest(row["channel"], row["account"], row["native_id"])
         db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (key, day))
@@ -179,7 +181,13 @@ def _erase(db: sqlite3.Connection, found: PersonRows, turns: Collection[str], da
         [(FORGOTTEN, number) for number in inbox],
     )
     db.executemany("DELETE FROM inbox WHERE id = ? AND error IS NOT 'forgotten'", _each(inbox))
-    # Messages of others that shared a turn with the person's have lost their answer's row: nothing is due.
+    # Messages of others that shared a turn with the person's have lost their answer's row. If nobody has seen
+    # anything of that answer they get one of their own, else nothing is due.
+    db.executemany(
+        "UPDATE inbox SET state = 'ready', turn = NULL, tail = NULL, next_at = NULL, ended_at = NULL"
+        " WHERE state = 'answered' AND turn = ?",
+        _each(unsent),
+    )
     db.executemany("UPDATE inbox SET state = 'settled' WHERE state = 'answered' AND turn = ?", _each(turns))
     db.executemany("DELETE FROM turn_steps WHERE turn = ?", _each(turns))
     db.executemany("DELETE FROM history_journal WHERE id = ?", _each(row["id"] for row in found.journal))
