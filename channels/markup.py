@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-__all__ = ["MAX_BYTES", "clean_html", "split_markdown", "to_html", "to_text"]
+__all__ = ["MAX_BYTES", "clean_html", "sayable", "split_markdown", "to_html", "to_text"]
 
 MAX_BYTES = 256_000
 """Longer Markdown is not interpreted."""
@@ -42,6 +42,7 @@ _ATTRIBUTES = {"a": {"href"}, "code": {"class"}, "ol": {"start"}}
 _SCHEMES = {"https", "http", "mailto", "matrix", "ftp", "magnet"}
 _LANGUAGE = re.compile(r"language-[\w+#.\-]{1,40}")
 _MANY_BREAKS = re.compile(r"\n{3,}")
+_STEERING = re.compile(r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _TRAILING_BLANKS = re.compile(r"[ \t]+(?=\n)")
 
 
@@ -51,12 +52,20 @@ def to_html(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 
     Text beyond ``max_bytes`` is escaped and shown unformatted.
     """
-    source = _whole(markdown)
+    source = sayable(markdown)
     tokens = _tokens_or_none(source, max_bytes)
     if tokens is None:
         return f"<pre>{html.escape(source, quote=False)}</pre>"
     parser = _parser()
     return clean_html(str(parser.renderer.render(tokens, parser.options, {}))).strip()
+
+
+def sayable(text: str) -> str:
+    """
+    The text as it may leave: half characters and NUL, which no encoder downstream accepts, are marked, and
+    what steers terminals (escape sequences and other control characters but line breaks and tabs) is gone.
+    """
+    return _STEERING.sub("", text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd"))
 
 
 def clean_html(source: str) -> str:
@@ -79,7 +88,7 @@ def to_text(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 
     Code and tables stay as they were written, emphasis loses its marks, a link keeps its address.
     """
-    source = _whole(markdown)
+    source = sayable(markdown)
     tokens = _tokens_or_none(source, max_bytes)
     if tokens is None:
         return source
@@ -123,11 +132,6 @@ def _attribute(tag: str, attribute: str, value: str) -> str | None:
     if tag == "code" and attribute == "class":
         return value if _LANGUAGE.fullmatch(value) else None
     return value
-
-
-def _whole(text: str) -> str:
-    """Without half characters and NUL, which no encoder downstream accepts."""
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
 
 
 class _TextWriter:

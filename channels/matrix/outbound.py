@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from channels.markup import to_html
+from channels.markup import sayable, to_html
 from channels.matrix.inbound import AUTHOR, MARK
 from channels.matrix.rooms import JsonObject, object_of, text_of
 from channels.matrix.threads import EVENT_ID, relation_of
@@ -114,9 +114,10 @@ def build_content(
         formatted: Whether formatted text is sent besides, where it adds something.
         first: Nothing of the same answer came before: only then it points back and mentions who asked.
     """
+    text = sayable(message.text)
     content: dict[str, Any] = {
         "msgtype": "m.notice" if message.kind is OutboundKind.NOTICE else "m.text",
-        "body": message.text,
+        "body": text,
         "m.mentions": {},
         MARK: name or transaction_id(message),
         AUTHOR: message.account,
@@ -125,8 +126,8 @@ def build_content(
     if answers:
         _relate(content, message.context, reply=reply, first=first and not message.context.get("part"))
     if formatted:
-        rendered = to_html(message.text)
-        if rendered != f"<p>{html.escape(message.text, quote=False)}</p>":
+        rendered = to_html(text)
+        if rendered != f"<p>{html.escape(text, quote=False)}</p>":
             return {**content, "format": "org.matrix.custom.html", "formatted_body": rendered}
     return content
 

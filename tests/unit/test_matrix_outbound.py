@@ -34,6 +34,14 @@ def test_plain_text_stays_plain():
     assert content["m.mentions"] == {}
 
 
+def test_no_escape_sequence_leaves():
+    """Neither as text nor as markup: some read rooms in a terminal."""
+    content = build_content(outbound("a\x1b[2J\x00 **b**\x9b31m"))
+
+    assert content["body"] == "a[2J\ufffd **b**31m"
+    assert "\x1b" not in content["formatted_body"]
+
+
 def test_markup_is_formatted_safely():
     """Markdown is sent as written and as safe HTML."""
     content = build_content(outbound("**b** <script>x</script>"))
