@@ -101,8 +101,10 @@ CONTROLS = [
 @pytest.mark.parametrize(("control", "moment", "seen"), CONTROLS, ids=[each[0] for each in CONTROLS])
 def test_the_oracle_sees_a_decision_that_is_forgotten(nursery, tmp_path, control, moment, seen):
     """A simpler way to stop, to approve and to let in is found out after one death in some story."""
-    found = []
-    for seed in range(4):
+    found: list[str] = []
+    for seed in range(12):  # on a busy machine a story may pass the moment by
+        if found:
+            break
         _, wrong = story(nursery, tmp_path / str(seed), [moment], seed=seed, control=control)
         found += [problem for problem in wrong if any(word in problem for word in seen.split("|"))]
     assert found, wrong
