@@ -6,9 +6,10 @@ import contextlib
 import os
 import select
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from devservers.errors import DevServerError
@@ -24,6 +25,7 @@ __all__ = ["TOUR", "converse"]
 
 _ANSWER_LIMIT_S = 120.0
 _LOOK_S = 0.5
+_LISTEN_EVERY_S = 0.5
 _SETTLE_S = 0.3
 _OPEN = ("ready", "running", "answered")
 _HELP = """\
@@ -101,7 +103,8 @@ class _Talk:
 
     def _next_line(self) -> str:
         if not self._ahead:
-            return input("alice> ").strip()
+            with self._listening():
+                return input("alice> ").strip()
         line = self._ahead.popleft()
         print(f"alice> {line}", flush=True)
         return line
@@ -210,17 +213,36 @@ class _Talk:
                 else:
                     self._ahead.append(line.strip())
 
-    def _show_late(self) -> None:
-        """Answers that nobody waited for any more."""
-        if not self._owed:
-            return
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """What the bot says while a person thinks or types, such as a reminder, is shown when it comes."""
+        done = threading.Event()
+
+        def listen() -> None:
+            while not done.wait(_LISTEN_EVERY_S):
+                with contextlib.suppress(DevServerError, OSError):
+                    self._show_late(at_prompt=True)
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _show_late(self, *, at_prompt: bool = False) -> None:
+        """Answers that nobody waited for any more, and what the bot has said unasked."""
         self._demo.alice.sync(0)
         shown = False
         with contextlib.suppress(TimeoutError):
             while True:
-                print(f"     (late)\n  bot> {plain_text(self._next_message(0).body)}")
+                text = plain_text(self._next_message(0).body)
+                print("\r\033[K" * at_prompt + f"     ({'late' if self._owed else 'unasked'})\n  bot> {text}")
                 shown = True
-        if shown and not self._is_working():
+        if shown and at_prompt:
+            print(f"alice> {_typed()}", end="", flush=True)
+        if shown and self._owed and not self._is_working():
             self._owed = False
 
     def _is_working(self) -> bool:
@@ -242,6 +264,12 @@ class _Talk:
             counts = status.get("work", {}).get(box, {})
             told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
             print(f"     {box:<10} {told or 'empty'}")
+
+
+def _typed() -> str:
+    """What stands at the prompt already."""
+    reader = sys.modules.get("readline")
+    return str(reader.get_line_buffer()) if reader is not None else ""
 
 
 def _show(who: str, text: str, took_s: float, way: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from email.message import EmailMessage
 from types import SimpleNamespace
 
@@ -32,7 +33,7 @@ class Alice:
         pass
 
     def wait_for_event(self, predicate, timeout_s):
-        if self.interrupt:
+        if self.interrupt and self.sent:
             self.interrupt = False
             raise KeyboardInterrupt
         for event in self.pending:
@@ -101,6 +102,34 @@ def test_an_empty_line_shows_what_has_come_late(demo, capsys):
     talk.read_out([""])
     assert "bot> re: one" in capsys.readouterr().out
     assert demo.alice.sent == ["one"]
+
+
+def test_a_reminder_is_no_answer_to_the_next_question(demo, capsys):
+    """What was said unasked stands before the question, which gets its own answer."""
+    talk = _Talk(demo, typing=False)
+    assert talk.read_out(["remind me"]) == 0
+    demo.alice.say("stretch")
+    assert talk.read_out(["one", "two"]) == 0
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines() if ">" in line]
+    assert shown[2:] == ["alice> one", "bot> stretch", "bot> re: one", "alice> two", "bot> re: two"]
+
+
+def test_a_reminder_is_shown_while_nobody_asks(demo, capsys, monkeypatch):
+    """At the prompt as well, without a key being pressed; then the person goes on typing."""
+    shown = []
+
+    def person(prompt):
+        demo.alice.say("stretch")
+        deadline = time.monotonic() + 30
+        while demo.alice.pending[1:] or "stretch" not in "".join(shown):
+            assert time.monotonic() < deadline, "it was not shown"
+            time.sleep(0.02)
+            shown.append(capsys.readouterr().out)
+        return "/quit"
+
+    monkeypatch.setattr("builtins.input", person)
+    assert _Talk(demo, typing=True).prompt() == 0
+    assert "(unasked)" in "".join(shown)
 
 
 def test_trouble_is_told_with_the_end_of_the_log_and_the_talk_goes_on(demo, capsys):
