@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from channels.base import ChannelError
+from channels.base import ChannelAuthFailed, ChannelError
 from channels.email.addresses import AddressInvalid, normalise
 from channels.email.config import EmailConfig
-from gateway.init.ask_matrix import TRIES, InitFailed, dialogue_checked
+from gateway.init.ask_matrix import TRIES, InitFailed, asked_authority, dialogue_checked
 from gateway.init.dialogue import Dialogue
 from gateway.init.draft import EmailAnswers
 from gateway.init.given import Given
@@ -76,15 +76,17 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
     ca_file = given.tls_ca_file or (str(same.tls_ca_file) if same and same.tls_ca_file else None)
     kept_proof = _is_proven(same) and not given.authserv_id
     username, password = given.email_user or (same.username if same else ""), given.email_password
+    asks, tried = True, ""
     for attempt in range(TRIES):
         first = attempt == 0
-        if dialogue.interactive and not (given.email_user and first):
+        if dialogue.interactive and asks and not (given.email_user and first):
             username = dialogue.ask("  The name for the login there", username or address)
         username = username or address
-        if password is None or not first:
-            kept = first and same is not None and same.password is not None
-            password = dialogue.secret(
-                f"  The password of {username}", flag="--email-password-file FILE", kept=kept
+        if asks and (password is None or not first):
+            kept = bool(tried) or (first and same is not None and same.password is not None)
+            question = f"  The password of {username}"
+            password = (
+                dialogue.secret(question, flag="--email-password-file FILE", kept=kept) or tried or None
             )
         known = same.password.get_secret_value() if same and same.password else ""
         login = MailboxLogin(address, username, known if password is None else password, ca_file)
@@ -97,7 +99,11 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
             if not dialogue.interactive or attempt == TRIES - 1:
                 raise InitFailed(f"mail: {error}\nNothing was written.") from error
             dialogue.say(f"  That did not work: {error}")
-            where = _asked_places(where, dialogue)
+            # What was not refused need not be typed again.
+            tried = "" if isinstance(error, ChannelAuthFailed) else password or ""
+            authority = asked_authority(error, dialogue)
+            asks, ca_file = not authority, authority or ca_file
+            where = _asked_places(where, dialogue) if asks else where
             continue
         _tell(facts, dialogue, kept_proof=kept_proof)
         return EmailAnswers(

@@ -17,7 +17,7 @@ from gateway.init.matrix import Entrance, enter, is_in_clear, resolve, still_in
 
 __all__ = ["TRIES", "InitFailed", "MatrixAsked", "ask_matrix", "matrix_id"]
 
-TRIES = 3
+TRIES = 4
 
 
 class InitFailed(GatewayError):
@@ -95,7 +95,7 @@ def _logged_in(
         else:
             user = dialogue_checked(user, matrix_id, "--matrix-user")
         if not homeserver:
-            homeserver = _homeserver(given, current, dialogue, user, ca_file)
+            homeserver, ca_file = _homeserver(given, current, dialogue, user, ca_file)
         same = current is not None and (current.user_id, current.homeserver) == (user, homeserver)
         if password is None or not first:
             kept = same and current is not None and current.password is not None and first
@@ -117,6 +117,24 @@ def _logged_in(
     raise AssertionError("the last try has raised or returned")
 
 
+def asked_authority(error: Exception, dialogue: Dialogue) -> str:
+    """The file of an own authority, if a certificate was refused for want of it; empty if there is none."""
+    if "tls_ca_file" not in str(error) and "certificate is not trusted" not in str(error):
+        return ""
+
+    def there(text: str) -> str:
+        path = Path(text).expanduser().absolute() if text else Path()
+        if text and not path.is_file():
+            raise ValueError(f"there is no file {path}")
+        return str(path) if text else ""
+
+    return dialogue.ask(
+        "  If it is an authority of your own: the file of its certificate (empty: it is not)",
+        check=there,
+        flag="--tls-ca-file",
+    )
+
+
 def dialogue_checked(value: str, check: Callable[[str], str], flag: str) -> str:
     """
     A value that was given beforehand, which is not asked for again.
@@ -132,8 +150,8 @@ def dialogue_checked(value: str, check: Callable[[str], str], flag: str) -> str:
 
 def _homeserver(
     given: Given, current: MatrixConfig | None, dialogue: Dialogue, user: str, ca_file: str | None
-) -> str:
-    """The address of the client API; asked only if it cannot be found out."""
+) -> tuple[str, str | None]:
+    """The address of the client API, asked only if it cannot be found out, and who vouches for it."""
     same_user = current is not None and current.user_id == user
     text = given.matrix_homeserver or (current.homeserver if current and same_user else "")
     text = text or user.partition(":")[2]
@@ -147,13 +165,16 @@ def _homeserver(
                     f"Matrix: {told}\n--matrix-homeserver names another address. Nothing was written."
                 ) from error
             dialogue.say(f"  {told}")
+            if authority := asked_authority(error, dialogue):
+                ca_file = authority
+                continue
             text = dialogue.ask("  The homeserver (a name or an address)", text, flag="--matrix-homeserver")
             continue
         if is_in_clear(found):
             dialogue.say(f"  Careful: the password goes to {found} in the clear.")
         if found != text:
             dialogue.say(f"  The homeserver is {found}.")
-        return found
+        return found, ca_file
     raise AssertionError("the last try has raised or returned")
 
 

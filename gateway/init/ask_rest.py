@@ -83,10 +83,13 @@ def _own_address(kind: str, known: str, dialogue: Dialogue, checked: Check) -> s
 
     def check(text: str) -> str:
         if text and kind_of(text) != kind:
-            raise ValueError(f"{text!r} is no {'Matrix id' if kind == 'matrix' else 'mail address'}")
+            wanted = "Matrix id, such as @you:example.org" if kind == "matrix" else "mail address"
+            raise ValueError(f"{text!r} is no {wanted}")
         return checked(text) if text else text
 
-    return dialogue.ask(f"{_QUESTIONS[kind]} (you are the owner)", known, check=check)
+    return dialogue.ask(
+        f"{_QUESTIONS[kind]} (you are the owner{'' if known else '; empty: nobody is'})", known, check=check
+    )
 
 
 def ask_model(

@@ -263,10 +263,11 @@ class Person:
 def test_a_person_at_a_terminal_may_mistype(world, tmp_path):
     """
     Asked one by one: a wrong password is said in plain words and asked again on both channels, what is typed as
-    a password never shows, and what is written is what was meant.
+    a password never shows and is not asked for again before it was refused, an authority of one's own is asked
+    for when it is missed, and what is written is what was meant.
     """
     home = tmp_path / "home"
-    person = Person("init", "--home", home, "--tls-ca-file", world.mail.ca_file)
+    person = Person("init", "--home", home)
     person.sees(r"Connect it to Matrix\? \[Y/n\]: ").types("")
     person.sees("Matrix id.*: ").types("bot").sees("no whole Matrix id")
     person.sees("Matrix id.*: ").types(world.bot.user_id)
@@ -281,10 +282,14 @@ def test_a_person_at_a_terminal_may_mistype(world, tmp_path):
     person.sees("The IMAP server .*: ").types(f"tls://127.0.0.1:{world.mail.imap_port}")
     person.sees("The SMTP server .*: ").types(f"starttls://127.0.0.1:{world.mail.smtp_port}")
     person.sees("name for the login .*: ").types("")
-    person.sees("password of .*: ").types("wrong-pw").sees("does not accept the password")
+    person.sees("password of .*empty keeps.*: ").types("").sees("nobody that this machine trusts")
+    person.sees("authority of your own: .*: ").types("nowhere.pem").sees("there is no file")
+    person.sees("authority of your own: .*: ").types(world.mail.ca_file)
+    person.sees("does not accept the password")
     person.sees("The IMAP server .*: ").types("").sees("The SMTP server .*: ").types("")
     person.sees("name for the login .*: ").types("")
     person.sees("password of .*: ").types(CANARY).sees("Senders are proven by mail.test")
+    person.sees("Your own Matrix id.*: ").types("me").sees("such as @you")
     person.sees("Your own Matrix id.*: ").types(world.bot.user_id).sees("the bot's own")
     person.sees("Your own Matrix id.*: ").types("@nobody:hs.test").sees("knows nobody")
     person.sees("all the same.*: ").types("").sees("Your own Matrix id.*: ").types(world.owner.user_id)
