@@ -128,7 +128,7 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
 @app.command
 def send(to: str, text: str | None = None, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Have the bot say something, where nobody has asked. Without the daemon it is said at its next start.
+    Have the bot say something, where nobody has asked. Without the daemon: on Matrix at its next start.
 
     Args:
         to: Whom or where: matrix:@person:server, matrix:#room:server, matrix:!room or email:person@domain.

@@ -69,7 +69,9 @@ def email_release(*, account: str = "", where: Where = HERE, as_json: Json = Fal
     """
     answer = ask(where, "email_release", channel=account)
     lines = [
-        f"{name}: {'released; it was pulled because ' + '; '.join(why) if why else 'it was not pulled'}"
+        f"{name}: the brake is released; it was pulled because {'; '.join(why)}"
+        if why
+        else f"{name}: the brake was not pulled, so there is nothing to release"
         for name, why in answer["released"].items()
     ]
     tell(as_json, answer, "\n".join(lines))

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -65,11 +66,25 @@ def logs(
     else:
         lines = from_journal(unit, since=moment, follow=follow)
     wanted = Wanted(session, turn, level, moment)
+    found = False
     for raw in lines:
         line = parse_line(raw)
         if wanted.holds(line):
             print(line.raw if as_json else shown(line), flush=follow)
+            found = True
+    if not found and not follow:
+        print(f"squidbot: {_nothing(file, unit)}", file=sys.stderr)
     return 0
+
+
+def _nothing(file: Path | None, unit: str) -> str:
+    """Where was looked in vain, and why nothing may be there."""
+    if file is not None and file.exists():
+        return f"nothing like this is in {file}"
+    return (
+        f"nothing like this is in the journal of the unit {unit}; a daemon that was started by hand logs to "
+        "its terminal, and with gateway.log.file in the configuration to a file"
+    )
 
 
 def _log_file(root: Path, config: Path) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import dropwhile
 from textwrap import wrap
 from typing import Any
 
@@ -24,7 +25,8 @@ def usage(answer: Mapping[str, Any], width: int | None = None) -> str:
     rows: Sequence[Mapping[str, Any]] = answer["rows"]
     lines: list[str] = []
     if answer["total"]["calls"] or answer["total"]["prompt_tokens"]:
-        lines += _chart(rows, answer["by"], width)
+        begun = rows if answer["by"] != "day" else list(dropwhile(_is_empty, rows))
+        lines += _chart(begun, answer["by"], width)
         lines += ["", *(part for line in _total(answer) for part in wrap(line, width))]
     else:
         days = answer["days"]
@@ -87,6 +89,11 @@ def _name(row: Mapping[str, Any], by: str) -> str:
     return str(row["name"]) or ("(unknown)" if by == "model" else "-")
 
 
+def _is_empty(row: Mapping[str, Any]) -> bool:
+    """A day before the first on which anything was spent says nothing."""
+    return not (_tokens(row) or row.get("calls") or row["cost_usd"])
+
+
 def _tokens(row: Mapping[str, Any]) -> int:
     return int(row["prompt_tokens"]) + int(row["completion_tokens"])
 
@@ -99,9 +106,10 @@ def _numbers(row: Mapping[str, Any]) -> str:
 def _total(answer: Mapping[str, Any]) -> list[str]:
     total = answer["total"]
     days = "today" if answer["days"] == 1 else f"in {answer['days']} days"
+    calls = f"{total['calls']:,} {'call' if total['calls'] == 1 else 'calls'}"
     line = (
         f"{_tokens(total):,} tokens {days}: {total['prompt_tokens']:,} read, "
-        f"{total['completion_tokens']:,} written, in {total['calls']:,} calls"
+        f"{total['completion_tokens']:,} written, in {calls}"
     )
     if total["cost_usd"] is not None:
         line += f", {total['cost_usd']:.2f} USD"

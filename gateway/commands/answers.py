@@ -193,7 +193,7 @@ class Answers:
         budget = (await self._status())["budget"]
         today = budget["day"]
         lines = [
-            f"{'All conversations' if asked.owner else 'This conversation'},:",
+            f"{'All conversations' if asked.owner else 'This conversation'}:",
             "",
             f"- today: {about_usage(sum((row.usage for row in rows if row.day == today), Usage()))}",
             f"- the last {_DAYS} days: {about_usage(sum((row.usage for row in rows), Usage()))}",

@@ -30,7 +30,7 @@ def span(seconds: float) -> str:
 def about_usage(usage: Usage) -> str:
     """Tokens, and money where it is known."""
     tokens = usage.prompt_tokens + usage.completion_tokens
-    text = f"{tokens:,} tokens in {usage.calls:,} calls"
+    text = f"{tokens:,} tokens in {usage.calls:,} {'call' if usage.calls == 1 else 'calls'}"
     return text if usage.cost_usd is None else f"{text}, {usage.cost_usd:.2f} USD"
 
 

@@ -73,10 +73,12 @@ class SendOperations:
                 raise RequestInvalid(f"{place!r} lacks its server, as in {place}:example.org")
             return SessionKey(name, place)
         channel = self._channels.get(name)
-        if not isinstance(channel, Reaching):
+        if channel is None and self._report is None:
             raise RequestInvalid(
-                f"{name} can only be written to while the daemon runs, and to an address of that channel"
+                f"{name} can be written to while the daemon runs: start it (squidbot run), then send again"
             )
+        if not isinstance(channel, Reaching):
+            raise RequestInvalid(f"{name} is not connected, or cannot write to somebody first")
         try:
             return await channel.direct_session(place, topic=topic)
         except ChannelError as error:

@@ -126,6 +126,7 @@ class TestAnswers:
             for_ann = await asked(one, "!usage")
             for_bob = await asked(one, "!usage", person=BOB)
         assert "330 tokens in 3 calls" in for_ann.text
+        assert for_ann.text.startswith("All conversations:")
         assert "220 tokens in 2 calls" in for_bob.text
 
     async def test_without_a_model_commands_are_answered(self, tmp_path):

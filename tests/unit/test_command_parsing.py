@@ -198,3 +198,4 @@ def test_words_for_numbers() -> None:
     ]
     usage = Usage(prompt_tokens=1000, completion_tokens=234, calls=2, cost_usd=0.5)
     assert about_usage(usage) == "1,234 tokens in 2 calls, 0.50 USD"
+    assert about_usage(Usage(prompt_tokens=3, calls=1)) == "3 tokens in 1 call"

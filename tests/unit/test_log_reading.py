@@ -149,5 +149,7 @@ def test_the_command(rotated, tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["number"] == 59
     assert "number=59" in squidbot("--since", "1h").stdout
-    assert squidbot("--level", "error").stdout == ""
+    nothing = squidbot("--level", "error")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert "nothing like this is in" in nothing.stderr
     assert squidbot("--since", "soon").returncode == 2

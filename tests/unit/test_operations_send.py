@@ -70,7 +70,7 @@ async def test_mail_goes_into_the_thread_that_the_channel_names(store):
     assert (await store.outbox())[0].message.session == SessionKey("email", "<thread-with-bob@mail.test>")
     with pytest.raises(RequestInvalid, match="no such mailbox"):
         await desk.call("send", {"to": "email:nobody@mail.test", "text": "Hello"})
-    with pytest.raises(RequestInvalid, match="while the daemon runs"):
+    with pytest.raises(RequestInvalid, match="start it"):
         await Operations(store, None, accounts=ACCOUNTS).call("send", {"to": "email:b@c", "text": "Hello"})
 
 
