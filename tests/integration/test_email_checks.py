@@ -93,8 +93,8 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
         "unit/test_imap_protocol.py": (
             "test_ours_reads_them",
             "test_ours_is_linear",
-            "test_a_burst_of_flags_does_not_wake_an_idle",
         ),
+        "unit/test_imap_link.py": ("test_a_burst_of_flags_does_not_wake_an_idle",),
         TRUST: ("test_a_thousand_waiting_mails_are_taken_in_order_and_in_batches",),
     },
     "E11": {

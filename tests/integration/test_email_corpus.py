@@ -19,7 +19,8 @@ from gateway.work.port import InboxRow
 from gateway.work.states import InboxState, OutboxState
 from tests.clock import EPOCH
 from tests.integration.mail_world import MailWorld, mail_world, open_mail_server
-from tests.mail_corpus import Case, corpus
+from tests.mail_corpus import corpus
+from tests.mail_writing import Case
 
 NAMES = [case.name for case in corpus("bot@mail.test", "alice@mail.test")]
 WHOLE = {"P": ("settled",), "R": ("ignored",), "Q": ("quarantined",), "X": ("dead", "ignored")}

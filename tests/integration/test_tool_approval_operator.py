@@ -9,8 +9,8 @@ import anyio.to_thread
 import pytest
 
 from gateway.operations import Operations
+from tests.command_line import squidbot
 from tests.integration.test_tool_approval import BOB, Wishful, Writer, answers, asking, question
-from tests.unit.test_cli import squidbot
 
 
 def operations(one):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.unit.test_cli import CONFIG, daemon, squidbot
+from tests.command_line import CONFIG, daemon, squidbot
 
 
 def _as_in_a_terminal():

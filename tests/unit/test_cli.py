@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
-import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 
-from agent_core.messages import InboundMessage, Sender, SessionKey
-from agent_core.models import MemoryScope, Message, ScopeKind
-from agent_core.storage.jsonl import JsonlMemory
+from agent_core.messages import InboundMessage, Sender
 from gateway.cli import show
 from gateway.cli.running import parse_run
 from gateway.clock import SystemClock
@@ -27,93 +22,9 @@ from gateway.lock import hold_home
 from gateway.work.port import NewOutbound, Pending
 from gateway.work.sqlite import SqliteWorkStore
 from tests.clock import EPOCH
-
-ROOM = SessionKey("terminal", "main")
-CONFIG = "owner: {aliases: ['@a:hs.test']}\nagents: {heartbeat: {enabled: false}}\n"
-
+from tests.command_line import CONFIG, ROOM, answer, daemon, fill, squidbot
 
 STEERING = "a\x1b[31m b\x9b31m c\u202ed e\x7f f\u2028g \U000e0041 \U0001f600 ü"
-
-
-def squidbot(home, *arguments, stdin="", environ=None):
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
-        env={**os.environ, "SQUIDBOT_HOME": str(home), **(environ or {})},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def answer(home, *arguments):
-    done = squidbot(home, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def free_port():
-    with socket.socket() as probe:
-        for port in range(20000 + os.getpid() % 10000, 32768):
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
-    raise AssertionError("no free port")
-
-
-@contextmanager
-def daemon(home, port=None):
-    """A real daemon on ``home``."""
-    port = port or free_port()
-    (home / "squidbot.yaml").write_text(f"{CONFIG}gateway: {{http: {{listen: '127.0.0.1:{port}'}}}}\n")
-    with (
-        open(home / "out.txt", "w") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "gateway", "run", "--home", str(home)], stdout=log, stderr=log
-        ) as process,
-    ):
-        try:
-            control = Home(home).control_socket
-            give_up_at = time.monotonic() + 20
-            while not control.exists():
-                assert process.poll() is None, (home / "out.txt").read_text()
-                assert time.monotonic() < give_up_at
-                time.sleep(0.02)
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-
-async def fill(root):
-    """A dead message, a waiting one, a history, two versions of a memory."""
-    home = open_home(root)
-    store = await SqliteWorkStore.open(home.database, clock=SystemClock())
-
-    def pending(number, text):
-        return Pending(
-            InboundMessage(
-                channel="terminal", account="local", native_id=str(number), session=ROOM,
-                sender=Sender(address="local", verified=True), text=text, received_at=EPOCH,
-            )
-        )  # fmt: skip
-
-    await store.accept("terminal", "local", [pending(1, "first \x1b[31mred")], {})
-    await store.bury(
-        await store.claim(ROOM), "the model refused", [NewOutbound("terminal", "local", ROOM, "sorry")]
-    )
-    memory = JsonlMemory(root, clock=SystemClock())
-    await memory.append_message(
-        str(ROOM),
-        *[Message(role="user", content=f"text {n} \ud800", id=f"m{n}", timestamp=EPOCH) for n in range(450)],
-    )
-    await memory.sync_history(str(ROOM))
-    for text in ("likes tea\nlives here", "likes coffee\nlives here"):
-        await memory.save_global_memory(MemoryScope(ScopeKind.OWNER), text, session_id=str(ROOM))
-    await store.aclose()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""How a conversation becomes a summary, and that no failure on the way costs a message."""
+"""When a conversation is condensed and how much of it, and that no failure on the way costs a message."""
 
 from __future__ import annotations
 
@@ -9,22 +9,11 @@ from structlog.testing import capture_logs
 
 from agent_core.errors import ContextTooLong, ModelUnavailable
 from agent_core.memory import OWNER, MemoryManager
-from agent_core.memory.consolidation import newest_of
-from agent_core.memory.essentials import split_list
 from agent_core.models import Message
 from agent_core.storage import InMemoryMemory
 from gateway.settings import Settings
 from tests.clock import ManualClock
-from tests.condensing_doubles import (
-    S,
-    ScriptedLLM,
-    TokenKeeper,
-    manager_of,
-    material_in,
-    prompt,
-    say,
-    talk,
-)
+from tests.condensing_doubles import S, ScriptedLLM, TokenKeeper, manager_of, material_in, prompt, say, talk
 
 
 @pytest.fixture
@@ -124,90 +113,7 @@ async def test_call_llm_returns_none_on_empty_response(storage: InMemoryMemory) 
         )
 
 
-LONG = "word " * 700
-
-
-async def test_meta_consolidation_triggered_above_word_limit(storage: InMemoryMemory) -> None:
-    """Above six hundred words the whole summary is rewritten into about eight sentences, by prompts of its own."""
-    await storage.save_session_summary(S, LONG)
-    llm = ScriptedLLM("New part.", "Compressed summary.")
-    await say(storage, *[f"msg {number}" for number in range(6)])
-
-    await manager_of(storage, llm).consolidate_if_due(S)
-    assert await storage.load_session_summary(S) == "Compressed summary."
-    first, second = llm.requests
-    assert first[0].content != second[0].content
-    kind, text = material_in(second)
-    assert (kind, text.split()[-2:]) == ("summary", ["New", "part."])
-    assert "8 sentences" in second[-1].content
-
-
-async def test_meta_consolidation_not_triggered_below_word_limit(storage: InMemoryMemory) -> None:
-    """A summary of six hundred words costs no further call."""
-    await storage.save_session_summary(S, "word " * 598)
-    llm = ScriptedLLM("New part.")
-    await say(storage, *[f"msg {number}" for number in range(6)])
-
-    await manager_of(storage, llm).consolidate_if_due(S)
-    assert len(llm.requests) == 1
-    assert len((await storage.load_session_summary(S)).split()) == 600
-
-
-@pytest.mark.parametrize("second", [ModelUnavailable("away"), "", "x" * 50_000, LONG + "and more"])
-async def test_meta_consolidation_failure_keeps_original_summary(
-    storage: InMemoryMemory, second: object
-) -> None:
-    """Without a shorter one the long summary is saved as it is, with the new part, and the cursor moves."""
-    await storage.save_session_summary(S, LONG)
-    await say(storage, *[f"msg {number}" for number in range(6)])
-
-    done = await manager_of(storage, ScriptedLLM("New part.", second)).consolidate_if_due(S)  # type: ignore[arg-type]
-    assert (done.segments, done.failure) == (1, "")
-    assert await storage.load_session_summary(S) == f"{LONG}\n\nNew part."
-    assert await storage.load_consolidated_cursor(S) == 4
-
-
 # ── beyond the names ──
-
-
-async def test_a_summary_that_no_model_shortens_stops_growing(storage: InMemoryMemory) -> None:
-    """The newest whole sentences stay, the note is there once, and a single failure leaves all of it."""
-
-    def never_shorter(messages: Sequence[Message]) -> str:
-        kind, text = material_in(messages)
-        return (
-            f"{text} More."
-            if kind == "summary"
-            else " ".join(f"{word} was said." for word in text.split()[:90])
-        )
-
-    lengths = []
-    manager = manager_of(storage, ScriptedLLM(never_shorter))
-    for number in range(40):
-        await say(storage, *[f"about{number} thing{number}x{each} " * 20 for each in range(6)])
-        await manager.consolidate_if_due(S)
-        lengths.append(len(await storage.load_session_summary(S)))
-    summary = await storage.load_session_summary(S)
-    assert max(lengths[:5]) < lengths[-1] == max(lengths)
-    assert lengths[-1] < 1.2 * lengths[20]
-    assert summary.startswith("(What came before this is left out")
-    assert summary.count("left out of the summary") == 1
-    assert "thing39x" in summary
-    assert "thing0x" not in summary
-    assert all(
-        each.endswith("was said")
-        for each in newest_of(summary, 200).rstrip(".").split("\n\n")[-1].split(". ")
-    )
-
-
-async def test_a_summary_without_spaces_is_rewritten_too(storage: InMemoryMemory) -> None:
-    """What has no words to count is too long when it fills its share of a prompt."""
-    await storage.save_session_summary(S, "猫が好きです。" * 800)
-    llm = ScriptedLLM("新しい。", "短い。")
-    await say(storage, *["こんにちは"] * 6)
-
-    await manager_of(storage, llm).consolidate_if_due(S)
-    assert await storage.load_session_summary(S) == "短い。"
 
 
 async def test_two_hundred_messages_and_cursor_180_cost_nothing(storage: InMemoryMemory) -> None:
@@ -311,57 +217,6 @@ async def test_a_model_that_reads_less_than_thought_gets_smaller_parts(storage: 
     await talk(storage, 60, text="some words {}")
     done = await manager.consolidate_if_due(S)
     assert done.segments > 0 and done.failure == ""
-
-
-async def test_what_is_forgotten_is_asked_for_once_more_and_then_listed(storage: InMemoryMemory) -> None:
-    """Numbers, dates, names and addresses that the summary lacks come back, from the model or from us."""
-    facts = [
-        "my locker code is 48213 by the way",
-        "the boat survey is on 14 May with Ms Reis",
-        "see https://example.org/plan for the plan",
-        "we decided not to use Redis",
-    ]
-    llm = ScriptedLLM("They talked.", "The locker code is 48213, and they decided not to use Redis.")
-    await say(storage, *facts, "ok", "ok", "ok")
-
-    await manager_of(storage, llm).consolidate_if_due(S)
-    assert len(llm.requests) == 2
-    summary = await storage.load_session_summary(S)
-    prose, listed = split_list(summary)
-    assert prose == "They talked. The locker code is 48213, and they decided not to use Redis."
-    assert listed == ["https://example.org/plan", "the boat survey is on 14 May with Ms Reis"]
-
-
-async def test_what_is_in_the_memory_document_is_not_forgotten(storage: InMemoryMemory) -> None:
-    """A fact that memory_write has kept needs not stand in the summary."""
-    await storage.save_global_memory(OWNER, "- locker: 48213")
-    llm = ScriptedLLM("They talked.")
-    await storage.append_message(S, Message(role="user", content="my locker code is 48213", scope="owner"))
-    await say(storage, *["ok"] * 6)
-
-    await manager_of(storage, llm).consolidate_if_due(S)
-    assert len(llm.requests) == 1
-    assert await storage.load_session_summary(S) == "They talked."
-
-
-async def test_rewriting_a_summary_loses_nothing_either(storage: InMemoryMemory) -> None:
-    """What the shorter summary lacks is listed."""
-    await storage.save_session_summary(S, f"The locker code is 48213. {LONG}")
-    await say(storage, *["ok"] * 7)
-
-    await manager_of(storage, ScriptedLLM("New part.", "Short.")).consolidate_if_due(S)
-    assert await storage.load_session_summary(S) == "Short.\n\nAlso mentioned: The locker code is 48213."
-
-
-async def test_the_list_has_a_limit(storage: InMemoryMemory) -> None:
-    """However much is said, the summary stays within its share of a prompt; the newest of the list is kept."""
-    manager = manager_of(storage, ScriptedLLM("Talk."), threshold=20)
-    for number in range(2000):
-        await say(storage, f"the part costs {number * 7919 + 1000} crowns, item {number}")
-        await manager.consolidate_if_due(S)
-    summary = await storage.load_session_summary(S)
-    assert manager.estimate.text(summary) < 24_000 // 8 * 1.4
-    assert len(split_list(summary)[1]) > 20
 
 
 @pytest.mark.parametrize("ratio", [0, 1, -0.2, 1.5])

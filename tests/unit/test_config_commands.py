@@ -260,7 +260,7 @@ class TestCommands:
 
 
 async def damage(home):
-    from tests.unit.test_cli import ROOM, fill
+    from tests.command_line import ROOM, fill
 
     await fill(home)
     history = next((home / "sessions").glob("*.jsonl"))
@@ -292,7 +292,7 @@ class TestQuiet:
 class TestDaemon:
     def test_a_start_keeps_the_configuration_and_a_broken_one_is_refused(self, tmp_path):
         """What it started with is kept, as it stood; with a broken file it does not start, and the copy stays."""
-        from tests.unit.test_cli import daemon
+        from tests.command_line import daemon
 
         root = tmp_path / "h"
         root.mkdir(mode=0o700)
