@@ -10,9 +10,9 @@ them), redacted messages and types that are no messages.
 Text and emotes become text. A picture, a sticker, a file, a sound or a video becomes its caption and a remark
 in brackets; what is needed to fetch it stands in the context until ``downloads`` has done that.
 
-Who is meant: with nobody else in the room the bot always is, also if nobody calls it direct. Elsewhere the
-group policy decides; a mention is ``m.mentions`` (MSC3952), a pill in the formatted text of older clients, or
-the bot's name standing alone in the text. ``@room`` is no mention.
+Who is meant: in a conversation of two the bot always is. Elsewhere the group policy decides; a mention is
+``m.mentions`` (MSC3952), a pill in the formatted text of older clients, or the bot's name standing alone in
+the text. ``@room`` is no mention.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         text=text,
         received_at=received_at(event, now),
         audience=Audience.DIRECT if direct else Audience.GROUP,
-        addressed=direct or _addressed(content, room_id, me, of_two=rooms.is_of_two(room_id, sender)),
+        addressed=direct or _addressed(content, room_id, me),
         context=_context(
             event_id, sender, content, event.get("origin_server_ts"), direct=direct, thread=place.thread
         )
@@ -203,14 +203,14 @@ def file_in(kind: Any, content: JsonObject) -> dict[str, Any]:
     return {MEDIA: {"type": kind, "content": noted, "remark": remark_about(what, _clean(name_of(content)))}}
 
 
-def _addressed(content: JsonObject, room_id: str, me: Me, *, of_two: bool) -> bool:
+def _addressed(content: JsonObject, room_id: str, me: Me) -> bool:
     match me.group_policy:
         case "open":
             return True
         case "allowlist":
             return room_id in me.group_allow_from
         case "mention":
-            return of_two or mentions(content, me)
+            return mentions(content, me)
 
 
 def received_at(event: Mapping[str, Any], now: datetime) -> datetime:

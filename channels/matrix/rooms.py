@@ -243,11 +243,6 @@ class Rooms:
             and not room.is_open
         )
 
-    def is_of_two(self, room_id: str, sender: str) -> bool:
-        """Whether nobody but ``sender`` and the bot is in a room, or invited; it need not be private."""
-        room = self._rooms.get(room_id)
-        return room is not None and room.member_count == 2 and sender in room.joined
-
     def is_overheard(self, room_id: str, partner: str | None) -> bool:
         """
         Whether what is said here to ``partner`` may reach somebody else; what is unknown counts as yes.

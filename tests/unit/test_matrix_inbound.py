@@ -54,22 +54,6 @@ def test_a_text_becomes_a_message():
     assert message.context["event_id"] == "$1"
 
 
-def test_with_nobody_else_in_the_room_the_bot_is_meant():
-    """Also in a room that nobody calls direct; its memory is a room's all the same. A third one ends it."""
-    two, three = rooms_with(ALICE), GROUP
-    unknown = rooms_with(ALICE)
-    unknown.get(ROOM).member_count = None
-    invited = rooms_with(ALICE)
-    invited.get(ROOM).member_count = 3
-
-    assert [read(text("$1"), rooms).addressed for rooms in (two, three, unknown, invited)] == [
-        True, False, False, False,
-    ]  # fmt: skip
-    assert read(text("$1"), two).audience is Audience.GROUP
-    others = Me(channel="matrix", user_id=BOT, group_policy="allowlist", group_allow_from=("!other:hs.test",))
-    assert not read(text("$1"), two, others).addressed
-
-
 @pytest.mark.parametrize(
     ("told", "back"),
     [
