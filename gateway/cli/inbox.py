@@ -53,7 +53,7 @@ def inbox_list(
     from gateway.cli import show
 
     if held:
-        answer = {**ask(where, "drafts_list", limit=limit), "calls": ask(where, "calls_list")["rows"]}
+        answer = ask(where, "drafts_list", limit=limit)
         tell(as_json, answer, show.held(answer["rows"], answer["calls"]))
         return 0
     state = [*(state or ()), "quarantined"] if quarantine else state

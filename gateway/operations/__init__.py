@@ -26,7 +26,7 @@ from gateway.operations.asked import (
     within,
 )
 from gateway.operations.backup import BACKUP_OPERATIONS, BackupOperations
-from gateway.operations.calls import CALL_OPERATIONS, CallOperations
+from gateway.operations.calls import CALL_OPERATIONS
 from gateway.operations.drafts import DraftOperations, given_up_by_a_person
 from gateway.operations.mail import MAIL_OPERATIONS, MailOperations
 from gateway.operations.matrix import MATRIX_OPERATIONS, MatrixOperations
@@ -51,7 +51,6 @@ class Operations(
     SessionOperations,
     MemoryOperations,
     DraftOperations,
-    CallOperations,
     SendOperations,
     MatrixOperations,
     MailOperations,

@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.errors import NotFound
 from gateway.operations.asked import within
+from gateway.operations.calls import CallOperations
 from gateway.operations.view import draft
 from gateway.work.port import OutboxRow, WorkStore
 from gateway.work.states import IllegalMove, OutboxState
@@ -20,7 +21,7 @@ def given_up_by_a_person(row: OutboxRow) -> bool:
     return row.state is OutboxState.DEAD and (why in ("dropped", "left") or why.startswith("rejected"))
 
 
-class DraftOperations:
+class DraftOperations(CallOperations):
     """The part of `Operations` that concerns drafts."""
 
     _store: WorkStore
@@ -28,9 +29,9 @@ class DraftOperations:
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
 
     async def drafts_list(self, limit: int = 50) -> dict[str, Any]:
-        """What waits for approval, newest first, whole: it is to be judged."""
+        """What waits for approval, newest first, whole: it is to be judged. Calls of tools, too."""
         rows = await self._store.outbox(states=[OutboxState.HELD], limit=within(limit))
-        return {"rows": [draft(row) for row in rows]}
+        return {"rows": [draft(row) for row in rows], "calls": (await self.calls_list())["rows"]}
 
     async def drafts_show(self, id: int) -> dict[str, Any]:  # noqa: A002
         """One draft, whatever became of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from datetime import timedelta
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from gateway.doctor.live import report_standing
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.matrix_bot import Bot, bot_joined, call
 from tests.integration.secret_peer import SecretPeer
+from tests.unit.test_cli import squidbot
 
 
 @pytest.fixture
@@ -112,8 +114,12 @@ async def test_the_doctor_tells_how_the_encryption_stands(make_bot):
     assert [one.verdict for one in report.findings] == [Verdict.OK]
 
 
+@pytest.mark.timeout(180, func_only=True)
 def test_a_revoked_token_is_one_clear_state(synapse, fresh_credentials, tmp_path):
-    """With nothing but a token: the daemon lives on, says what to do, and leaves the server alone (M16)."""
+    """
+    With nothing but a token: the daemon lives on, says what to do, and leaves the server alone; `status` and `check`
+    say the same, while it runs and afterwards (M16).
+    """
     bot = fresh_credentials("bot")
     given = matrix_settings(synapse, bot.user_id, "", access_token=bot.access_token, device_id=bot.device_id)
     del given["password"]
@@ -128,7 +134,14 @@ def test_a_revoked_token_is_one_clear_state(synapse, fresh_credentials, tmp_path
         daemon.wait_until(lambda: state()["state"] == LinkState.FAILED.value, within_s=50)
         status = state()
         said = daemon.log()
+        shown, checked = squidbot(daemon.home, "status"), squidbot(daemon.home, "check")
+    later = squidbot(tmp_path / "home", "check")
 
+    for done in (shown, checked, later):
+        told = " ".join((done.stdout + done.stderr).split())
+        assert re.search("(no longer|does not) accepts? the (configured )?access.token", told), told
+    assert checked.returncode != 0
+    assert later.returncode != 0
     assert "access_token" in status["detail"]
     assert status["retry_at"] is not None
     assert said.count("channel.refused") == 1
