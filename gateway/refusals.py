@@ -95,10 +95,16 @@ class Refusals:
         """
         Let a turn wait, and say so if nobody has said it today.
 
+        Where the day has ended since it was refused nothing is said, and it is tried again at once.
+
         Raises:
             LostTurn: Not any more ours.
         """
         now = self._clock.now()
+        until = error.fields.get("until")
+        if isinstance(until, datetime) and until <= now:
+            await self._ends.until_stored(lambda: self._store.postpone(turn, str(error), delay_s=0.0))
+            return
         day = day_of(now, self._limits.zone)
         name = notice_name(turn.session)
         # In this order: after a crash in between the turn is taken up and put off again, silently.

@@ -15,15 +15,17 @@ from agent_core.errors import BudgetSpent, ModelUnavailable, TurnLimitReached
 from agent_core.memory.condensing import Condensed
 from agent_core.memory.consolidator import Consolidator
 from agent_core.models import ModelChunk, Purpose, Usage
+from gateway.access import Access
 from gateway.budget.rules import Amount
 from gateway.budget.spending import Spending
+from gateway.refusals import LOOK_AGAIN_S, Refusals
 from gateway.upkeep import PaidCondensing
 from gateway.work.port import Completion
 from gateway.work.sqlite import SqliteWorkStore
 from tests.agent_doubles import FakeTool, Journey, call
 from tests.budget_doubles import ASKED, Costly, limits, say
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import ROOM, accept, claim
+from tests.contract.work_store_data import ROOM, accept, claim, out
 
 
 class Broken(Costly):
@@ -237,6 +239,30 @@ class TestWaiting:
         again = await claim(store)
         assert (again.id, again.attempts, again.deferrals, again.first_deferred_s) == (turn.id, 1, 0, 0.0)
 
+    @pytest.mark.parametrize(("late", "told"), [(False, 1), (True, 0)])
+    async def test_a_day_that_ends_while_a_turn_is_refused(self, late, told, store, clock):
+        """Refused a moment before midnight and put off a moment after it, it is not told and waits no day more."""
+        spending = Spending(store, store, limits(1_000), clock)
+        refusals = Refusals(
+            store=store,
+            costs=store,
+            ends=AtOnce(),
+            spending=spending,
+            access=Access([], {}),
+            clock=clock,
+            on_outbox=lambda _: None,
+        )
+        await say(Costly(), spending)
+        await accept(store, "$1")
+        turn = await claim(store)
+        with pytest.raises(BudgetSpent) as refused:
+            await refusals.begin(turn, Purpose.CHAT)
+        if late:
+            clock.advance(86_400)
+        await refusals.put_off(turn, refused.value, [out("it waits")])
+        assert len(await store.outbox()) == told
+        assert await store.due_in(ROOM) == (0 if late else LOOK_AGAIN_S)
+
     async def test_condensing_is_put_off_and_not_failed(self, store, clock):
         """Refused, it has not failed, it waits until the budget opens, and then it is done."""
         spending = Spending(store, store, limits(1_000), clock)
@@ -257,6 +283,13 @@ class TestWaiting:
         assert (await paid.consolidate_if_due(str(ROOM))).segments == 1
         (row,) = [row for row in await store.usage() if row.purpose == "consolidation"]
         assert (row.session, row.usage.calls) == (str(ROOM), 1)
+
+
+class AtOnce:
+    """A store that takes everything."""
+
+    async def until_stored(self, write):
+        return await write()
 
 
 class Condenses:
