@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from gateway.plain import plain_line, plain_text
@@ -26,19 +27,26 @@ def at_a_glance(report: Mapping[str, Any]) -> list[str]:
         told = "none yet"
         if last is not None:
             why = f": {plain_line(last['reason'])}" if last["reason"] else ""
-            told = f"{last['at']} {last['outcome']}{why}"
-        lines.append(f"check-ins  last {told}; next {heartbeat['next']}")
+            told = f"last {_time(last['at'])} {last['outcome']}{why}"
+        lines.append(f"check-ins  {told}; next {_time(heartbeat['next'])}")
         if heartbeat.get("resting_until"):
-            lines.append(
-                f"  {heartbeat['failures']} failed in a row; resting until {heartbeat['resting_until']}"
-            )
+            until = _time(heartbeat["resting_until"])
+            lines.append(f"  {heartbeat['failures']} failed in a row; resting until {until}")
         if heartbeat.get("collected"):
             lines.append(f"  {heartbeat['collected']} alerts wait for the next digest")
     schedule = report.get("schedule") or {}
     if schedule.get("jobs"):
         kept = f", {schedule['not_run']} of them not run the last time" if schedule["not_run"] else ""
-        lines.append(f"jobs       {schedule['jobs']}{kept}; next {schedule['next'] or 'never'}")
+        lines.append(f"jobs       {schedule['jobs']}{kept}; next {_time(schedule['next']) or 'never'}")
     return lines
+
+
+def _time(text: str | None) -> str:
+    """As `show` has times: on this machine's clock, to the second."""
+    try:
+        return datetime.fromisoformat(text or "").astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return text or ""
 
 
 def jobs(answer: Mapping[str, Any]) -> str:
@@ -75,12 +83,12 @@ def _entry(row: Mapping[str, Any]) -> str:
 
 def tick(answer: Mapping[str, Any]) -> str:
     """``heartbeat now``."""
-    lines = [f"{answer['at']}  {answer['outcome']}"]
+    lines = [f"{_time(answer['at'])}  {answer['outcome']}"]
     if answer["reason"]:
         lines[0] += f": {plain_line(answer['reason'])}"
     if "prompt" in answer:
         hours = "within" if answer["active"] else "outside of"
-        lines.append(f"{hours} the active hours; next check-in {answer['next']}")
+        lines.append(f"{hours} the active hours; next check-in {_time(answer['next'])}")
         lines.append(f"target: {plain_line(answer['target']) or 'none yet: write to me directly first'}")
         if answer["prompt"]:
             lines.append(f"about {answer['tokens']} tokens, besides memory and history:\n")

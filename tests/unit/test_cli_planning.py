@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime
 
 import anyio
 import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
+from gateway.cli.show_planning import at_a_glance
 from gateway.clock import SystemClock
 from gateway.home import open_home
 from gateway.work.plan_port import Entry, Outcome
@@ -141,3 +143,16 @@ def test_the_ledger_and_what_it_has_cost(home):
         assert all(any(line.startswith(name) for line in shown[by].splitlines()) for name in names)
     assert len([line for line in shown["day"].splitlines() if line.startswith("20")]) == 1  # none before it
     assert all("█" in text and "1,020 tokens in 30 days" in text for text in shown.values())
+
+
+def test_times_are_those_of_the_clock_on_the_wall():
+    """As in the rest of ``status``; before the first check-in nothing is said to have been the last."""
+    last = {"at": "2026-01-02T14:30:00.070Z", "outcome": "silent", "reason": ""}
+    heartbeat = {"enabled": True, "last": last, "next": "2026-01-02T15:00:00Z"}
+    wall = [
+        datetime.fromisoformat(at).astimezone() for at in ("2026-01-02T14:30:00Z", "2026-01-02T15:00:00Z")
+    ]
+    [before, after] = [f"{at:%Y-%m-%d %H:%M:%S}" for at in wall]
+
+    assert at_a_glance({"heartbeat": heartbeat}) == [f"check-ins  last {before} silent; next {after}"]
+    assert at_a_glance({"heartbeat": {**heartbeat, "last": None}}) == [f"check-ins  none yet; next {after}"]
