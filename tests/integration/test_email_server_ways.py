@@ -26,6 +26,7 @@ from gateway.supervisor import Supervisor
 from tests.clock import LoopClock
 from tests.fake_imap import Dialogue, fake_imap
 from tests.inbox_double import MemoryInbox, running
+from tests.integration.black_hole import BlackHole
 from tests.integration.mail_bot import QUICK
 from tests.own_dovecot import OwnDovecot, own_dovecot
 
@@ -120,6 +121,7 @@ NAMESPACES = {
     "dot": ("namespace inbox {\n  separator = .\n}\n", ".", ""),
     "below INBOX": ("namespace inbox {\n  separator = .\n  prefix = INBOX.\n}\n", ".", "INBOX."),
 }
+
 NAMES = ["Done", "Erledigt/Schöne Post", "a * b & c", '"quoted" \\ back', "日本語"]
 
 
@@ -262,42 +264,6 @@ async def test_numbers_that_change(plain: OwnDovecot, tmp_path: Path) -> None:
         await inbox.until(lambda box: "no. 22" in box.texts)
     ids = [message.native_id for message in inbox.accepted if isinstance(message, InboundMessage)]
     assert len(ids) == len(set(ids)) == 2
-
-
-class BlackHole:
-    """A relay in front of a server that one day forwards nothing any more, and closes nothing either."""
-
-    def __init__(self, target: int) -> None:
-        self.target = target
-        self.port = 0
-        self.swallows = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there = await asyncio.open_connection("127.0.0.1", self.target)
-        self._writers += [writer, there]
-        for source, sink in ((reader, there), (there_reader, writer)):
-            task = asyncio.ensure_future(self._pump(source, sink))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        try:
-            while data := await source.read(65_536):
-                if not self.swallows:
-                    sink.write(data)
-            if not self.swallows:
-                sink.close()
-        except ConnectionError:
-            pass
-
-    async def aclose(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        for writer in self._writers:
-            writer.transport.abort()
-        await asyncio.sleep(0)
 
 
 async def test_a_connection_that_is_only_half_there(plain: OwnDovecot, tmp_path: Path) -> None:

@@ -3,51 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
-from time import process_time as clock_s
+from datetime import timedelta
 
 import pytest
 
 from agent_core.errors import ToolDenied, ToolRetry
 from agent_core.messages import OutboundKind, SessionKey
-from gateway.errors import NotFound
-from gateway.operations import Operations, RequestInvalid
+from gateway.operations import Operations
 from gateway.schedule.desk import Place, SessionDesk
 from gateway.schedule.scheduler import job_message
 from gateway.schedule.wishes import Wish
 from gateway.work.plan_port import JobKind, JobState
 from gateway.work.port import Pending
 from tests.clock import ManualClock
-from tests.unasked_world import ANN, BOB, house
-
-NO_HEARTBEAT = {"enabled": False}
-START = datetime(2026, 5, 1, 8, tzinfo=UTC)
-BOBS = SessionKey("matrix", f"dm-{BOB}")
-
-
-def scheduled(tmp_path, clock=None, **more):
-    more.setdefault("schedule", {"jitter_seconds": 0.0})
-    return house(tmp_path, heartbeat=NO_HEARTBEAT, checklist=None, clock=clock, **more)
-
-
-async def later(home, clock, **span) -> None:
-    """Let time pass and have the scheduler look."""
-    clock.advance(timedelta(**span).total_seconds())
-    await home.built.unasked.scheduler.look()
-
-
-def said(home, person=BOB) -> list[str]:
-    return [one.text for one in home.chat.seen(f"dm-{person}")]
+from tests.integration.schedule_world import BOBS, START, later, said, scheduled, settled
+from tests.unasked_world import ANN, BOB
 
 
 async def job(home, number: int = 0):
     return (await home.plans.jobs(done=True))[number]
-
-
-async def settled(home) -> bool:
-    stats = await home.built.store.stats()
-    return not stats.inbox["ready"] and not stats.inbox["running"] and not stats.outbox["pending"]
 
 
 class TestReminders:
@@ -298,122 +272,3 @@ class TestChanges:
             fired = [one for one in await home.plans.jobs() if one.last_at is not None]
             assert len(fired) == 3
         assert waits == {30.0}
-
-
-class TestFaults:
-    async def test_a_short_interval_is_not_lost_in_a_long_jitter(self, tmp_path):
-        """A question every minute starts every minute, though it may start up to an hour later."""
-        clock = ManualClock(START)
-        setting = {"jitter_seconds": 3600.0, "min_interval_minutes": 0.01, "runs_per_day": 0}
-        async with scheduled(tmp_path, clock, schedule=setting) as home:
-            await home.asked(BOB, "hello")
-            place = Place(BOBS, "bot", BOB)
-            desk = home.built.unasked.desk
-            await desk.add(place, Wish(cron="* * * * *"), text="hello", kind=JobKind.ASK)
-            for _ in range(60):
-                await later(home, clock, seconds=10)
-            await home.until(lambda: settled(home))
-            rows = await home.built.store.inbox(session=BOBS, limit=100)
-        instants = sorted(row.message.received_at for row in rows if row.message.kind == "job")
-        assert len(instants) in (9, 10)
-        assert {later - earlier for earlier, later in pairwise(instants)} == {timedelta(minutes=1)}
-
-    async def test_a_clock_that_is_centuries_ahead_ends_no_job(self, tmp_path):
-        """In 2230 nothing runs and nothing is over, and looking takes no time; afterwards all is as before."""
-        clock = ManualClock(START)
-        async with scheduled(tmp_path, clock, schedule={"runs_per_day": 0}) as home:
-            await home.asked(BOB, "hello")
-            desk, place = home.built.unasked.desk, Place(BOBS, "bot", BOB)
-            for wish in (Wish(cron="*/5 * * * *"), Wish(every_minutes=60), Wish(at="2026-05-01 09:30")):
-                await desk.add(place, wish, text="stretch", kind=JobKind.REMIND)
-            before = await home.plans.jobs()
-            clock.advance(204 * 366 * 86_400)
-            began = clock_s()
-            await home.built.unasked.scheduler.look()
-            assert clock_s() - began < 5
-            assert await home.plans.jobs() == before
-            clock.advance(-204 * 366 * 86_400)
-            await later(home, clock, hours=1, minutes=2)
-            await home.chat.answers(3, conversation=f"dm-{BOB}")
-            assert {one.state for one in await home.plans.jobs()} == {JobState.ACTIVE}
-
-    async def test_a_job_whose_zone_is_not_there_any_more_says_so_and_stays(self, tmp_path):
-        """It is noted where people look, once, the others run, and it can be paused and removed."""
-        clock = ManualClock(START)
-        async with scheduled(tmp_path, clock) as home:
-            await home.asked(BOB, "remind me at 09:00 to call Tom")
-            [known] = await home.plans.jobs()
-            lost = replace(known, id="lostt", timing="cron 0 9 * * * in Atlantis/Capital")
-            await home.plans.add_job(lost, at_most=10)
-            await later(home, clock, minutes=11)
-            noted = await home.plans.job("lostt")
-            assert (noted.note, noted.next_at) == ("its time cannot be read any more", known.next_at)
-            assert (await home.built.unasked.state())["schedule"]["not_run"] == 1
-            await later(home, clock, hours=1)
-            await home.chat.answers(2, conversation=f"dm-{BOB}")
-            assert await home.plans.job("lostt") == noted
-            desk = SessionDesk(home.built.unasked.desk, Place(BOBS, "bot", BOB))
-            assert "its time cannot be read any more" in await desk.listed()
-            assert await desk.change("lostt", "pause") == "lostt is paused."
-            with pytest.raises(ToolRetry, match="cannot be resumed: unknown time zone"):
-                await desk.change("lostt", "resume")
-            assert await desk.change("lostt", "remove") == "lostt is removed."
-
-    @pytest.mark.parametrize(
-        "when",
-        [
-            {"in_minutes": 10**400},
-            {"in_minutes": float("nan")},
-            {"every_minutes": float("inf")},
-            {"every_minutes": True},
-            {"at": "9999-12-31 23:59"},
-            {"at": "0001-01-01 00:00", "timezone": "Asia/Tokyo"},
-            {"at": "2020-01-01 09:00"},
-            {"at": "\0"},
-            {"cron": "0," * 150 + "0 9 * * *"},
-            {"cron": "0 9 * * *", "timezone": "../../etc/passwd"},
-            {"cron": "0 9 * * *", "timezone": "A" * 200},
-        ],
-    )
-    async def test_whatever_a_model_says_for_a_time_is_answered(self, tmp_path, when):
-        """With a word on what is wrong, so that it can say it better; nothing is kept."""
-        async with scheduled(tmp_path, ManualClock(START)) as home:
-            desk = SessionDesk(home.built.unasked.desk, Place(BOBS, "bot", BOB))
-            with pytest.raises(ToolRetry, match="Nothing was scheduled: "):
-                await desk.add("x", ask=False, when=when)
-            assert await home.plans.jobs() == []
-
-
-class TestCommands:
-    async def test_the_operator_adds_changes_runs_and_removes(self, tmp_path):
-        """What ``squidbot cron`` does, with its errors in plain words."""
-        clock = ManualClock(START)
-        async with scheduled(tmp_path, clock) as home:
-            await home.asked(ANN, "hello")
-            planned = home.built.unasked.planned()
-            wake = home.built.gateway.parts.dispatcher.wake
-            call = Operations(home.built.store, home.built.memory, planned=planned, wake=wake).call
-            added = (await call("cron_add", {"text": "stand up", "every": "1h"}))["job"]
-            assert (added["when"], added["session"]) == ("every hour", str(SessionKey("matrix", f"dm-{ANN}")))
-            assert (await call("cron_pause", {"id": added["id"]}))["job"]["state"] == "paused"
-            assert (await call("cron_resume", {"id": added["id"]}))["job"]["state"] == "active"
-            await call("cron_run", {"id": added["id"].upper()})
-            await home.chat.answers(2, conversation=f"dm-{ANN}")
-            assert [one["id"] for one in (await call("cron_list", {}))["jobs"]] == [added["id"]]
-            assert (await call("cron_remove", {"id": added["id"]}))["changed"]
-            assert (await call("cron_list", {"every": True}))["jobs"] == []
-            for wrong, said_ in (
-                ({"text": "x"}, "in exactly one way"),
-                ({"text": " ", "at": "09:00"}, "text is empty"),
-                ({"text": "x" * 1_000_000, "at": "09:00"}, "has 1000000 characters"),
-                ({"text": "x", "cron": "0,0," * 60 + "0 9 * * *"}, "200 characters"),
-                ({"text": "x", "at": "25:00"}, "is no time"),
-                ({"text": "x", "cron": "x"}, "five fields"),
-                ({"text": "x", "at": "09:00", "zone": "Mars"}, "unknown time zone"),
-                ({"text": "x", "after": "soon"}, "is no span"),
-            ):
-                with pytest.raises(RequestInvalid, match=said_):
-                    await call("cron_add", wrong)
-            with pytest.raises(NotFound):
-                await call("cron_run", {"id": "nope"})
-        assert said(home, ANN)[1] == "stand up"

@@ -2,54 +2,32 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from agent_core.errors import ToolRetry
 from agent_core.messages import Audience, OutboundKind, SessionKey
-from gateway.access import Access, Alias
-from gateway.operations import Operations, RequestInvalid
-from gateway.schedule.config import ScheduleConfig
 from gateway.schedule.desk import Place, SessionDesk
-from gateway.schedule.runs import MERGED, OVERHEARD
-from gateway.schedule.scheduler import NOT_ALLOWED, Scheduler, job_message
-from gateway.schedule.timing import Cron, Every, next_after
+from gateway.schedule.runs import OVERHEARD
+from gateway.schedule.scheduler import NOT_ALLOWED
+from gateway.schedule.timing import Every, next_after
 from gateway.schedule.wishes import Wish
 from gateway.work.plan_port import Job, JobKind, JobState
-from gateway.work.port import Pending
 from gateway.work.sqlite import SqliteWorkStore
 from tests.clock import ManualClock
+from tests.integration.schedule_world import (
+    ANNS,
+    BOBS,
+    START,
+    Ruled,
+    later,
+    made,
+    scheduled,
+    scheduler_on,
+    settled,
+)
 from tests.unasked_world import ANN, BOB, house
-
-START = datetime(2026, 5, 1, 8, tzinfo=UTC)
-ANNS, BOBS = (SessionKey("matrix", f"dm-{one}") for one in (ANN, BOB))
-
-
-def scheduled(tmp_path, clock=None, **more):
-    more.setdefault("schedule", {"jitter_seconds": 0.0})
-    return house(tmp_path, heartbeat={"enabled": False}, checklist=None, clock=clock, **more)
-
-
-async def later(home, clock, **span) -> None:
-    clock.advance(timedelta(**span).total_seconds())
-    await home.built.unasked.scheduler.look()
-
-
-async def settled(home) -> bool:
-    stats = await home.built.store.stats()
-    return not any((stats.inbox["ready"], stats.inbox["running"], stats.outbox["pending"]))
-
-
-def operations(home) -> Operations:
-    wake = home.built.gateway.parts.dispatcher.wake
-    return Operations(home.built.store, home.built.memory, planned=home.built.unasked.planned(), wake=wake)
-
-
-async def made(home, text: str, *, ask: bool = False, person: str = BOB, cron: str = "0 * * * *") -> Job:
-    place = Place(SessionKey("matrix", f"dm-{person}"), "bot", person)
-    kind = JobKind.ASK if ask else JobKind.REMIND
-    return await home.built.unasked.desk.add(place, Wish(cron=cron), text=text, kind=kind)
 
 
 class TestSomebodyHasJoined:
@@ -145,16 +123,6 @@ class TestTooMuch:
                 await owner.add("look", ask=True, when={"every_minutes": 5})
 
 
-class Ruled:
-    """A channel with a rule for a room: who may talk there."""
-
-    def __init__(self, allowed: bool | None) -> None:
-        self.allowed = allowed
-
-    def allowed_here(self, session: SessionKey, person: str) -> bool | None:
-        return self.allowed
-
-
 class TestRulesOfARoom:
     @pytest.mark.parametrize(
         ("before", "now", "general", "runs"),
@@ -180,7 +148,7 @@ class TestRulesOfARoom:
                 next_at=next_after(timing, START),
             )
             await store.add_job(job, at_most=1)
-            scheduler = _scheduler(store, clock, Ruled(now), general)
+            scheduler = scheduler_on(store, clock, Ruled(now), general)
             clock.advance(3600)
             await scheduler.look()
             rows = await store.inbox()
@@ -203,86 +171,6 @@ class TestRulesOfARoom:
             with pytest.raises(Exception, match="not proven"):
                 await tool.execute(action="add", text="x", at="09:00")
             assert await home.plans.jobs() == []
-
-
-class TestAtAnyTime:
-    async def test_what_had_to_wait_comes_once(self, tmp_path):
-        """Three hours without a model are one answer, that of the newest run, and say why."""
-        clock = ManualClock(START)
-        async with scheduled(tmp_path, clock) as home:
-            await home.asked(BOB, "hello")
-            job = await made(home, "what is new?", ask=True)
-            clock.advance(3 * 3600)
-            waiting = [Pending(job_message(job, START + timedelta(hours=h), late=False)) for h in (1, 2)]
-            await home.built.store.accept("matrix", "bot", waiting, {})
-            await home.built.unasked.scheduler.look()
-            await home.until(lambda: settled(home))
-            lines = await home.ledger(f"job:{job.id}")
-        assert [outcome for outcome, _ in lines] == ["skipped", "delivered"]
-        assert lines[0][1] == MERGED
-        assert len(home.chat.seen(f"dm-{BOB}")) == 2
-
-    async def test_a_clock_that_was_ahead_merges_nothing(self, tmp_path):
-        """The run of a year that never was is not newer than those of today."""
-        clock = ManualClock(START)
-        async with scheduled(tmp_path, clock) as home:
-            await home.asked(BOB, "hello")
-            job = await made(home, "stretch")
-            await later(home, clock, days=365)
-            await home.until(lambda: settled(home))
-            await later(home, clock, days=-365)
-            for _ in range(2):
-                await later(home, clock, hours=1)
-                await home.until(lambda: settled(home))
-            outcomes = [outcome for outcome, _ in await home.ledger(f"job:{job.id}")]
-        assert outcomes == ["delivered"] * 3
-
-    async def test_a_day_back_runs_nothing_again(self, tmp_path):
-        """A clock that is set back by a day: what has run is known by its names, and then it goes on."""
-        clock = ManualClock(START)
-        async with scheduled(tmp_path, clock) as home:
-            await home.asked(BOB, "hello")
-            await made(home, "stretch", cron="0 */6 * * *")
-            for _ in range(4):
-                await later(home, clock, hours=6)
-                await home.until(lambda: settled(home))
-            before = len(home.chat.seen(f"dm-{BOB}"))
-            clock.advance(-86_400)
-            for _ in range(3):
-                await later(home, clock, hours=6)
-                await home.until(lambda: settled(home))
-            assert len(home.chat.seen(f"dm-{BOB}")) == before
-            await later(home, clock, hours=12)
-            await home.chat.answers(before + 1, conversation=f"dm-{BOB}")
-
-    def test_the_twenty_ninth_of_february(self):
-        """It comes in leap years and in no other."""
-        leap = Cron("0 9 29 2 *", "Europe/Berlin")
-        first = next_after(leap, START)
-        assert (first, next_after(leap, first)) == (
-            datetime(2028, 2, 29, 8, tzinfo=UTC),
-            datetime(2032, 2, 29, 8, tzinfo=UTC),
-        )
-
-    async def test_many_jobs_cost_a_look_nothing(self, tmp_path):
-        """A look reads what is due soon; all are read at the start, and when the clock was set back."""
-        clock = ManualClock(START)
-        async with await SqliteWorkStore.open(tmp_path / "g.db", clock=clock) as store:
-            for number in range(300):
-                timing = Every(86_400, START + timedelta(hours=2, seconds=number))
-                job = Job(
-                    *(f"j{number}", JobKind.REMIND, "x", str(timing), BOBS, "bot", BOB, START),
-                    next_at=next_after(timing, START),
-                )
-                await store.add_job(job, at_most=10_000)
-            read: list[int] = []
-            scheduler = _scheduler(_Counted(store, read), clock, Ruled(None), ("*",))
-            for seconds in (0, 30, 30, -7200, 30, 14_250, 30):
-                clock.advance(seconds)
-                await scheduler.look()
-            assert read[:5] == [300, 0, 0, 300, 0]
-            assert read[5] == 300, "and once in a while"
-            assert 0 < read[6] < 100
 
 
 class TestInOneConversation:
@@ -337,39 +225,6 @@ class TestInOneConversation:
         assert "my first word" not in shown
 
 
-class TestOperator:
-    async def test_a_paused_job_runs_when_it_is_told_to(self, tmp_path):
-        """`cron run` means now; the job stays paused. That squidbot runs is not a matter of the heartbeat."""
-        async with scheduled(tmp_path) as home:
-            await home.asked(BOB, "hello")
-            job = await made(home, "stretch")
-            call = operations(home).call
-            await call("cron_pause", {"id": job.id})
-            assert (await call("cron_run", {"id": job.id}))["running"] is True
-            seen = await home.chat.answers(2, conversation=f"dm-{BOB}")
-            assert (await home.plans.job(job.id)).state is JobState.PAUSED
-        assert seen[1].text == "stretch"
-
-    async def test_where_jobs_are_switched_off_none_is_taken(self, tmp_path):
-        """Nothing is kept that would never run, and it is said why."""
-        async with scheduled(tmp_path, schedule={"enabled": False}) as home:
-            await home.asked(ANN, "hello")
-            with pytest.raises(RequestInvalid, match=r"agents\.schedule\.enabled is false"):
-                await operations(home).call("cron_add", {"text": "x", "at": "09:00"})
-
-
-def _scheduler(store, clock, channel, general) -> Scheduler:
-    return Scheduler(
-        plans=store,
-        store=store,
-        access=Access([Alias("matrix", ANN)], {"matrix": general}),
-        channels={"matrix": channel},
-        config=ScheduleConfig(),
-        clock=clock,
-        wake=lambda _: None,
-    )
-
-
 def _session_of(message):
     from agent_core.memory.scopes import scope_for
     from agent_core.models import Purpose, Session
@@ -378,18 +233,3 @@ def _session_of(message):
         message.session, message.audience, sender_is_owner=False, sender_address=message.sender.address
     )
     return Session(message.session, scope, message.audience, Purpose.CHAT, "t", ())
-
-
-class _Counted:
-    """A store that counts how many jobs are read at once."""
-
-    def __init__(self, store, read) -> None:
-        self._store, self._read = store, read
-
-    async def jobs(self, **which):
-        found = await self._store.jobs(**which)
-        self._read.append(len(found))
-        return found
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)

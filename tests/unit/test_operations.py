@@ -1,79 +1,29 @@
-"""What a person can ask, on a real store and real files, directly and through the control socket."""
+"""What a person can ask, on a real store and real files."""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
-import stat
-from contextlib import asynccontextmanager
 
-import anyio
 import pytest
 
-from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
-from agent_core.models import MemoryScope, Message, ScopeKind
+from agent_core.messages import OutboundKind
+from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.cli import show
-from gateway.control.client import ControlClient, ControlFailed, DaemonGone
-from gateway.control.server import serve_control
-from gateway.errors import NotFound, StateUnusable
-from gateway.home import Home, open_home
+from gateway.errors import NotFound
+from gateway.home import open_home
 from gateway.operations import OPERATIONS, Operations, RequestInvalid, parse_scope, show_scope
 from gateway.work.port import Completion, NewOutbound, Pending
 from gateway.work.sqlite import SqliteWorkStore
 from tests.clock import EPOCH, LoopClock
+from tests.operations_bench import ROOM, Bench, inbound
 
-ROOM = SessionKey("matrix", "!room:hs.test")
 OWNER = MemoryScope(ScopeKind.OWNER)
-
-
-def inbound(number, session=ROOM, text="hello"):
-    return InboundMessage(
-        channel=session.channel,
-        account="bot",
-        native_id=f"$e{number}",
-        session=session,
-        sender=Sender(address="@alice:hs.test", verified=True),
-        text=text,
-        received_at=EPOCH,
-    )
 
 
 @pytest.fixture
 def home(tmp_path):
     return open_home(tmp_path / "h")
-
-
-class Bench:
-    def __init__(self, store, memory, **options):
-        self.store, self.memory = store, memory
-        self.woken = []
-        self.ask = Operations(store, memory, wake=self.woken.append, **options)
-
-    async def accepted(self, *messages):
-        rows = await self.store.accept("matrix", "bot", [Pending(message) for message in messages], {})
-        return [row.id for row in rows]
-
-    async def dead(self, number):
-        [row] = await self.accepted(inbound(number))
-        turn = await self.store.claim(ROOM)
-        await self.store.bury(turn, "the model said 400", [NewOutbound("matrix", "bot", ROOM, "sorry")])
-        return row
-
-    async def talked(self, count):
-        await self.memory.append_message(
-            str(ROOM),
-            *[
-                Message(
-                    role="user" if n % 2 == 0 else "assistant",
-                    content=f"text {n}",
-                    id=f"m{n}",
-                    timestamp=EPOCH,
-                )
-                for n in range(count)
-            ],
-        )
 
 
 @pytest.fixture
@@ -340,94 +290,6 @@ class TestCalls:
     def test_every_operation_exists(self):
         """The table names methods."""
         assert all(callable(getattr(Operations, name)) for name in OPERATIONS)
-
-
-# ── the control socket ──
-
-
-@asynccontextmanager
-async def served(home, bench):
-    async with serve_control(home, bench.ask):
-        client = ControlClient(home, limit_s=10)
-
-        async def call(name, **arguments):
-            return await anyio.to_thread.run_sync(client.call, name, arguments)
-
-        yield call
-
-
-class TestControl:
-    async def test_what_is_asked_is_answered(self, home, bench):
-        """The client gets what the operation returned."""
-        [row] = await bench.accepted(inbound(1, text="grüße 🦑"))
-        async with served(home, bench) as call:
-            assert (await call("inbox_show", id=row))["row"]["text"] == "grüße 🦑"
-            assert (await call("status"))["work"]["inbox"]["ready"] == 1
-
-    async def test_refusals_keep_their_words_and_exit_codes(self, home, bench):
-        """The person reads the same sentence on either way."""
-        async with served(home, bench) as call:
-            with pytest.raises(ControlFailed, match="there is no message 9") as caught:
-                await call("inbox_show", id=9)
-            assert (caught.value.kind, caught.value.exit_code) == ("NotFound", 1)
-            with pytest.raises(ControlFailed, match="no operation"):
-                await call("shutdown")
-
-    async def test_a_defect_is_told_as_one_and_the_socket_lives_on(self, home, bench):
-        """No internals for the client; the next question is answered."""
-
-        class Defective(Operations):
-            async def memory_show(self, scope: str = "owner"):
-                raise ZeroDivisionError("secret detail")
-
-        bench.ask = Defective(bench.store, bench.memory)
-        async with served(home, bench) as call:
-            with pytest.raises(ControlFailed, match="unexpected ZeroDivisionError") as caught:
-                await call("memory_show")
-            assert "secret" not in str(caught.value)
-            assert await call("inbox_list") == {"rows": []}
-
-    async def test_the_socket_is_for_the_owner_alone_and_is_removed(self, home, bench):
-        """0600 in a folder of 0700."""
-        old = os.umask(0)
-        try:
-            async with served(home, bench):
-                assert stat.S_IMODE(home.control_socket.stat().st_mode) == 0o600
-                assert stat.S_IMODE(home.run.stat().st_mode) == 0o700
-        finally:
-            os.umask(old)
-        assert not home.control_socket.exists()
-
-    async def test_a_socket_left_by_a_killed_daemon_is_replaced(self, home, bench):
-        """The lock says that nobody is there, so it is a left-over."""
-        with socket.socket(socket.AF_UNIX) as left:
-            left.bind(str(home.control_socket))
-        assert home.control_socket.exists()
-        with pytest.raises(DaemonGone):
-            ControlClient(home).call("status")
-        async with served(home, bench) as call:
-            assert await call("inbox_list") == {"rows": []}
-
-    async def test_what_is_no_socket_is_not_removed(self, home, bench):
-        """A file of that name may be somebody's."""
-        home.control_socket.write_text("mine")
-        with pytest.raises(StateUnusable, match="control socket"):
-            async with serve_control(home, bench.ask):
-                pass
-        # What was there before us is not ours to remove.
-        assert home.control_socket.read_text() == "mine"
-
-    async def test_a_home_deeper_than_the_kernel_likes_works(self, tmp_path, bench):
-        """Socket paths end at 107 bytes; homes need not."""
-        deep = open_home(tmp_path / ("x" * 120) / "h")
-        async with served(deep, bench) as call:
-            assert await call("inbox_list") == {"rows": []}
-
-    def test_no_daemon_is_told_in_words(self, tmp_path):
-        """With the hint that it may be starting."""
-        with pytest.raises(DaemonGone, match="starting or stopping") as caught:
-            ControlClient(Home(tmp_path)).call("status")
-        assert caught.value.exit_code == 75
 
 
 async def test_answered_messages_do_not_count_as_stuck(bench):

@@ -56,9 +56,11 @@ BEAT, WHEN, TURNS, FAILING, WATCH, SILENCE = (
     "unit/test_heartbeat_watch.py",
     "unit/test_heartbeat_silence.py",
 )
-JOBS, RULES, TIMING, REAL, KILL, BUDGET, DAY, TYPED = (
+JOBS, RULES, CLOCKS, OPERATOR, TIMING, REAL, KILL, BUDGET, DAY, TYPED = (
     "integration/test_schedule.py",
     "integration/test_schedule_rules.py",
+    "integration/test_schedule_clocks.py",
+    "integration/test_schedule_operator.py",
     "unit/test_schedule_timing.py",
     "integration/test_unasked_real.py",
     "kill/test_unasked_real_kill.py",
@@ -181,7 +183,7 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "C2": {
         JOBS: ("test_one_that_fell_due_while_nobody_ran_comes_at_the_start", "test_missed_runs_are_one"),
-        RULES: ("test_what_had_to_wait_comes_once",),
+        CLOCKS: ("test_what_had_to_wait_comes_once",),
     },
     "C3": {
         JOBS: ("test_the_model_is_asked_in_the_conversation_with_its_memory_and_tools",),
@@ -217,24 +219,23 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "C7": {
         TYPED: ("test_the_life_of_a_job", "test_what_cannot_be_is_said_in_a_sentence"),
-        JOBS: ("test_the_operator_adds_changes_runs_and_removes",),
-        RULES: ("test_a_paused_job_runs_when_it_is_told_to",),
+        OPERATOR: (
+            "test_the_operator_adds_changes_runs_and_removes",
+            "test_a_paused_job_runs_when_it_is_told_to",
+        ),
     },
     "C8": {
-        RULES: (
+        CLOCKS: (
             "test_many_jobs_cost_a_look_nothing",
             "test_the_twenty_ninth_of_february",
             "test_a_day_back_runs_nothing_again",
             "test_a_clock_that_was_ahead_merges_nothing",
-        ),
-        JOBS: (
-            "test_clock_jumps_and_restarts_run_nothing_twice",
             "test_a_clock_that_is_centuries_ahead_ends_no_job",
-            "test_two_processes_run_it_once",
         ),
+        JOBS: ("test_clock_jumps_and_restarts_run_nothing_twice", "test_two_processes_run_it_once"),
     },
     "C9": {
-        JOBS: ("test_whatever_a_model_says_for_a_time_is_answered",),
+        CLOCKS: ("test_whatever_a_model_says_for_a_time_is_answered",),
         TIMING: ("test_what_cannot_be_meant_is_refused",),
     },
     "M1": {

@@ -1,0 +1,80 @@
+"""A conversation in one room on a scripted homeserver, and the events that people make in it."""
+
+from __future__ import annotations
+
+from channels.matrix.config import MatrixConfig
+from channels.matrix.conversation import Conversation
+from channels.matrix.inbound import Me
+from channels.matrix.quoting import in_clear
+from channels.matrix.wire import Answer
+from tests.clock import ManualClock
+from tests.inbox_double import MemoryInbox
+from tests.matrix_double import ScriptedHomeserver, text
+from tests.unit.test_matrix_inbound import ALICE, BOT, DIRECT, ROOM
+
+CAROL, MALLORY = "@carol:hs.test", "@mallory:hs.test"
+
+MENTION = {"m.mentions": {"user_ids": [BOT]}}
+
+
+def edit(target, body, sender=ALICE, event_id="$edit"):
+    return text(
+        event_id,
+        f"* {body}",
+        sender,
+        **{
+            "m.new_content": {"msgtype": "m.text", "body": body},
+            "m.relates_to": {"rel_type": "m.replace", "event_id": target},
+        },
+    )
+
+
+def redaction(target, sender=ALICE, *, where="content"):
+    event = {"type": "m.room.redaction", "event_id": "$redaction", "sender": sender, "content": {}}
+    (event["content"] if where == "content" else event)["redacts"] = target
+    return event
+
+
+def answering(event_id):
+    return {"m.relates_to": {"m.in_reply_to": {"event_id": event_id}}}
+
+
+class Desk:
+    """A conversation in one room."""
+
+    def __init__(self, registry=DIRECT, *, uncover=in_clear, **settings):
+        self.server = ScriptedHomeserver()
+        self.inbox = MemoryInbox()
+        config = MatrixConfig(
+            **{
+                "homeserver": "http://hs",
+                "user_id": BOT,
+                "password": "pw",
+                "allow_from": [ALICE, CAROL],
+                "threads": "off",
+                **settings,
+            }
+        )
+        me = Me(
+            channel="matrix",
+            user_id=BOT,
+            group_policy=config.group_policy,
+            threads=config.threads,
+        )
+        self.conversation = Conversation(
+            self.server,
+            self.inbox,
+            me=me,
+            rooms=registry,
+            config=config,
+            clock=ManualClock(),
+            allows=config.allows,
+            uncover=uncover,
+        )
+
+    async def read(self, event):
+        return await self.conversation.read(ROOM, event)
+
+    def has(self, event):
+        """The homeserver can be asked for this event."""
+        self.server.on("GET", f"/event/%24{event['event_id'][1:]}$", Answer(200, {**event, "room_id": ROOM}))

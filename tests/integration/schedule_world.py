@@ -1,0 +1,66 @@
+"""A house with jobs and no check-ins: time passes, the scheduler looks, and what came of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from agent_core.messages import SessionKey
+from gateway.access import Access, Alias
+from gateway.schedule.config import ScheduleConfig
+from gateway.schedule.desk import Place
+from gateway.schedule.scheduler import Scheduler
+from gateway.schedule.wishes import Wish
+from gateway.work.plan_port import Job, JobKind
+from tests.unasked_world import ANN, BOB, house
+
+START = datetime(2026, 5, 1, 8, tzinfo=UTC)
+
+ANNS, BOBS = (SessionKey("matrix", f"dm-{one}") for one in (ANN, BOB))
+
+
+def scheduled(tmp_path, clock=None, **more):
+    more.setdefault("schedule", {"jitter_seconds": 0.0})
+    return house(tmp_path, heartbeat={"enabled": False}, checklist=None, clock=clock, **more)
+
+
+async def later(home, clock, **span) -> None:
+    """Let time pass and have the scheduler look."""
+    clock.advance(timedelta(**span).total_seconds())
+    await home.built.unasked.scheduler.look()
+
+
+def said(home, person=BOB) -> list[str]:
+    return [one.text for one in home.chat.seen(f"dm-{person}")]
+
+
+async def settled(home) -> bool:
+    stats = await home.built.store.stats()
+    return not stats.inbox["ready"] and not stats.inbox["running"] and not stats.outbox["pending"]
+
+
+async def made(home, text: str, *, ask: bool = False, person: str = BOB, cron: str = "0 * * * *") -> Job:
+    place = Place(SessionKey("matrix", f"dm-{person}"), "bot", person)
+    kind = JobKind.ASK if ask else JobKind.REMIND
+    return await home.built.unasked.desk.add(place, Wish(cron=cron), text=text, kind=kind)
+
+
+class Ruled:
+    """A channel with a rule for a room: who may talk there."""
+
+    def __init__(self, allowed: bool | None) -> None:
+        self.allowed = allowed
+
+    def allowed_here(self, session: SessionKey, person: str) -> bool | None:
+        return self.allowed
+
+
+def scheduler_on(store, clock, channel, general) -> Scheduler:
+    return Scheduler(
+        plans=store,
+        store=store,
+        access=Access([Alias("matrix", ANN)], {"matrix": general}),
+        channels={"matrix": channel},
+        config=ScheduleConfig(),
+        clock=clock,
+        wake=lambda _: None,
+    )

@@ -1,0 +1,54 @@
+"""Operations on a real store and a real memory, and what they are asked about."""
+
+from __future__ import annotations
+
+from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.models import Message
+from gateway.operations import Operations
+from gateway.work.port import NewOutbound, Pending
+from tests.clock import EPOCH
+
+ROOM = SessionKey("matrix", "!room:hs.test")
+
+
+def inbound(number, session=ROOM, text="hello"):
+    return InboundMessage(
+        channel=session.channel,
+        account="bot",
+        native_id=f"$e{number}",
+        session=session,
+        sender=Sender(address="@alice:hs.test", verified=True),
+        text=text,
+        received_at=EPOCH,
+    )
+
+
+class Bench:
+    def __init__(self, store, memory, **options):
+        self.store, self.memory = store, memory
+        self.woken = []
+        self.ask = Operations(store, memory, wake=self.woken.append, **options)
+
+    async def accepted(self, *messages):
+        rows = await self.store.accept("matrix", "bot", [Pending(message) for message in messages], {})
+        return [row.id for row in rows]
+
+    async def dead(self, number):
+        [row] = await self.accepted(inbound(number))
+        turn = await self.store.claim(ROOM)
+        await self.store.bury(turn, "the model said 400", [NewOutbound("matrix", "bot", ROOM, "sorry")])
+        return row
+
+    async def talked(self, count):
+        await self.memory.append_message(
+            str(ROOM),
+            *[
+                Message(
+                    role="user" if n % 2 == 0 else "assistant",
+                    content=f"text {n}",
+                    id=f"m{n}",
+                    timestamp=EPOCH,
+                )
+                for n in range(count)
+            ],
+        )

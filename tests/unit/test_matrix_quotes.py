@@ -1,0 +1,91 @@
+"""What is quoted of a message that is answered: of this room, bounded, and only to who was there when it was said."""
+
+from __future__ import annotations
+
+import pytest
+
+from channels.matrix.quoting import Asker, Quotes, in_clear
+from channels.matrix.wire import Answer, LinkBroken
+from tests.conversation_desk import CAROL, MALLORY, MENTION, Desk, answering
+from tests.matrix_double import text
+from tests.unit.test_matrix_inbound import ALICE, BOT, GROUP, ROOM
+
+
+# ── quotes ──
+async def test_quotes_are_of_this_room_and_bounded():
+    """An event of another room is not quoted, a long one is cut, a server that fails costs the quotation only."""
+    desk = Desk()
+    desk.has(text("$long", "x" * 10_000))
+    desk.server.on("GET", "/event/%24elsewhere$", Answer(200, {**text("$elsewhere"), "room_id": "!other"}))
+    desk.server.on("GET", "/event/%24gone$", LinkBroken("cut", maybe_taken=False))
+    found = {
+        target: (await desk.read(text(f"$to-{target[1:]}", "hm", **answering(target)))).background
+        for target in ("$long", "$elsewhere", "$gone", "$unknown")
+    }
+
+    [quoted] = found.pop("$long")
+    assert len(quoted.text) <= 2000
+    assert set(found.values()) == {()}
+
+
+async def test_a_circle_of_answers_ends():
+    """Events that answer each other are quoted a few times and no more."""
+    desk = Desk()
+    desk.has(text("$a", "one", **answering("$b")))
+    desk.has(text("$b", "two", **answering("$a")))
+    message = await desk.read(text("$1", "hm", **answering("$a")))
+
+    assert [line.text for line in message.background] == ["one", "two", "one"]
+    assert len(desk.server.asked("GET", "/event/")) == 2
+
+
+async def test_strangers_cost_no_requests():
+    """Nothing is asked of anybody for people who may not talk to the bot."""
+    desk = Desk(GROUP)
+    asked = []
+    desk.inbox.delivered_id = lambda provider_id: asked.append(provider_id)
+    for number in range(20):
+        await desk.read(text(f"${number}", "hm", MALLORY, **answering("$a"), **MENTION))
+        relation = {"rel_type": "m.annotation", "event_id": "$a", "key": "x"}
+        reaction = {**text(f"$r{number}", sender=MALLORY, **{"m.relates_to": relation}), "type": "m.reaction"}
+        await desk.read(reaction)
+
+    assert desk.server.calls == []
+    assert asked == []
+
+
+# ── what the protections are for ──
+class Trusting(Quotes):
+    """As if everybody had always been in the room."""
+
+    async def is_for(self, room_id, seen, asker):
+        return True
+
+
+@pytest.mark.parametrize(("kind", "leaks"), [(Quotes, False), (Trusting, True)])
+@pytest.mark.parametrize("since", [2000, None])
+async def test_what_was_said_before_somebody_came_is_not_for_them(kind, leaks, since):
+    """Carol came later than the secret, or nobody knows when: it is not quoted; the check would see it."""
+    desk = Desk(GROUP)
+    desk.has({**text("$secret", "1234"), "origin_server_ts": 1000})
+    member = {"content": {"membership": "join"}, "origin_server_ts": since}
+    desk.server.on("GET", "/state/m.room.member/", Answer(200, member) if since else Answer(404, {}))
+    quotes = kind(desk.server, GROUP, in_clear, user_id=BOT)
+    carol, alice = Asker(CAROL, direct=False), Asker(ALICE, direct=False)
+
+    told = (*await quotes.chain(ROOM, "$secret", carol), *await quotes.root(ROOM, "$secret", carol))
+    assert any("1234" in line.text for line in told) is leaks
+    assert [line.text for line in await quotes.chain(ROOM, "$secret", alice)] == ["1234"]
+
+
+async def test_who_was_there_is_quoted_to():
+    """What is younger than the membership is quoted, and the server is asked for that once."""
+    desk = Desk(GROUP)
+    desk.has({**text("$said", "hello"), "origin_server_ts": 3000})
+    member = {"content": {"membership": "join"}, "origin_server_ts": 2000}
+    desk.server.on("GET", "/state/m.room.member/", Answer(200, member))
+    for number in range(3):
+        message = await desk.read(text(f"${number}", "hm", CAROL, **answering("$said"), **MENTION))
+        assert [line.text for line in message.background] == ["hello"]
+
+    assert len(desk.server.asked("GET", "/state/m.room.member/")) == 1
