@@ -309,8 +309,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     pulse = _pulse(settings, dispatcher, sqlite, clock, overrides.turn_allowed_s)
     gateway = Gateway(replace(parts, pulse=pulse), drain_s=settings.gateway.drain_seconds)
     known = (gateway, store, mind.memory, mind.models, supervisor, by_name, upkeep, unasked, budget, pulse)
-    built = Built(*known, questions)
-    return built
+    return Built(*known, questions)
 
 
 def _approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
