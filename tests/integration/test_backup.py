@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import io
 import json
 import os
 import sqlite3
 import stat
-import tarfile
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -21,53 +18,27 @@ from agent_core.messages import InboundMessage, Sender
 from agent_core.models import Message
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.access import Access
-from gateway.backup.config import kept_config
 from gateway.backup.files import Choice
 from gateway.backup.listing import known_backups, note_backup
 from gateway.backup.making import BackupFailed, BackupSource, backup_name, make_backup, prune_backups
-from gateway.backup.reading import BackupRefused, look_into
 from gateway.backup.restoring import HomeInUse, restore
-from gateway.backup.sealing import SealBroken, Sealing, Unsealing, WrongPassphrase
 from gateway.errors import AlreadyRunning
 from gateway.home import Home
 from gateway.lock import hold_home
 from gateway.mark import Extent, MarkKeeper, read_mark
 from gateway.operations import Operations
 from gateway.router import ChannelInbox, Intake
-from gateway.work.migrations import VERSION
 from gateway.work.port import Completion, NewOutbound, Pending
 from gateway.work.sqlite import SqliteWorkStore
 from gateway.work.states import InboxState, OutboxState
+from tests.backup_world import NOW, made, source_of
 from tests.clock import EPOCH, ManualClock
 from tests.home_world import ALICE, BOB, BOT, ROOM, fill, tree
-
-NOW = datetime(2026, 1, 2, tzinfo=UTC)
-CHEAP = 4
-"""The cost of guessing, in tests."""
-
-
-async def source_of(filled, *, with_secrets=False):
-    """A backup of a home that no daemon works on."""
-    kept = kept_config(filled.home.root, filled.home.config_file, with_secrets=with_secrets)
-    folder = None
-
-    async def snapshot():
-        async with await SqliteWorkStore.open(filled.home.database, clock=filled.clock) as store:
-            return await Operations(store, None).call("backup_snapshot", {})
-
-    folder = await snapshot()
-    choice = Choice(filled.home.root, kept.workspace, with_secrets=with_secrets)
-    return BackupSource(choice, lambda: folder, kept.text, {"notes": list(kept.notes)})
 
 
 @pytest.fixture
 async def filled(tmp_path):
     return await fill(tmp_path / "home")
-
-
-async def made(filled, tmp_path, name="b.tar.gz", **options):
-    source = await source_of(filled, **options.pop("choose", {}))
-    return make_backup(tmp_path / name, source, now=NOW, **options)
 
 
 async def test_what_comes_out_is_what_went_in(filled, tmp_path):
@@ -175,120 +146,6 @@ def agrees(root, history):
     return answered <= filed | waiting and filed <= known
 
 
-async def test_the_right_passphrase_opens_it_and_no_other(filled, tmp_path):
-    """Nothing of it can be read without; a wrong one is told as that; a damaged byte, a cut end and swapped chunks too."""
-    done = await made(filled, tmp_path, passphrase="open sesame", log_n=CHEAP)
-    raw = done.path.read_bytes()
-    assert b"tea" not in raw
-    assert look_into(done.path, passphrase="open sesame").files
-    with pytest.raises(WrongPassphrase):
-        look_into(done.path, passphrase="open sesam")
-    with pytest.raises(BackupRefused, match="encrypted"):
-        look_into(done.path)
-    for number, broken in enumerate(
-        (raw[:-1], raw[:-20], raw[:200], raw[:100] + bytes([raw[100] ^ 1]) + raw[101:], raw + b"\0" * 40)
-    ):
-        (tmp_path / f"broken{number}").write_bytes(broken)
-        with pytest.raises(SealBroken):
-            look_into(tmp_path / f"broken{number}", passphrase="open sesame")
-
-
-def test_chunks_cannot_be_moved_or_left_out():
-    """Three chunks in another order, or without the last one, are refused; in their order they are what they were."""
-    content = os.urandom(65536 * 3 + 17)
-    out = io.BytesIO()
-    sealing = Sealing(out, "p", log_n=CHEAP)
-    sealing.write(content[:100])
-    sealing.write(content[100:])
-    sealing.finish()
-    raw = out.getvalue()
-    assert io.BufferedReader(Unsealing(io.BytesIO(raw), "p")).read() == content
-    head, size = raw[:56], 65536 + 16
-    chunks = [raw[56 + size * n : 56 + size * (n + 1)] for n in range(4)]
-    for order in ([1, 0, 2, 3], [0, 1, 2], [0, 1, 1, 2, 3], [0, 2, 3]):
-        moved = io.BytesIO(head + b"".join(chunks[n] for n in order))
-        with pytest.raises(SealBroken):
-            io.BufferedReader(Unsealing(moved, "p")).read()
-
-
-async def test_a_damaged_backup_changes_nothing(filled, tmp_path):
-    """A byte in the middle, the end cut off, another file's content: refused before the home is touched."""
-    done = await made(filled, tmp_path)
-    raw = done.path.read_bytes()
-    plain = bytearray(gzip.decompress(raw))
-    at = plain.index(b"noted: tea")
-    plain[at] ^= 1
-    for number, broken in enumerate((raw[: len(raw) // 2], b"", b"no backup", gzip.compress(bytes(plain)))):
-        path = tmp_path / f"broken{number}"
-        path.write_bytes(broken)
-        with pytest.raises(BackupRefused):
-            restore(path, tmp_path / "new", now=NOW)
-        assert not (tmp_path / "new").exists()
-
-
-def forged(path, *members, manifest=None):
-    """A backup that somebody else has made."""
-    head = {"format": 1, "version": "9", "made_at": EPOCH.isoformat()}
-    listed = {}
-    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as tar:
-
-        def add(name, data, **more):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            for key, value in more.items():
-                setattr(info, key, value)
-            tar.addfile(info, io.BytesIO(data))
-            if name.startswith("home/"):
-                listed[name[5:]] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-        add("squidbot-backup.json", json.dumps(head).encode())
-        for name, data, more in members:
-            add(name, data, **more)
-        add("manifest.json", json.dumps(manifest or {"format": 1, "files": listed}).encode())
-    return path
-
-
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("home/../evil", {}),
-        ("home/sessions/../../evil", {}),
-        ("/etc/evil", {}),
-        ("home//etc/evil", {}),
-        ("home/run/control.sock", {}),
-        ("home/sessions", {}),
-        ("home/gateway.db/x", {}),
-        ("home/workspace/link", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}),
-        ("home/workspace/hard", {"type": tarfile.LNKTYPE, "linkname": "home/gateway.db"}),
-        ("home/workspace/device", {"type": tarfile.CHRTYPE}),
-        ("home/workspace/pipe", {"type": tarfile.FIFOTYPE}),
-        ("home/workspace/folder", {"type": tarfile.DIRTYPE}),
-        ("home/workspace/sparse", {"pax_headers": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}}),
-        ("home/workspace/" + "n" * 256, {}),
-    ],
-)
-def test_names_and_kinds_that_no_backup_has_are_refused(tmp_path, name, more):
-    """Nothing leads out of the home, nothing but files is made; a plain file of the same kind passes this far."""
-    data = b"1\n0\n512\n" if "pax_headers" in more else b""
-    path = forged(tmp_path / "x.tar.gz", (name, data, more))
-    with pytest.raises(BackupRefused, match=r"name that no backup has|no file|damaged"):
-        look_into(path)
-    fine = forged(tmp_path / "y.tar.gz", ("home/workspace/fine", b"", {}), ("home/gateway.db", b"", {}))
-    assert "workspace/fine" in look_into(fine).files
-    assert not (tmp_path / "evil").exists()
-
-
-def test_bombs_are_refused(tmp_path):
-    """More content than there is room, and a name of gigabytes, are refused without being unpacked."""
-    path = forged(tmp_path / "x.tar.gz", ("home/workspace/zeros", b"\0" * 5_000_000, {}))
-    assert path.stat().st_size < 50_000
-    with pytest.raises(BackupRefused, match="more than fits"):
-        look_into(path, most_bytes=1_000_000)
-    long = forged(tmp_path / "y.tar.gz", ("home/workspace/" + "d/" * 100_000 + "x", b"", {}))
-    with pytest.raises(BackupRefused, match="too long"):
-        look_into(long)
-
-
 async def test_only_an_empty_home_or_an_agreed_one(filled, tmp_path):
     """A home with something in it is refused; with ``replace`` what is there is put aside whole; never beside a daemon."""
     done = await made(filled, tmp_path)
@@ -372,26 +229,6 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
 class _Nobody:
     def wake(self, session, *, after_s=0.0, first=False):
         """Nobody works."""
-
-
-async def test_a_backup_of_a_later_version_is_refused(filled, tmp_path):
-    """A schema that this version does not know: told in plain words, nothing is changed."""
-    with closing(sqlite3.connect(filled.home.database)) as db:
-        db.execute(f"PRAGMA user_version = {VERSION}")
-    done = await made(filled, tmp_path)
-    plain = gzip.decompress(done.path.read_bytes())
-    with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
-        database = tar.extractfile("home/gateway.db").read()
-    newer = tmp_path / "newer.db"
-    newer.write_bytes(database)
-    with closing(sqlite3.connect(newer)) as db:
-        db.execute(f"PRAGMA user_version = {VERSION + 1}")
-    path = forged(tmp_path / "later.tar.gz", ("home/gateway.db", newer.read_bytes(), {}))
-    with pytest.raises(BackupRefused, match="later version"):
-        restore(path, tmp_path / "new", now=NOW)
-    assert not (tmp_path / "new" / "gateway.db").exists()
-    same = forged(tmp_path / "same.tar.gz", ("home/gateway.db", database, {}))
-    assert restore(same, tmp_path / "new", now=NOW) is not None
 
 
 async def test_names_on_the_disk_of_any_kind_survive(filled, tmp_path):

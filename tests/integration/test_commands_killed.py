@@ -18,8 +18,8 @@ from gateway.backup.reading import look_into
 from gateway.backup.restoring import restore
 from gateway.doctor import check_state
 from gateway.home import Home
+from tests.backup_world import NOW
 from tests.home_world import ALICE, fill, tree
-from tests.integration.test_backup import NOW
 
 pytestmark = pytest.mark.timeout(180)
 REPOSITORY = Path(__file__).resolve().parents[2]
