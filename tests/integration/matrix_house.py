@@ -11,7 +11,7 @@ from gateway.home import open_home
 from gateway.settings import Settings
 from tests.agent_doubles import ModelScript
 from tests.integration.matrix_bot import call
-from tests.integration.test_matrix_answers import shown
+from tests.integration.matrix_talk import shown
 
 __all__ = ["House", "open_house"]
 

@@ -12,8 +12,7 @@ from channels.base import ChannelUnavailable, DeliveryFailed, Stage
 from channels.matrix.reactions import SIGNS
 from channels.matrix.wire import LinkBroken
 from tests.integration.matrix_bot import Bot, call, joined_room, wait_until
-
-STREAMING = {"enabled": True, "min_interval_s": 0.2}
+from tests.integration.matrix_talk import STREAMING, answer_to, asked, by_bot, shown, stream
 
 
 @pytest.fixture
@@ -27,42 +26,6 @@ def make_bot(synapse, fresh_credentials, tmp_path):
 @pytest.fixture
 async def alice(fresh_user):
     return await call(fresh_user, "alice")
-
-
-async def asked(bot, peer, room, text, **content):
-    event_id = await call(peer.send, room, text, **content)
-    await bot.inbox.until(lambda inbox: any(one.native_id == event_id for one in inbox.accepted))
-    return next(one for one in bot.inbox.accepted if one.native_id == event_id)
-
-
-async def by_bot(peer, room, bot):
-    return [event for event in await call(peer.history, room, limit=500) if event.sender == bot.user_id]
-
-
-async def stream(channel, question, words, *, every_s=0.06):
-    """What a turn does while the model speaks."""
-    await channel.stage(question.session, question.context, Stage.RECEIVED)
-    text = ""
-    for word in words:
-        text += f"{word} "
-        await channel.preview(question.session, text.strip())
-        await anyio.sleep(every_s)
-    return text.strip()
-
-
-def answer_to(bot, question, text, **fields):
-    fields = {"id": f"answer-{question.native_id}", **fields}
-    return bot.message(
-        question.session.conversation, text, session=question.session, context=question.context, **fields
-    )
-
-
-def shown(events):
-    """What a person sees: the newest text of each event, in order."""
-    newest = {}
-    for event in events:
-        newest[event.replaces or event.event_id] = event.body
-    return list(newest.values())
 
 
 # ── streaming ──

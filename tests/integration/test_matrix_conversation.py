@@ -1,4 +1,4 @@
-"""What people do with messages beside writing them: edits, redactions, threads, replies, reactions, groups."""
+"""What people do with messages beside writing them: edits, redactions, replies, reactions, groups."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ import secrets
 import anyio
 import pytest
 
-from agent_core.messages import Audience, SessionKey
+from agent_core.messages import Audience
 from devservers import MatrixPeer
 from tests.integration.matrix_bot import Bot, call, joined_room
+from tests.integration.matrix_talk import (
+    answering,
+    asked,
+    edit_of,
+    group,
+    in_thread,
+    lines,
+    mentioning,
+    redact,
+)
 
 
 @pytest.fixture
@@ -28,52 +38,6 @@ async def alice(fresh_user):
 @pytest.fixture
 async def bob(fresh_user):
     return await call(fresh_user, "bob")
-
-
-def edit_of(event_id, text, **content):
-    return {
-        "msgtype": "m.text",
-        "body": f"* {text}",
-        "m.new_content": {"msgtype": "m.text", "body": text},
-        "m.relates_to": {"rel_type": "m.replace", "event_id": event_id},
-        **content,
-    }
-
-
-def in_thread(root, **content):
-    return {"m.relates_to": {"rel_type": "m.thread", "event_id": root, "is_falling_back": True}, **content}
-
-
-def answering(event_id, **content):
-    return {"m.relates_to": {"m.in_reply_to": {"event_id": event_id}}, **content}
-
-
-def mentioning(bot):
-    return {"m.mentions": {"user_ids": [bot.user_id]}}
-
-
-async def redact(peer, room, event_id):
-    path = f"/rooms/{room}/redact/{event_id}/{secrets.token_hex(6)}"
-    return (await call(peer.call, "PUT", path, {}))["event_id"]
-
-
-async def group(alice, bob, bot):
-    """A room of three."""
-    room = await joined_room(alice, bot, direct=False)
-    await call(alice.invite, room, bob.user_id)
-    await call(bob.join, room)
-    return room
-
-
-async def asked(bot, peer, room, text, **content):
-    """What the channel makes of a message that is meant for the bot."""
-    event_id = await call(peer.send, room, text, **content)
-    await bot.inbox.until(lambda inbox: any(one.native_id == event_id for one in inbox.accepted))
-    return next(one for one in bot.inbox.accepted if one.native_id == event_id)
-
-
-def lines(message):
-    return [(one.kind, one.sender, one.text) for one in message.background]
 
 
 # ── edits and redactions ──
@@ -137,58 +101,6 @@ async def test_an_edit_by_somebody_else_changes_nothing(make_bot, alice, bob):
         ("replace", alice.user_id),
         ("withdraw", bob.user_id),
     ]
-
-
-# ── threads ──
-@pytest.mark.parametrize("mode", ["off", "follow", "always"])
-async def test_threads_by_setting(make_bot, alice, bob, mode):
-    """A thread is answered where it is; whether it is a conversation of its own is a setting (M6)."""
-    bot = make_bot(allow_from=[alice.user_id, bob.user_id], threads=mode)
-    async with bot.up() as channel:
-        room = await group(alice, bob, bot)
-        top = await asked(bot, alice, room, "A question", **mentioning(bot))
-        root = await call(bob.send, room, "Lunch at noon?")
-        inside = await asked(bot, alice, room, "Is it open?", **in_thread(root), **mentioning(bot))
-        answers = {}
-        for question in (top, inside):
-            answer = bot.message(room, "Yes.", session=question.session, context=question.context)
-            event_id = (await channel.deliver(answer, uncertain=bot.mark)).provider_id
-            seen = await call(alice.wait_for_message, lambda one, wanted=event_id: one.event_id == wanted)
-            answers[question.native_id] = seen.content["m.relates_to"]
-        private = await joined_room(alice, bot)
-        direct = await asked(bot, alice, private, "Between us")
-        direct_root = await asked(bot, alice, private, "More", **in_thread(direct.native_id))
-
-    shared = SessionKey("matrix", room, "shared")
-    in_top = {"rel_type": "m.thread", "event_id": top.native_id, "is_falling_back": True}
-    assert top.session == (
-        shared if mode != "always" else SessionKey("matrix", room, f"shared{top.native_id}")
-    )
-    assert answers[top.native_id] == (in_top if mode == "always" else {}) | {
-        "m.in_reply_to": {"event_id": top.native_id}
-    }
-    assert inside.session == (shared if mode == "off" else SessionKey("matrix", room, f"shared{root}"))
-    assert answers[inside.native_id]["rel_type"] == "m.thread"
-    assert answers[inside.native_id]["event_id"] == root
-    assert ("thread", bob.user_id, "Lunch at noon?") in lines(inside)
-    assert direct.session == SessionKey("matrix", private)
-    assert direct_root.session == SessionKey("matrix", private, None if mode == "off" else direct.native_id)
-
-
-async def test_a_thread_of_the_bot_needs_no_mention(make_bot, alice, bob):
-    """With ``always`` what is said in a thread that the bot has answered in is meant for it; elsewhere not."""
-    bot = make_bot(allow_from=[alice.user_id, bob.user_id], threads="always")
-    async with bot.up() as channel:
-        room = await group(alice, bob, bot)
-        top = await asked(bot, alice, room, "A question", **mentioning(bot))
-        before = await asked(bot, alice, room, "Hm", **in_thread(top.native_id))
-        answer = bot.message(room, "An answer.", session=top.session, context=top.context)
-        await channel.deliver(answer, uncertain=bot.mark)
-        after = await asked(bot, alice, room, "And then?", **in_thread(top.native_id))
-        other = await asked(bot, alice, room, "Something else")
-
-    assert (top.addressed, before.addressed, after.addressed, other.addressed) == (True, False, True, False)
-    assert after.session == top.session
 
 
 # ── replies, talk, policies ──

@@ -20,9 +20,9 @@ from devservers import MatrixPeer
 from devservers.rest import request_json
 from tests.integration.matrix_bot import Bot, call
 from tests.integration.matrix_person import KINDS, Person, room_of_each_kind, room_of_kind
+from tests.integration.matrix_talk import STREAMING, answer_to, stream
 from tests.integration.secret_peer import SecretPeer
-from tests.integration.test_matrix_answers import STREAMING, answer_to, stream
-from tests.integration.test_matrix_encryption import GARBAGE
+from tests.integration.secret_talk import GARBAGE
 
 pytestmark = pytest.mark.timeout(120, func_only=True)
 MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}

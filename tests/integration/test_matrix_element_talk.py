@@ -7,8 +7,7 @@ import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
 from channels.base import Stage
-from tests.integration.test_matrix_answers import answer_to, stream
-from tests.integration.test_matrix_conversation import answering, edit_of, in_thread, lines
+from tests.integration.matrix_talk import answer_to, answering, edit_of, in_thread, lines, stream
 from tests.integration.test_matrix_element import (  # noqa: F401 - fixtures
     account,
     asked,

@@ -1,22 +1,20 @@
 """
 Encryption against a real Synapse, with a person whose client misbehaves on command.
 
-What is promised: nothing encrypted is lost over crashes, late keys and hostile events; nothing goes out in clear;
-and a store that is lost, old or logged out is replaced by a new device that people can talk to.
+What is promised: nothing encrypted is lost over crashes, late keys and hostile events; nothing goes out in clear.
 """
 
 from __future__ import annotations
 
 import secrets
-import shutil
 
 import anyio
 import pytest
 
-from channels.base import ChannelAuthFailed, ChannelMisconfigured, DeliveryFailed
+from channels.base import DeliveryFailed
 from devservers import MatrixPeer
-from tests.integration.matrix_bot import Bot, bot_joined, call
-from tests.integration.secret_peer import SecretPeer
+from tests.integration.matrix_bot import Bot, call
+from tests.integration.secret_talk import GARBAGE, secret_peers, secret_room, seen
 
 
 @pytest.fixture
@@ -29,40 +27,13 @@ def make_bot(synapse, fresh_credentials, tmp_path):
 
 @pytest.fixture
 def make_peer(synapse, fresh_credentials, tmp_path):
-    made = []
-
-    def make(credentials=None):
-        folder = tmp_path / f"peer-{secrets.token_hex(4)}"
-        made.append(SecretPeer(synapse.url, credentials or fresh_credentials("nia"), folder))
-        return made[-1]
-
-    yield make
-    for peer in made:
-        peer.close()
+    with secret_peers(synapse, fresh_credentials, tmp_path) as make:
+        yield make
 
 
 @pytest.fixture
 def nia(make_peer):
     return make_peer()
-
-
-async def secret_room(nia, bot, version=None):
-    room = nia.create_room(bot.user_id, version=version)
-    await call(bot_joined, nia.peer, room, bot.user_id)
-    return room
-
-
-async def seen(nia, room, count, within_s=15):
-    """What the bot has said, once it is that much."""
-    with anyio.fail_after(within_s):
-        while len(found := nia.read(room)) < count:
-            await anyio.sleep(0.1)
-    return found
-
-
-def revoke_all(synapse, bot):
-    """Every session of the bot ends, as by "log out everywhere"."""
-    MatrixPeer.login(synapse.url, bot.user_id, bot.credentials.password).call("POST", "/logout/all", {})
 
 
 # ── the main job ──
@@ -142,13 +113,6 @@ async def test_without_encryption_nothing_is_said(make_bot, nia):
 
 
 # ── hostile and unlucky events ──
-GARBAGE = [
-    {"algorithm": "m.olm.v1.curve25519-aes-sha2", "sender_key": "x", "ciphertext": "no object"},
-    {"algorithm": "m.olm.v1.curve25519-aes-sha2"},
-    {},
-]
-
-
 async def test_malformed_to_device_events_take_nothing_along(make_bot, nia, make_peer):
     """A stranger's garbage for the bot's device neither ends the sync nor costs a message that comes with it (M11)."""
     bot = make_bot(allow_from=[nia.user_id])
@@ -275,119 +239,6 @@ async def test_strangers_get_no_references(make_bot, nia, make_peer):
         await bot.inbox.until_accepted(1)
 
     assert bot.inbox.facts[-1].get("waiting_for_keys") == 0
-
-
-# ── lost devices ──
-async def talks(bot, nia, room, text):
-    """A question and its answer, both encrypted."""
-    already, heard = len(bot.inbox.accepted), len(nia.read(room))
-    nia.send(room, f"{text}?", to=bot.user_id)
-    await bot.inbox.until_accepted(already + 1)
-    await bot.test_channel.deliver(bot.message(room, f"{text}!"), uncertain=bot.mark)
-    found = await seen(nia, room, heard + 1)
-    assert bot.inbox.texts[-1] == f"{text}?"
-    assert (found[-1][0], found[-1][1]["body"]) == ("m.room.encrypted", f"{text}!")
-
-
-@pytest.mark.parametrize(
-    ("how", "version"),
-    [("lost", "11"), ("lost", "12"), ("older", "11"), ("older", "12"), ("unreadable", "12")],
-)
-async def test_a_store_that_is_of_no_use_is_replaced(make_bot, nia, how, version, capsys):
-    """
-    Deleted, restored from an older copy or garbled: a new signed device takes over, once, and is understood; the
-    operator is told once (M20).
-    """
-    bot = make_bot(allow_from=[nia.user_id])
-    async with bot.up():
-        room = await secret_room(nia, bot, version)
-    [store] = bot.folder.glob("crypto-*.db")
-    copy = shutil.copy(store, bot.folder / "copy")
-    async with bot.up() as bot.test_channel:
-        await talks(bot, nia, room, "before")
-        [before] = nia.devices_of(bot.user_id)
-    match how:
-        case "lost":
-            store.unlink()
-        case "older":
-            shutil.move(copy, store)
-        case "unreadable":
-            (bot.folder / "pickle_key").write_text("another one")
-    for _ in range(2):
-        async with bot.up() as bot.test_channel:
-            await talks(bot, nia, room, "after")
-            devices = nia.devices_of(bot.user_id)
-
-    assert len(devices) == 1  # the old one was deleted, and the second start made no further one
-    assert devices != {before}
-    assert bot.inbox.facts[-1]["encryption"] == "signed"
-    assert capsys.readouterr().out.count("matrix.device_given_up") == 1
-
-
-async def test_an_older_copy_would_be_deaf(make_bot, nia):
-    """What the check above prevents: with the older copy taken for good, what is said is not understood."""
-    bot = make_bot(allow_from=[nia.user_id])
-    async with bot.up():
-        room = await secret_room(nia, bot)
-    [store] = bot.folder.glob("crypto-*.db")
-    copy = shutil.copy(store, bot.folder / "copy")
-    async with bot.up() as bot.test_channel:
-        await talks(bot, nia, room, "before")
-    shutil.move(copy, store)
-    del bot.inbox.positions["crypto"]
-    async with bot.up() as bot.test_channel:
-        nia.send(room, "after?", to=bot.user_id)
-        await bot.inbox.until(lambda inbox: inbox.facts[-1].get("waiting_for_keys") == 1)
-
-    assert bot.inbox.texts == ["before?"]
-
-
-async def test_all_sessions_revoked_while_running(make_bot, nia, synapse):
-    """After "log out everywhere" the bot comes back as a new signed device and goes on (M16)."""
-    bot = make_bot(allow_from=[nia.user_id])
-    async with bot.up() as bot.test_channel:
-        room = await secret_room(nia, bot)
-        await talks(bot, nia, room, "before")
-        [before] = nia.devices_of(bot.user_id)
-        await call(revoke_all, synapse, bot)
-        with anyio.fail_after(20):
-            while not (devices := nia.devices_of(bot.user_id)) or devices == {before}:
-                await anyio.sleep(0.1)
-        await talks(bot, nia, room, "after")
-
-    assert bot.inbox.facts[-1]["encryption"] == "signed"
-
-
-async def test_a_revoked_token_without_a_password_ends_it(make_bot, nia, synapse):
-    """With a configured token only there is nothing to log in with: it ends with a plain reason (M16)."""
-    bot = make_bot(allow_from=[nia.user_id])
-    given = {
-        "password": None,
-        "access_token": bot.credentials.access_token,
-        "device_id": bot.credentials.device_id,
-    }
-    async with bot.up(**given) as channel:
-        await call(revoke_all, synapse, bot)
-        with anyio.fail_after(15):
-            await channel.test_run.ended.wait()
-
-    assert isinstance(channel.test_run.error, ChannelAuthFailed)
-
-
-async def test_a_lost_store_of_a_given_token_is_explained(make_bot, nia):
-    """With a token only, no new device can be made: the operator is told what to do."""
-    bot = make_bot(allow_from=[nia.user_id])
-    given = {
-        "password": None,
-        "access_token": bot.credentials.access_token,
-        "device_id": bot.credentials.device_id,
-    }
-    async with bot.up(**given):
-        pass
-    next(bot.folder.glob("crypto-*.db")).unlink()
-    with pytest.raises(ChannelMisconfigured, match="new access_token"):
-        async with bot.up(**given):
-            pass
 
 
 # ── verification ──

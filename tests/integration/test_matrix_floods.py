@@ -17,7 +17,7 @@ from channels.base import ChannelUnavailable
 from tests.integration.matrix_bot import Bot, bot_joined, call, joined_room
 from tests.integration.proxy import Fault, FaultProxy
 from tests.integration.secret_peer import SecretPeer
-from tests.integration.test_matrix_encryption import GARBAGE
+from tests.integration.secret_talk import GARBAGE
 
 EVENTS = 150
 INVITES = 25

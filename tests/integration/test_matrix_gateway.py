@@ -11,7 +11,7 @@ from channels.matrix.streaming import ELLIPSIS
 from gateway.operations import Operations
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
-from tests.integration.test_matrix_conversation import answering, edit_of, in_thread, redact
+from tests.integration.matrix_talk import answering, edit_of, in_thread, redact
 
 pytestmark = pytest.mark.timeout(60, func_only=True)
 

@@ -60,10 +60,12 @@ KINDS, EVERY, GROUPS, ROOMS, CHANNEL = (
     "integration/test_matrix_rooms.py",
     "integration/test_matrix_channel.py",
 )
-EACH, GONE, CRYPTO, ELEMENT, ANSWERS, KILL = (
+EACH, GONE, CRYPTO, LOST, POSITIONS, ELEMENT, ANSWERS, KILL = (
     "integration/test_matrix_each_kind.py",
     "integration/test_matrix_server_gone.py",
     "integration/test_matrix_encryption.py",
+    "integration/test_matrix_lost_devices.py",
+    "integration/test_matrix_positions.py",
     "integration/test_matrix_element.py",
     "integration/test_matrix_answers.py",
     "kill/test_matrix_kill.py",
@@ -85,7 +87,7 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
     "M7": ONE_TALK,
     "M8": {EACH: ("test_invitations_of_strangers_are_refused",), CHANNEL: ("test_a_stranger_is_refused",)},
     "M9": {
-        CHANNEL: (
+        POSITIONS: (
             "test_what_was_said_while_away_arrives_in_order",
             "test_a_timeline_alone_would_lose_messages",
         ),
@@ -117,7 +119,7 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
     "M17": {GONE: ("test_soft_logout_keeps_the_device",)},
     "M18": {EACH: ("test_a_server_that_asks_for_pauses_gets_them",)},
     "M19": {GONE: ("test_a_homeserver_that_restarts", "test_a_homeserver_that_dies_in_the_middle_of_a_send")},
-    "M20": {CRYPTO: ("test_a_store_that_is_of_no_use_is_replaced", "test_an_older_copy_would_be_deaf")},
+    "M20": {LOST: ("test_a_store_that_is_of_no_use_is_replaced", "test_an_older_copy_would_be_deaf")},
     "M21": {
         EACH: ("test_without_encryption_nothing_is_said_where_it_would_be_read",),
         CRYPTO: ("test_without_encryption_nothing_is_said",),
