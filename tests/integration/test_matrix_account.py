@@ -18,10 +18,10 @@ from devservers.rest import request_json
 from gateway.clock import SystemClock
 from gateway.doctor import Report, Verdict, check_channel
 from gateway.doctor.live import report_standing
+from tests.command_line import squidbot
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.matrix_bot import Bot, bot_joined, call
 from tests.integration.secret_peer import SecretPeer
-from tests.unit.test_cli import squidbot
 
 
 @pytest.fixture
