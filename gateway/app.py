@@ -2,8 +2,7 @@
 The composition root. It and its parts (``assembly_mind.py``: what thinks, ``assembly_links.py``: what
 carries, ``accounts.py``, ``unasked.py``) know every concrete class, and nothing else does.
 
-Nothing is connected and no thread works before `Gateway.run`; only the database is opened, so that a damaged
-one is told before anything else happens.
+Nothing is connected before `Gateway.run`; only the database is opened: a damaged one is told before all else.
 """
 
 from __future__ import annotations
@@ -309,7 +308,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     pulse = _pulse(settings, dispatcher, sqlite, clock, overrides.turn_allowed_s)
     gateway = Gateway(replace(parts, pulse=pulse), drain_s=settings.gateway.drain_seconds)
     known = (gateway, store, mind.memory, mind.models, supervisor, by_name, upkeep, unasked, budget, pulse)
-    return Built(*known, questions)
+    built = Built(*known, questions)
+    return built
 
 
 def _approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
