@@ -104,7 +104,7 @@ class SessionRunner:
         self._fill()
 
     def prefer(self, session: SessionKey) -> None:
-        """A session comes first, until nothing of it waits or runs.."""
+        """A session comes first, until nothing of it waits or runs."""
         lane = self._lanes.get(session)
         if lane is None or lane.first:
             return

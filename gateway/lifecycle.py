@@ -176,8 +176,8 @@ class Gateway:
                 metrics.show_store(await self.parts.store.stats())
             except StoreUnavailable as error:
                 _log.warning("store.care_failed", error=str(error))
-            await to_thread.run_sync(give_back)
             await anyio.sleep(_CARE_EVERY_S)
+            await to_thread.run_sync(give_back)  # after the start `gateway.daemon` does it
 
     async def _drain(self, tasks: TaskGroup, turns: anyio.Event, deliveries: anyio.Event) -> None:
         _log.info("gateway.draining", turns=len(self.parts.dispatcher.running()))
