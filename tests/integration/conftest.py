@@ -1,13 +1,18 @@
 """
 Marks every test here, and limits the time of the test function alone: what a server is made of is installed on
-first use (``tests/servers.py``), which may take longer than any test should.
+first use (``tests/servers.py``), which may take longer than any test should. And the bots and people that most
+tests of the Matrix channel are about; a file that needs others makes its own under the same names.
 """
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 import pytest
+
+from tests.integration.matrix_bot import Bot, call
+from tests.integration.secret_talk import secret_peers
 
 HERE = Path(__file__).parent
 LIMIT_S = 60
@@ -20,3 +25,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker("integration")
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT_S, func_only=True))
+
+
+@pytest.fixture
+def make_bot(synapse, fresh_credentials, tmp_path):
+    """Makes Matrix channels with accounts and folders of their own, at the homeserver or at ``url``."""
+
+    def make(url=None, **settings):
+        credentials = fresh_credentials("bot")
+        return Bot(credentials, url or synapse.url, tmp_path / secrets.token_hex(4), **settings)
+
+    return make
+
+
+@pytest.fixture
+async def alice(fresh_user):
+    """A person on the homeserver."""
+    return await call(fresh_user, "alice")
+
+
+@pytest.fixture
+async def bob(fresh_user):
+    """Another one."""
+    return await call(fresh_user, "bob")
+
+
+@pytest.fixture
+def make_peer(synapse, fresh_credentials, tmp_path):
+    """Makes people whose client encrypts."""
+    with secret_peers(synapse, fresh_credentials, tmp_path) as make:
+        yield make
+
+
+@pytest.fixture
+def nia(make_peer):
+    """A person whose client encrypts."""
+    return make_peer()

@@ -20,16 +20,8 @@ from gateway.doctor import Report, Verdict, check_channel
 from gateway.doctor.live import report_standing
 from tests.command_line import squidbot
 from tests.daemon import Daemon, matrix_settings
-from tests.integration.matrix_bot import Bot, bot_joined, call
+from tests.integration.matrix_bot import bot_joined, call
 from tests.integration.secret_peer import SecretPeer
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(**settings):
-        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
 
 
 @pytest.fixture(scope="module")

@@ -11,21 +11,8 @@ from agent_core.messages import OutboundKind, SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed, Stage
 from channels.matrix.reactions import SIGNS
 from channels.matrix.wire import LinkBroken
-from tests.integration.matrix_bot import Bot, call, joined_room, wait_until
+from tests.integration.matrix_bot import call, joined_room, wait_until
 from tests.integration.matrix_talk import STREAMING, answer_to, asked, by_bot, shown, stream
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(**settings):
-        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
-
-
-@pytest.fixture
-async def alice(fresh_user):
-    return await call(fresh_user, "alice")
 
 
 # ── streaming ──

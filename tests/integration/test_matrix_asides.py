@@ -58,16 +58,6 @@ def house(synapse, fresh_credentials, tmp_path):
     return up
 
 
-@pytest.fixture
-async def alice(fresh_user):
-    return await call(fresh_user, "alice")
-
-
-@pytest.fixture
-async def bob(fresh_user):
-    return await call(fresh_user, "bob")
-
-
 def reaction(event_id, key):
     return {"m.relates_to": {"rel_type": "m.annotation", "event_id": event_id, "key": key}}
 

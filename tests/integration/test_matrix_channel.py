@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from urllib.parse import quote
 
 import anyio
@@ -11,24 +10,10 @@ import pytest
 
 from agent_core.messages import Audience, OutboundKind, SessionKey
 from channels.base import DeliveryFailed
-from tests.integration.matrix_bot import Bot, bodies, bot_joined, call, joined_room, wait_until
+from tests.integration.matrix_bot import bodies, bot_joined, call, joined_room, wait_until
 from tests.integration.proxy import Fault, FaultProxy
 
 VERSIONS = ["11", "12"]
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(url=None, **settings):
-        credentials = fresh_credentials("bot")
-        return Bot(credentials, url or synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
-
-
-@pytest.fixture
-async def alice(fresh_user):
-    return await call(fresh_user, "alice")
 
 
 # ── the main job ──

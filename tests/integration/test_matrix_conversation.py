@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.messages import Audience
 from devservers import MatrixPeer
-from tests.integration.matrix_bot import Bot, call, joined_room
+from tests.integration.matrix_bot import call, joined_room
 from tests.integration.matrix_talk import (
     answering,
     asked,
@@ -20,24 +20,6 @@ from tests.integration.matrix_talk import (
     mentioning,
     redact,
 )
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(**settings):
-        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
-
-
-@pytest.fixture
-async def alice(fresh_user):
-    return await call(fresh_user, "alice")
-
-
-@pytest.fixture
-async def bob(fresh_user):
-    return await call(fresh_user, "bob")
 
 
 # ── edits and redactions ──

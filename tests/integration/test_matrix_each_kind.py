@@ -21,25 +21,10 @@ from devservers.rest import request_json
 from tests.integration.matrix_bot import Bot, call
 from tests.integration.matrix_person import KINDS, Person, room_of_each_kind, room_of_kind
 from tests.integration.matrix_talk import STREAMING, answer_to, stream
-from tests.integration.secret_peer import SecretPeer
 from tests.integration.secret_talk import GARBAGE
 
 pytestmark = pytest.mark.timeout(120, func_only=True)
 MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}
-
-
-@pytest.fixture
-def make_peer(synapse, fresh_credentials, tmp_path):
-    made = []
-
-    def make(credentials=None):
-        folder = tmp_path / f"peer-{secrets.token_hex(4)}"
-        made.append(SecretPeer(synapse.url, credentials or fresh_credentials("nia"), folder))
-        return made[-1]
-
-    yield make
-    for peer in made:
-        peer.close()
 
 
 @pytest.fixture

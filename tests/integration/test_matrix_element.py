@@ -7,7 +7,6 @@ verification) is judged by another implementation.
 
 from __future__ import annotations
 
-import secrets
 from contextlib import asynccontextmanager
 
 import anyio
@@ -16,7 +15,7 @@ import pytest
 from agent_core.messages import Audience
 from devservers import MatrixPeer
 from tests.integration.element.client import NodeMissing, Person, node_modules
-from tests.integration.matrix_bot import Bot, call
+from tests.integration.matrix_bot import call
 from tests.integration.secret_peer import SecretPeer
 
 pytestmark = pytest.mark.timeout(90, func_only=True)
@@ -28,14 +27,6 @@ def modules():
         return node_modules()
     except NodeMissing as missing:
         pytest.skip(str(missing))
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(**settings):
-        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
 
 
 @pytest.fixture

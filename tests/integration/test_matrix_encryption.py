@@ -6,34 +6,13 @@ What is promised: nothing encrypted is lost over crashes, late keys and hostile 
 
 from __future__ import annotations
 
-import secrets
-
 import anyio
 import pytest
 
 from channels.base import DeliveryFailed
 from devservers import MatrixPeer
-from tests.integration.matrix_bot import Bot, call
-from tests.integration.secret_talk import GARBAGE, secret_peers, secret_room, seen
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(**settings):
-        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
-
-
-@pytest.fixture
-def make_peer(synapse, fresh_credentials, tmp_path):
-    with secret_peers(synapse, fresh_credentials, tmp_path) as make:
-        yield make
-
-
-@pytest.fixture
-def nia(make_peer):
-    return make_peer()
+from tests.integration.matrix_bot import call
+from tests.integration.secret_talk import GARBAGE, secret_room, seen
 
 
 # ── the main job ──

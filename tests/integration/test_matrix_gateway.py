@@ -24,16 +24,6 @@ def house(synapse, fresh_credentials, tmp_path):
     return up
 
 
-@pytest.fixture
-async def alice(fresh_user):
-    return await call(fresh_user, "alice")
-
-
-@pytest.fixture
-async def bob(fresh_user):
-    return await call(fresh_user, "bob")
-
-
 async def test_an_edit_of_a_waiting_question_replaces_it(house, alice):
     """What waits is asked as it was edited; what is running or answered is not asked again (M7)."""
     async with house([1.5, "one"], "two", "three", allow=[alice]) as there:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import stat
 from datetime import timedelta
 from urllib.parse import quote
@@ -18,22 +17,8 @@ from channels.base import (
     DeliveryUncertain,
 )
 from devservers import MatrixPeer
-from tests.integration.matrix_bot import Bot, bodies, call, joined_room
+from tests.integration.matrix_bot import bodies, call, joined_room
 from tests.integration.proxy import Fault, FaultProxy
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(url=None, **settings):
-        credentials = fresh_credentials("bot")
-        return Bot(credentials, url or synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
-
-
-@pytest.fixture
-async def alice(fresh_user):
-    return await call(fresh_user, "alice")
 
 
 # ── delivery ──

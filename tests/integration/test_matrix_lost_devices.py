@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 
 import anyio
@@ -10,27 +9,8 @@ import pytest
 
 from channels.base import ChannelAuthFailed, ChannelMisconfigured
 from devservers import MatrixPeer
-from tests.integration.matrix_bot import Bot, call
-from tests.integration.secret_talk import secret_peers, secret_room, talks
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(**settings):
-        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
-
-
-@pytest.fixture
-def make_peer(synapse, fresh_credentials, tmp_path):
-    with secret_peers(synapse, fresh_credentials, tmp_path) as make:
-        yield make
-
-
-@pytest.fixture
-def nia(make_peer):
-    return make_peer()
+from tests.integration.matrix_bot import call
+from tests.integration.secret_talk import secret_room, talks
 
 
 def revoke_all(synapse, bot):

@@ -28,11 +28,6 @@ def make_bot(synapse, fresh_credentials, tmp_path):
     return make
 
 
-@pytest.fixture
-async def alice(fresh_user):
-    return await call(fresh_user, "alice")
-
-
 def upload(peer, content, media_type="application/octet-stream"):
     """Store a file at the homeserver; gives its mxc address."""
     request = urllib.request.Request(

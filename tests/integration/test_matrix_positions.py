@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import json
-import secrets
 from urllib.parse import quote
 
 import pytest
 
 from agent_core.messages import Audience
 from devservers import MatrixPeer
-from tests.integration.matrix_bot import Bot, bot_joined, call, joined_room
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(url=None, **settings):
-        credentials = fresh_credentials("bot")
-        return Bot(credentials, url or synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
-
-
-@pytest.fixture
-async def alice(fresh_user):
-    return await call(fresh_user, "alice")
+from tests.integration.matrix_bot import bot_joined, call, joined_room
 
 
 async def test_old_history_is_left_alone_at_the_very_first_start(make_bot, alice, synapse):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from urllib.parse import quote
 
 import anyio
@@ -12,21 +11,8 @@ import pytest
 from agent_core.messages import Audience, SessionKey
 from channels.matrix.inbound import SHARED
 from devservers.errors import RequestFailed
-from tests.integration.matrix_bot import Bot, bodies, bot_joined, call, joined_room
+from tests.integration.matrix_bot import bodies, bot_joined, call, joined_room
 from tests.integration.secret_peer import SecretPeer
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(**settings):
-        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
-
-
-@pytest.fixture
-async def alice(fresh_user):
-    return await call(fresh_user, "alice")
 
 
 async def upgrade(user, room, version="12"):

@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
-
 import pytest
 
 from agent_core.messages import SessionKey
-from tests.integration.matrix_bot import Bot, call, joined_room
+from tests.integration.matrix_bot import call, joined_room
 from tests.integration.matrix_talk import asked, group, in_thread, lines, mentioning
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(**settings):
-        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
-
-
-@pytest.fixture
-async def alice(fresh_user):
-    return await call(fresh_user, "alice")
-
-
-@pytest.fixture
-async def bob(fresh_user):
-    return await call(fresh_user, "bob")
 
 
 @pytest.mark.parametrize("mode", ["off", "follow", "always"])

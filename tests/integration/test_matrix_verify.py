@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 
@@ -12,19 +11,10 @@ import pytest
 
 from channels.base import ChannelError
 from tests.daemon import REPOSITORY, Daemon, matrix_settings
-from tests.integration.matrix_bot import Bot
 from tests.integration.secret_peer import SecretPeer
 from tests.integration.test_matrix_element import account, asked, modules, person, secret_room  # noqa: F401
 
 pytestmark = pytest.mark.timeout(90, func_only=True)
-
-
-@pytest.fixture
-def make_bot(synapse, fresh_credentials, tmp_path):
-    def make(**settings):
-        return Bot(fresh_credentials("bot"), synapse.url, tmp_path / secrets.token_hex(4), **settings)
-
-    return make
 
 
 async def emoji_shown(care):
