@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 __all__ = ["AUTH_RETRY", "LINK_RETRY", "Backoff", "BackoffPolicy"]
 
+_EARLY_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class BackoffPolicy:
@@ -26,6 +28,7 @@ class BackoffPolicy:
         factor: What the ceiling is multiplied with at each further failure.
         jitter: Which part of the ceiling is left to chance: 1.0 is full jitter, 0.0 none.
         floor_s: No delay is shorter.
+        early_cap_s: The highest ceiling until the delays in a row add up to a minute: most outages are restarts.
     """
 
     first_s: float = 1.0
@@ -33,6 +36,7 @@ class BackoffPolicy:
     factor: float = 2.0
     jitter: float = 1.0
     floor_s: float = 0.25
+    early_cap_s: float | None = None
 
     def __post_init__(self) -> None:
         if not (
@@ -61,7 +65,7 @@ class BackoffPolicy:
         return max(self.floor_s, ceiling * (1 - self.jitter * (1 - random)))
 
 
-LINK_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
+LINK_RETRY = BackoffPolicy(first_s=2.0, cap_s=60.0, early_cap_s=4.5)
 """For a link that was lost or cannot be made."""
 
 AUTH_RETRY = BackoffPolicy(first_s=300.0, cap_s=7200.0, jitter=0.2, floor_s=60.0)
@@ -76,11 +80,14 @@ class Backoff:
     Args:
         policy: The shape of the delays.
         stable_after_s: How long the link must have been up for its next failure to count as the first.
+        failures: How far the delays have grown.
+        waited_s: What the delays in a row add up to.
     """
 
     policy: BackoffPolicy
     stable_after_s: float = 60.0
     failures: int = 0
+    waited_s: float = 0.0
 
     def failed(self, *, up_s: float, random: float, at_least_s: float = 0.0) -> float:
         """
@@ -91,5 +98,11 @@ class Backoff:
             random: A number in [0, 1).
             at_least_s: What the server asked for; it may exceed the cap.
         """
-        self.failures = 1 if up_s >= self.stable_after_s else self.failures + 1
-        return max(at_least_s, self.policy.delay(self.failures, random=random))
+        if up_s >= self.stable_after_s:
+            self.failures, self.waited_s = 0, 0.0
+        early_cap_s = self.policy.early_cap_s if self.waited_s < _EARLY_S else None
+        if self.failures == 0 or early_cap_s is None or self.policy.ceiling(self.failures + 1) <= early_cap_s:
+            self.failures += 1
+        delay_s = max(at_least_s, self.policy.delay(self.failures, random=random))
+        self.waited_s += delay_s
+        return delay_s

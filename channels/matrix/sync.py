@@ -13,8 +13,10 @@ younger than the newest event that was ever read (`NEWEST`) is read: nothing is 
 said since the backup is not lost.
 
 Failures before the first success of a run end the run: the supervisor knows how to wait. Afterwards the
-loop waits by itself, 1 s doubled up to 30 s with jitter, and gives up after `GIVE_UP_S`. nio's own loop does
-none of this (facts B2 to B7), which is why it is not used.
+loop waits by itself, at most `_EARLY_CAP_S` in the first minute of an outage and then up to 30 s, and gives
+up after `GIVE_UP_S`. The first request after a failure is no long poll: its answer says that the link is up,
+and everything that is to be sent waits for that. nio's own loop does none of this (facts B2 to B7), which is
+why it is not used.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ UPGRADES = "upgrades"
 ENCRYPTED = "encrypted_rooms"
 GIVE_UP_S = 300.0
 _LONG_POLL_S = 30.0
+_EARLY_CAP_S = 1.75
 _CURRENT_S = 75.0
 _TIMELINE = 50
 _POSITION_CODES = frozenset({"M_UNKNOWN", "M_UNKNOWN_POS", "M_INVALID_PARAM", "M_BAD_PARAM"})
@@ -132,7 +135,7 @@ class Receiver:
             downloads=Downloads(homeserver, attachments, allows=may_invite),
         )
         self._following = Following(rooms, invites, may_invite=may_invite)
-        self._pauses = Pauses()
+        self._pauses = Pauses(early_cap_s=_EARLY_CAP_S)
         self._up = False
         self._answered_at: float | None = None
         self.heard_at: datetime | None = None
@@ -182,7 +185,7 @@ class Receiver:
         request = SyncRequest(
             since,
             full_state=full_state and since is not None,
-            wait_s=0.0 if full_state else _LONG_POLL_S,
+            wait_s=0.0 if full_state or self._pauses.failures else _LONG_POLL_S,
             timeline_limit=1 if since is None else _TIMELINE,
         )
         if self._reading is not None:
@@ -303,8 +306,10 @@ class Receiver:
 
     async def _pause(self, error: ChannelUnavailable) -> None:
         pause_s = self._pauses.next_s(at_least_s=error.retry_after_s)
-        _log.warning("matrix.sync_failed", error=str(error), retry_in_s=round(pause_s, 1))
-        if self._pauses.failures >= 2:
+        failures = self._pauses.failures
+        log = _log.warning if failures & (failures - 1) == 0 else _log.debug
+        log("matrix.sync_failed", error=str(error), failures=failures, retry_in_s=round(pause_s, 1))
+        if failures >= 2:
             # A single failure is no news, and reporting it would hold back what could be sent.
             self._reported = None
             self._inbox.report(LinkState.DOWN, str(error))

@@ -234,7 +234,7 @@ async def test_a_link_that_stays_away_is_given_back(server, channel, inbox):
         error = await run.until_ended(within_s=1000)
 
     assert isinstance(error, ChannelUnavailable)
-    assert len(server.sync_requests) < 40
+    assert len(server.sync_requests) < 80
 
 
 async def test_before_the_first_success_failures_end_the_run(server, channel, inbox):
