@@ -28,7 +28,7 @@ class BackoffPolicy:
         factor: What the ceiling is multiplied with at each further failure.
         jitter: Which part of the ceiling is left to chance: 1.0 is full jitter, 0.0 none.
         floor_s: No delay is shorter.
-        early_cap_s: The highest ceiling until the delays in a row add up to a minute: most outages are restarts.
+        early_cap_s: The highest ceiling until the delays add up to a minute: most outages are restarts.
     """
 
     first_s: float = 1.0
