@@ -52,8 +52,10 @@ def _decoded(content: bytes, *, cut: bool) -> str | None:
         if cut and error.start >= len(content) - 3:
             text = content[: error.start].decode("utf-8")
         else:
-            # What old programs of the West write; every byte is some character in it.
-            text = content.decode("cp1252", "replace")
+            text = content.decode("utf-8", "replace")
+            if 2 * text.count("\ufffd") > len(text) - len(text.encode("ascii", "ignore")):
+                # What old programs of the West write; every byte is some character in it.
+                text = content.decode("cp1252", "replace")
     return text if _is_written(text[:_LOOKED_AT]) else None
 
 

@@ -42,6 +42,7 @@ _NUL = re.compile(rb"\0")
 _WHO = ("from", "authentication-results")
 # Codecs that are no character sets, or that take quadratic time.
 _ENCODED_WORD = re.compile(r"=\?[^?\s]{1,60}\?[bBqQ]\?[^?\s]{0,500}\?=")
+_WIDE = ("utf-16", "utf_16", "utf-32", "utf_32")
 _NO_CHARSETS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "unicode-escape"}
 
 
@@ -175,9 +176,11 @@ def parse_headers(raw: bytes, caps: Caps | None = None) -> Headers:
 def decoded_header(value: str) -> str:
     """RFC 2047 words decoded as well as possible; total."""
     try:
-        pieces = decode_header(value)
+        pieces = decode_header(value) if value.isascii() else None
     except (HeaderParseError, binascii.Error, ValueError):
-        # One word is broken; the others are not.
+        pieces = None
+    if pieces is None:
+        # One word is broken, or the library would garble what stands beside the words; each by itself then.
         return CONTROL.sub("", _ENCODED_WORD.sub(_decoded_word, value))
     out: list[str] = []
     last_charset: str | None = None
@@ -203,20 +206,40 @@ def _decoded_word(found: re.Match[str]) -> str:
 
 
 def decoded(data: bytes, charset: str | None) -> str:
-    """The declared charset, else UTF-8, else what Windows would have meant; total."""
+    """
+    The declared charset, else UTF-8, wherever most of the bytes fit it; else what Windows would have meant.
+    Total. A few broken bytes cost only themselves.
+    """
     name = (charset or "").strip().lower()
     if name in {"iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii"}:
         # Labels that are often wrong; UTF-8 is hardly ever valid by accident.
         name = ""
     if name and name not in _NO_CHARSETS and len(name) < 40:
         try:
-            return data.decode(name)
+            text = _mostly(data, name)
         except (LookupError, UnicodeError, ValueError):
-            pass
+            text = None
+        if text is not None:
+            return text
+    text = _mostly(data, "utf-8")
+    return data.decode("cp1252", "replace") if text is None else text
+
+
+def _mostly(data: bytes, encoding: str) -> str | None:
+    """
+    ``data`` in ``encoding``, with a replacement character for what does not fit; None if most does not.
+
+    ASCII characters are the same in nearly every encoding, so they tell nothing and are not counted.
+
+    Raises:
+        LookupError: There is no such encoding.
+    """
     try:
-        return data.decode("utf-8")
+        return data.decode(encoding)
     except UnicodeError:
-        return data.decode("cp1252", "replace")
+        text = data.decode(encoding, "replace")
+    told = len(text) if encoding.startswith(_WIDE) else len(text) - len(text.encode("ascii", "ignore"))
+    return text if 2 * text.count("\ufffd") <= told else None
 
 
 def normalised(raw: bytes) -> bytes:

@@ -124,7 +124,7 @@ def test_a_text_that_was_cut_inside_of_a_character_is_still_utf8():
     """The first half of a character at the end is dropped, not taken for another encoding."""
     whole = ("ä" * 1000).encode()
     assert text_in(whole[:-1], cut=True) == "ä" * 999
-    assert "Ã" in text_in(whole[:-1])
+    assert text_in(whole[:-1]) == "ä" * 999 + "\ufffd"
 
 
 async def test_only_files_of_this_conversation_and_audience_are_found(store, memory):
