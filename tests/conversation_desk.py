@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from channels.matrix.config import MatrixConfig
 from channels.matrix.conversation import Conversation
 from channels.matrix.inbound import Me
@@ -9,7 +11,7 @@ from channels.matrix.quoting import in_clear
 from channels.matrix.wire import Answer
 from tests.clock import ManualClock
 from tests.inbox_double import MemoryInbox
-from tests.matrix_double import ScriptedHomeserver, text
+from tests.matrix_double import ScriptedHomeserver, member, text
 from tests.unit.test_matrix_inbound import ALICE, BOT, DIRECT, ROOM
 
 CAROL, MALLORY = "@carol:hs.test", "@mallory:hs.test"
@@ -75,6 +77,12 @@ class Desk:
     async def read(self, event):
         return await self.conversation.read(ROOM, event)
 
-    def has(self, event):
-        """The homeserver can be asked for this event."""
-        self.server.on("GET", f"/event/%24{event['event_id'][1:]}$", Answer(200, {**event, "room_id": ROOM}))
+    def has(self, event, *, absent=()):
+        """The homeserver can be asked for this event, at which everybody was there but the ``absent``."""
+        path = f"/context/%24{event['event_id'][1:]}$"
+        self.server.on("GET", path, lambda call: _at_event({**event, "room_id": ROOM}, call, absent))
+
+
+def _at_event(event, call, absent=()):
+    asked = json.loads(call.query["filter"])["senders"]
+    return Answer(200, {"event": event, "state": [member(one) for one in asked if one not in absent]})

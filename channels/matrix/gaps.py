@@ -15,14 +15,13 @@ older is left alone: nobody wants last year's messages answered.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
 from channels.base import ChannelUnavailable
-from channels.matrix.rooms import JsonObject, object_of, text_of
+from channels.matrix.json_values import JsonObject, object_of, objects_of, text_of
 from channels.matrix.wire import CLIENT, Answer, Homeserver, part, problem
 
 __all__ = [
@@ -127,7 +126,7 @@ async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] |
         return None
     if not answer.good or not isinstance(answer.body.get("chunk"), list):
         raise _failed(answer)
-    return _objects(answer.body, "chunk")
+    return objects_of(answer.body, "chunk")
 
 
 def own_membership(event: JsonObject, user_id: str) -> str:
@@ -225,17 +224,12 @@ async def _fetch(
         raise _failed(answer)
     end = answer.body.get("end")
     following = end if isinstance(end, str) and end and end != token else None
-    return Page(_objects(answer.body, "chunk"), _objects(answer.body, "state")), following
+    return Page(objects_of(answer.body, "chunk"), objects_of(answer.body, "state")), following
 
 
 def _is_closed(answer: Answer) -> bool:
     """Whether we may not look into this room (any more)."""
     return answer.status in (403, 404) and answer.errcode not in ("", "M_UNRECOGNIZED")
-
-
-def _objects(body: Mapping[str, Any], key: str) -> list[JsonObject]:
-    values = body.get(key)
-    return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
 
 
 def _failed(answer: Answer) -> Exception:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["JsonObject", "events_of", "object_of", "text_of"]
+__all__ = ["JsonObject", "events_of", "object_of", "objects_of", "text_of"]
 
 JsonObject = Mapping[str, Any]
 
@@ -24,5 +24,10 @@ def text_of(value: Any, key: str) -> str:
 
 def events_of(value: Any, key: str) -> list[JsonObject]:
     """The JSON objects in ``value[key]["events"]``."""
-    events = object_of(value, key).get("events")
-    return [event for event in events if isinstance(event, Mapping)] if isinstance(events, list) else []
+    return objects_of(object_of(value, key), "events")
+
+
+def objects_of(value: Any, key: str) -> list[JsonObject]:
+    """The JSON objects in the list ``value[key]``."""
+    found = value.get(key) if isinstance(value, Mapping) else None
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []

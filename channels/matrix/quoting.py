@@ -4,7 +4,9 @@ What a message answers, and how its thread began: fetched, read and cut to a siz
 Theory of operation. An event is only ever asked for by its id *in the room of the message that points to it*,
 so nobody can have the bot quote from a room that they are not in. Nor from a time at which they were not in
 it: the bot may read what two people said before a third joined, and the third may know the event's id. So
-what the asker did not write must be younger than the asker's membership (`Quotes.is_for`).
+the asker must have been in the room at what they did not write (`Quotes.is_for`), and at the edit whose text
+is quoted; otherwise the text before it is. Whether somebody was there is what our own homeserver's state *at
+that event* says. The times of events decide nothing: whoever's homeserver sends an event sets them.
 
 What was seen lately is remembered; the rest is fetched, within a limit, and left out when it does not come: a
 quotation helps, and nothing waits for it. Of an event that was edited the newest text counts. A chain of
@@ -13,18 +15,19 @@ answers is followed a few steps back.
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import structlog
 
 from agent_core.messages import Background
 from channels.matrix.edits import bundled_edit
-from channels.matrix.gaps import sent_at_ms
 from channels.matrix.inbound import Skip, file_in, replies_to, said_in
-from channels.matrix.rooms import JsonObject, Rooms, object_of, text_of
+from channels.matrix.json_values import JsonObject, object_of, objects_of, text_of
+from channels.matrix.rooms import Rooms
 from channels.matrix.threads import EVENT_ID
 from channels.matrix.wire import CLIENT, Homeserver, LinkBroken, part
 
@@ -47,10 +50,13 @@ def in_clear(_room_id: str, event: JsonObject) -> JsonObject | None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
+    event_id: str
     sender: str
     text: str
     answers: str
-    sent_at_ms: int
+    edit: str = ""
+    """The id of the newest edit, and what it says; empty if there is none."""
+    edited: str = ""
     joined: bool = False
     """The event is the root of a thread in which the bot has said something."""
     file: Mapping[str, Any] = field(default_factory=dict)
@@ -80,9 +86,9 @@ class Quotes:
         self._rooms = rooms
         self._uncover = uncover
         self._user_id = user_id
-        self._since: OrderedDict[tuple[str, str, int], int] = OrderedDict()
-        """Since when somebody is in a room (or has their present name), by room, person and its revision."""
         self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
+        self._memberships: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+        """What somebody was in a room at an event, by room, event and person."""
 
     def forget(self, room_id: str, event_id: str) -> None:
         """An event was edited or taken back."""
@@ -90,25 +96,20 @@ class Quotes:
 
     async def is_for(self, room_id: str, seen: _Seen, asker: Asker) -> bool:
         """Whether the asker has seen an event with their own eyes; what is not known counts as no."""
-        if seen.sender == asker.address or (asker.direct and seen.sender == self._user_id):
+        if seen.sender == asker.address:
             return True
-        room = self._rooms.get(room_id)
-        key = (room_id, asker.address, room.revision if room is not None else 0)
-        if key not in self._since:
-            path = f"{CLIENT}/rooms/{part(room_id)}/state/m.room.member/{part(asker.address)}"
-            event = await self._ask(path, {"format": "event"})
-            content = object_of(event, "content")
-            since = sent_at_ms(event) if event is not None and content.get("membership") == "join" else 0
-            if not since:
-                return False
-            self._since[key] = since
-            while len(self._since) > _MAX_REMEMBERED:
-                self._since.popitem(last=False)
-        return seen.sent_at_ms >= self._since[key]
+        membership = await self._membership(room_id, seen.event_id, asker.address)
+        # What the bot says first in a room for two is said to the one who is invited to it.
+        first_words = asker.direct and seen.sender == self._user_id
+        return membership == "join" or (first_words and membership == "invite")
 
     async def _shown(self, room_id: str, event_id: str, asker: Asker) -> _Seen | None:
-        seen = await self._find(room_id, event_id) if EVENT_ID.fullmatch(event_id) else None
-        return seen if seen is not None and await self.is_for(room_id, seen, asker) else None
+        seen = await self._find(room_id, event_id, asker.address) if EVENT_ID.fullmatch(event_id) else None
+        if seen is None or not await self.is_for(room_id, seen, asker):
+            return None
+        if seen.edit and await self.is_for(room_id, replace(seen, event_id=seen.edit), asker):
+            return replace(seen, text=seen.edited)
+        return seen
 
     async def chain(self, room_id: str, event_id: str, asker: Asker) -> tuple[Background, ...]:
         """What a message answers, and what that answers in turn; oldest first."""
@@ -133,7 +134,7 @@ class Quotes:
 
     async def takes_part(self, room_id: str, root: str) -> bool:
         """Whether the bot has said something in a thread, as far as the homeserver tells."""
-        seen = await self._find(room_id, root)
+        seen = await self._find(room_id, root, self._user_id)
         return seen is not None and seen.joined
 
     async def file(self, room_id: str, event_id: str, asker: Asker) -> Mapping[str, Any]:
@@ -149,11 +150,11 @@ class Quotes:
             kind="thread" if kind == "thread" else "quoted", sender=seen.sender, name=name, text=text
         )
 
-    async def _find(self, room_id: str, event_id: str) -> _Seen | None:
+    async def _find(self, room_id: str, event_id: str, person: str) -> _Seen | None:
         key = (room_id, event_id)
         if key not in self._seen:
-            event = await self._fetch(room_id, event_id)
-            seen = None if event is None else self._read(room_id, event)
+            event = await self._look(room_id, event_id, person)
+            seen = None if event is None else self._read(room_id, event_id, event)
             if seen is None:
                 return None
             self._seen[key] = seen
@@ -161,10 +162,32 @@ class Quotes:
                 self._seen.popitem(last=False)
         return self._seen[key]
 
-    async def _fetch(self, room_id: str, event_id: str) -> JsonObject | None:
-        event = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
+    async def _membership(self, room_id: str, event_id: str, person: str) -> str:
+        """What somebody was in a room at an event; empty if that is not known."""
+        key = (room_id, event_id, person)
+        if key not in self._memberships:
+            await self._look(room_id, event_id, person)
+        return self._memberships.get(key, "")
+
+    async def _look(self, room_id: str, event_id: str, person: str) -> JsonObject | None:
+        """An event of this room; what ``person`` was at it is remembered."""
+        # A join is its person's own event; an invitation of ours to somebody is ours.
+        wanted = {"types": ["m.room.member"], "senders": sorted({person, self._user_id})}
+        path = f"{CLIENT}/rooms/{part(room_id)}/context/{part(event_id)}"
+        answer = await self._ask(path, {"limit": "0", "filter": json.dumps(wanted)})
+        event = object_of(answer, "event")
         # What is in here is the server's word; that it is of this room is checked all the same.
-        return event if event is not None and event.get("room_id", room_id) == room_id else None
+        if answer is None or event.get("event_id") != event_id or event.get("room_id", room_id) != room_id:
+            return None
+        members = {
+            text_of(one, "state_key"): text_of(object_of(one, "content"), "membership")
+            for one in objects_of(answer, "state")
+            if one.get("type") == "m.room.member"
+        }
+        self._memberships[room_id, event_id, person] = members.get(person, "")
+        while len(self._memberships) > _MAX_REMEMBERED:
+            self._memberships.popitem(last=False)
+        return event
 
     async def _ask(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject | None:
         try:
@@ -174,7 +197,7 @@ class Quotes:
             return None
         return answer.body if answer.good else None
 
-    def _read(self, room_id: str, event: JsonObject) -> _Seen | None:
+    def _read(self, room_id: str, event_id: str, event: JsonObject) -> _Seen | None:
         clear = self._uncover(room_id, event)
         kind = None if clear is None else clear.get("type")
         if clear is None or kind not in ("m.room.message", "m.sticker"):
@@ -183,12 +206,25 @@ class Quotes:
         newest = bundled_edit(event)
         edit = self._uncover(room_id, newest) if newest is not None else None
         changed = object_of(object_of(edit, "content"), "m.new_content") if edit is not None else {}
-        text = said_in(changed) if changed else said_in(content)
-        if isinstance(text, Skip):
-            text = text_of(changed or content, "body").strip()  # a notice may well be answered
+        text = _text(content)
         if not text:
             return None
+        edited = _text(changed) if changed else ""
         thread = object_of(object_of(object_of(event, "unsigned"), "m.relations"), "m.thread")
-        joined = thread.get("current_user_participated") is True
-        sender, file = text_of(clear, "sender"), file_in(kind, content)
-        return _Seen(sender, text[:_MAX_CHARS], replies_to(content), sent_at_ms(event), joined, file)
+        return _Seen(
+            event_id,
+            text_of(clear, "sender"),
+            text,
+            replies_to(content),
+            edit=text_of(edit or {}, "event_id") if edited else "",
+            edited=edited,
+            joined=thread.get("current_user_participated") is True,
+            file=file_in(kind, content),
+        )
+
+
+def _text(content: JsonObject) -> str:
+    text = said_in(content)
+    if isinstance(text, Skip):
+        text = text_of(content, "body").strip()  # a notice may well be answered
+    return text[:_MAX_CHARS]

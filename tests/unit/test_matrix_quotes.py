@@ -7,7 +7,7 @@ import pytest
 from channels.matrix.quoting import Asker, Quotes, in_clear
 from channels.matrix.wire import Answer, LinkBroken
 from tests.conversation_desk import CAROL, MALLORY, MENTION, Desk, answering
-from tests.matrix_double import text
+from tests.matrix_double import member, text
 from tests.unit.test_matrix_inbound import ALICE, BOT, GROUP, ROOM
 
 
@@ -16,8 +16,11 @@ async def test_quotes_are_of_this_room_and_bounded():
     """An event of another room is not quoted, a long one is cut, a server that fails costs the quotation only."""
     desk = Desk()
     desk.has(text("$long", "x" * 10_000))
-    desk.server.on("GET", "/event/%24elsewhere$", Answer(200, {**text("$elsewhere"), "room_id": "!other"}))
-    desk.server.on("GET", "/event/%24gone$", LinkBroken("cut", maybe_taken=False))
+    elsewhere = {**text("$elsewhere"), "room_id": "!other"}
+    desk.server.on(
+        "GET", "/context/%24elsewhere$", Answer(200, {"event": elsewhere, "state": [member(ALICE)]})
+    )
+    desk.server.on("GET", "/context/%24gone$", LinkBroken("cut", maybe_taken=False))
     found = {
         target: (await desk.read(text(f"$to-{target[1:]}", "hm", **answering(target)))).background
         for target in ("$long", "$elsewhere", "$gone", "$unknown")
@@ -36,7 +39,7 @@ async def test_a_circle_of_answers_ends():
     message = await desk.read(text("$1", "hm", **answering("$a")))
 
     assert [line.text for line in message.background] == ["one", "two", "one"]
-    assert len(desk.server.asked("GET", "/event/")) == 2
+    assert len(desk.server.asked("GET", "/context/")) == 2
 
 
 async def test_strangers_cost_no_requests():
@@ -63,13 +66,14 @@ class Trusting(Quotes):
 
 
 @pytest.mark.parametrize(("kind", "leaks"), [(Quotes, False), (Trusting, True)])
-@pytest.mark.parametrize("since", [2000, None])
-async def test_what_was_said_before_somebody_came_is_not_for_them(kind, leaks, since):
+@pytest.mark.parametrize("absent", ["gone", "unknown"])
+async def test_what_was_said_before_somebody_came_is_not_for_them(kind, leaks, absent):
     """Carol came later than the secret, or nobody knows when: it is not quoted; the check would see it."""
     desk = Desk(GROUP)
-    desk.has({**text("$secret", "1234"), "origin_server_ts": 1000})
-    member = {"content": {"membership": "join"}, "origin_server_ts": since}
-    desk.server.on("GET", "/state/m.room.member/", Answer(200, member) if since else Answer(404, {}))
+    secret = {**text("$secret", "1234"), "room_id": ROOM, "origin_server_ts": 3000}
+    desk.has(secret, absent=[CAROL])
+    if absent == "unknown":
+        desk.server.on("GET", "/context/", Answer(200, {"event": secret}))
     quotes = kind(desk.server, GROUP, in_clear, user_id=BOT)
     carol, alice = Asker(CAROL, direct=False), Asker(ALICE, direct=False)
 
@@ -78,14 +82,35 @@ async def test_what_was_said_before_somebody_came_is_not_for_them(kind, leaks, s
     assert [line.text for line in await quotes.chain(ROOM, "$secret", alice)] == ["1234"]
 
 
+@pytest.mark.parametrize("absent", [(), (CAROL,)])
+async def test_the_file_of_an_event_is_for_who_was_there(absent):
+    """What is needed to fetch a file is given only to those who saw its event."""
+    desk = Desk(GROUP)
+    file = {"msgtype": "m.file", "url": "mxc://hs.test/abc"}
+    desk.has(text("$file", "plan.pdf", **file), absent=absent)
+    quotes = Quotes(desk.server, GROUP, in_clear, user_id=BOT)
+
+    assert bool(await quotes.file(ROOM, "$file", Asker(CAROL, direct=False))) is (not absent)
+
+
+@pytest.mark.parametrize(("direct", "quoted"), [(True, ["hello"]), (False, [])])
+async def test_the_first_words_of_the_bot_are_for_who_was_invited(direct, quoted):
+    """What the bot said while its one partner was only invited is quoted to them, and in no group."""
+    desk = Desk()
+    said = {**text("$first", "hello", BOT), "room_id": ROOM}
+    desk.server.on("GET", "/context/", Answer(200, {"event": said, "state": [member(CAROL, "invite")]}))
+    quotes = Quotes(desk.server, GROUP, in_clear, user_id=BOT)
+
+    found = await quotes.chain(ROOM, "$first", Asker(CAROL, direct=direct))
+    assert [line.text for line in found] == quoted
+
+
 async def test_who_was_there_is_quoted_to():
-    """What is younger than the membership is quoted, and the server is asked for that once."""
+    """What was said while somebody was there is quoted, and the server is asked for that once."""
     desk = Desk(GROUP)
     desk.has({**text("$said", "hello"), "origin_server_ts": 3000})
-    member = {"content": {"membership": "join"}, "origin_server_ts": 2000}
-    desk.server.on("GET", "/state/m.room.member/", Answer(200, member))
     for number in range(3):
         message = await desk.read(text(f"${number}", "hm", CAROL, **answering("$said"), **MENTION))
         assert [line.text for line in message.background] == ["hello"]
 
-    assert len(desk.server.asked("GET", "/state/m.room.member/")) == 1
+    assert len(desk.server.asked("GET", "/context/")) == 1
