@@ -20,6 +20,7 @@ from gateway.home import Home, find_home
 __all__ = ["main"]
 
 _LIMIT_S = 8.0
+_MAX_BYTES = 4_000_000
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
-        body = json.loads(answer.read(65_536))
+        body = json.loads(answer.read(_MAX_BYTES))
     except (OSError, http.client.HTTPException, ValueError) as error:
         sys.stdout.write(f"no answer: {str(error) or type(error).__name__}\n")
         return 1

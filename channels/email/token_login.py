@@ -64,13 +64,13 @@ class HttpProvider:
                     headers={"Accept": "application/json"},
                 ) as answer,
             ):
-                raw = await answer.content.read(MAX_ANSWER_BYTES)
+                raw = await _whole(answer.content)
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise ProviderAway(f"{urlsplit(url).hostname}: {type(exc).__name__}") from exc
         try:
             said = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             said = None
         if (
             isinstance(said, dict)
@@ -80,8 +80,24 @@ class HttpProvider:
         ):
             raise ProviderRefused(said["error"][:100], _first_line(said.get("error_description")))
         if status != 200 or not isinstance(said, dict):
-            raise ProviderAway(f"{urlsplit(url).hostname} answers {status}")
+            unreadable = " and nothing that can be read" if status == 200 else ""
+            raise ProviderAway(f"{urlsplit(url).hostname} answers {status}{unreadable}")
         return said
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """
+    All of a body; ``content.read(n)`` returns what the first segment held.
+
+    Raises:
+        aiohttp.ClientError: It broke off, or has no end.
+    """
+    raw = bytearray()
+    async for piece in content.iter_any():
+        raw += piece
+        if len(raw) > MAX_ANSWER_BYTES:
+            raise aiohttp.ClientPayloadError("the answer is too long")
+    return bytes(raw)
 
 
 def _first_line(text: object) -> str:

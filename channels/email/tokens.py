@@ -6,17 +6,22 @@ A refresh token is as good as a password. It is kept in ``state/<channel>/oauth.
 nothing of it is ever logged. Providers give a new one now and then; the newest counts.
 
 What fails: a provider that is away is asked again with a back-off, and the token in hand is used as long as
-it lives. A refresh token that the provider has taken back (``invalid_grant``) is thrown away at once: only a
-person can get another one, and asking again would only make the provider angry.
+it lives. A refresh token that the provider has taken back (``invalid_grant``) is not used again before the
+next start: only a person can get another one, and asking again would only make the provider angry.
+
+Many providers take the old refresh token back as soon as they have given a new one. So the file always holds
+the newest one that is known: nothing is ever deleted from it, the provider is asked only while the file can
+be written, and a token that could not be written stays in memory until it is.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import anyio
 import anyio.to_thread
@@ -40,6 +45,8 @@ EARLY_S = 300.0
 FIRST_PAUSE_S = 10.0
 LONGEST_PAUSE_S = 900.0
 USUAL_LIFE_S = 3600
+LONGEST_LIFE_S = 400 * 86_400
+ROOM_BYTES = 16_384
 HARDLY_OLD_S = 120.0
 """A token younger than this that is refused is not wrong because of its age."""
 _AGAIN = "log in again: squidbot email login"
@@ -124,11 +131,22 @@ class Tokens:
             ProviderAway: There is no token in it.
         """
         access, refresh = answer.get("access_token"), answer.get("refresh_token") or old_refresh
-        life = answer.get("expires_in", USUAL_LIFE_S)
-        if not isinstance(access, str) or not access or not isinstance(refresh, str) or not refresh:
+        if not _is_token(access) or not _is_token(refresh):
             raise ProviderAway("its answer has no tokens in it")
-        life_s = float(life) if isinstance(life, int | float) or str(life).isdigit() else USUAL_LIFE_S
-        return cls(refresh, access, now.timestamp() + life_s)
+        return cls(refresh, access, now.timestamp() + _life_s(answer.get("expires_in")))
+
+
+def _is_token(value: object) -> TypeGuard[str]:
+    """Printable ASCII (RFC 6749, appendix A.12)."""
+    return isinstance(value, str) and value.isascii() and value.isprintable() and value != ""
+
+
+def _life_s(told: object) -> float:
+    try:
+        life_s = float(told)  # type: ignore[arg-type]  # whatever it is, there is an answer
+    except (TypeError, ValueError, OverflowError):
+        return USUAL_LIFE_S
+    return life_s if 0 < life_s <= LONGEST_LIFE_S else USUAL_LIFE_S
 
 
 class TokenFile:
@@ -154,17 +172,37 @@ class TokenFile:
             return None
 
     def save(self, tokens: Tokens) -> None:
-        """Replace what is there; nobody else can read it at any moment."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        scratch = self.path.with_suffix(".new")
-        scratch.unlink(missing_ok=True)
-        scratch.touch(mode=0o600)
-        scratch.write_text(json.dumps(asdict(tokens)))
-        scratch.replace(self.path)
+        """
+        Replace what is there, durably; nobody else can read it at any moment.
 
-    def clear(self) -> None:
-        """Throw them away."""
-        self.path.unlink(missing_ok=True)
+        Raises:
+            OSError: It cannot be done; what was there before is still there.
+        """
+        self._write(".new", json.dumps(asdict(tokens))).replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def try_out(self) -> None:
+        """
+        See whether something could be saved.
+
+        Raises:
+            OSError: It could not.
+        """
+        self._write(".try", " " * ROOM_BYTES).unlink()
+
+    def _write(self, suffix: str, text: str) -> Path:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        scratch = self.path.with_suffix(suffix)
+        scratch.unlink(missing_ok=True)
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        return scratch
 
 
 class TokenCredentials:
@@ -188,6 +226,9 @@ class TokenCredentials:
         self._clock = clock
         self._one_at_a_time = anyio.Lock()
         self._tokens: Tokens | None = None
+        self._unsaved_after: str | None = None
+        """Set while ``_tokens`` is not in the file: the refresh token that is there in its place."""
+        self._taken_back = ""
         self._got_at: float | None = None
         self._failures = 0
         self._not_before = 0.0
@@ -197,9 +238,19 @@ class TokenCredentials:
         async with self._one_at_a_time:
             # Somebody may have logged in anew meanwhile, so the file is always looked at.
             kept = await anyio.to_thread.run_sync(self._file.load)
+            if self._tokens is not None and self._unsaved_after is not None:
+                if kept is None or kept.refresh == self._unsaved_after:
+                    kept = self._tokens
+                    await self._save(kept, instead_of=self._unsaved_after)
+                else:
+                    self._unsaved_after = None
             if kept is None:
                 self._tokens = None
                 raise ChannelAuthFailed(f"there is no token for {self._username}; {_AGAIN}")
+            if kept.refresh == self._taken_back:
+                raise ChannelAuthFailed(
+                    f"the provider has taken the access to {self._username} back; {_AGAIN}"
+                )
             if self._tokens is None or kept.refresh != self._tokens.refresh:
                 self._tokens, self._failures, self._not_before = kept, 0, 0.0
             left_s = self._tokens.ends_at - self._clock.now().timestamp()
@@ -216,11 +267,15 @@ class TokenCredentials:
     async def _refresh(self, old: Tokens, *, still_good: bool) -> None:
         wait_s = self._not_before - self._clock.monotonic()
         try:
-            new = await self._asked(old, wait_s)
+            # Whoever asks must hear the answer: the old token may be worth nothing once it is on its way.
+            with anyio.CancelScope(shield=True):
+                new = await self._asked(old, wait_s)
+                self._failures, self._not_before = 0, 0.0
+                self._tokens, self._got_at = new, self._clock.monotonic()
+                await self._save(new, instead_of=self._unsaved_after or old.refresh)
         except ProviderRefused as exc:
             if exc.code in {"invalid_grant", "interaction_required", "consent_required"}:
-                await anyio.to_thread.run_sync(self._file.clear)
-                self._tokens = None
+                self._taken_back = old.refresh
                 raise ChannelAuthFailed(
                     f"the provider has taken the access to {self._username} back ({exc}); {_AGAIN}"
                 ) from exc
@@ -239,14 +294,25 @@ class TokenCredentials:
             raise ChannelUnavailable(
                 f"no new token for {self._username} at the moment: {exc}", retry_after_s=wait_s
             ) from exc
-        self._failures, self._not_before = 0, 0.0
-        self._tokens, self._got_at = new, self._clock.monotonic()
-        await anyio.to_thread.run_sync(self._file.save, new)
         _log.info("oauth.renewed", lives_s=round(new.ends_at - self._clock.now().timestamp()))
+
+    async def _save(self, new: Tokens, *, instead_of: str) -> None:
+        """Keep them; what the disk does not take now is tried again at the next look."""
+        try:
+            await anyio.to_thread.run_sync(self._file.save, new)
+        except OSError as exc:
+            self._unsaved_after = instead_of
+            _log.error("oauth.not_saved", file=str(self._file.path), error=exc.strerror)
+        else:
+            self._unsaved_after = None
 
     async def _asked(self, old: Tokens, wait_s: float) -> Tokens:
         if wait_s > 0:
             raise ProviderAway("it did not answer a moment ago")
+        try:
+            await anyio.to_thread.run_sync(self._file.try_out)
+        except OSError as exc:
+            raise ProviderAway(f"not asked, because its answer could not be kept: {exc.strerror}") from exc
         answer = await self._ask(self._endpoints.token, self._form(old))
         return Tokens.of(answer, self._clock.now(), old_refresh=old.refresh)
 

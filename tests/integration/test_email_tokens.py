@@ -193,7 +193,7 @@ async def test_a_token_that_the_server_refuses_is_renewed_the_next_time(
 
 
 async def test_an_access_that_was_taken_back(post: OwnDovecot, tmp_path: Path) -> None:
-    """The tokens are thrown away, the operator is told what to do, and neither side is asked again."""
+    """The operator is told what to do, and neither side is asked again; the tokens stay until there are others."""
     async with provider(USER) as given:
         given.revoked = True
         keep(tmp_path)
@@ -204,7 +204,7 @@ async def test_an_access_that_was_taken_back(post: OwnDovecot, tmp_path: Path) -
                 await _open(bot)
         assert given.kinds() == ["refresh_token"]
         assert logins(post) == before
-        assert not (tmp_path / "oauth.json").exists()
+        assert token_file(tmp_path).load() == Tokens("refresh-0")
 
 
 async def test_a_provider_that_is_away(post: OwnDovecot, tmp_path: Path) -> None:
