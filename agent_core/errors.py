@@ -24,6 +24,7 @@ __all__ = [
     "ModelRateLimited",
     "ModelRefused",
     "ModelUnavailable",
+    "ModelUnreadable",
     "SkillInvalid",
     "StorageUnavailable",
     "StreamBroken",
@@ -73,6 +74,27 @@ class ModelRateLimited(ModelError):
 
 class ModelRefused(ModelError):
     """The language model refused this request."""
+
+
+class ModelUnreadable(ModelError):
+    """
+    The language model's server sent something that I cannot read.
+
+    ``kind`` is ``large``, ``packed``, ``malformed``, ``redirect`` or ``slow``. Asking once more can help,
+    except for ``slow``; a second one is final.
+    """
+
+    _PUBLIC: ClassVar[dict[str, str]] = {
+        "large": "The language model's server sent an answer that is longer than I read.",
+        "packed": "The language model's server sent a packed answer, which I do not read.",
+        "malformed": "The language model's server sent something that is no valid answer.",
+        "redirect": "The language model's server sends me elsewhere; my operator must look at its address.",
+        "slow": "The language model's server sent its answer too slowly, so I stopped it.",
+    }
+
+    def __init__(self, detail: str = "", /, *, kind: str = "malformed", **fields: Any) -> None:
+        super().__init__(detail, kind=kind, **{"public": self._PUBLIC.get(kind), **fields})
+        self.kind = kind
 
 
 class ModelAuthFailed(ModelError):

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-__all__ = ["Call", "Cut", "ErrorEvent", "FakeOpenAI", "Raw", "Say", "Stall", "Status"]
+__all__ = ["Call", "Cut", "ErrorEvent", "FakeOpenAI", "Raw", "Say", "Stall", "Status", "bound"]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class FakeOpenAI:
         app.router.add_get("/v1/models", self._models)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
         await self._runner.setup()
-        site_socket = _bind(self.port)
+        site_socket = bound(self.port)
         self.port = site_socket.getsockname()[1]
         await web.SockSite(self._runner, site_socket).start()
         return self
@@ -205,7 +205,7 @@ class FakeOpenAI:
         return response
 
 
-def _bind(port: int) -> socket.socket:
+def bound(port: int) -> socket.socket:
     """A listening socket; port 0 means a free one below the range from which the kernel takes its own."""
     for candidate in [port] if port else random.sample(range(20_000, 32_700), 50):
         server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

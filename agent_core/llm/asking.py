@@ -1,8 +1,9 @@
 """
 One complete answer out of a stream: for everyone who wants the whole before going on.
 
-An answer that broke off in the middle, and one with nothing in it, is asked for once more. That is safe:
-tool calls come only with a complete answer, so none has run, and text that was shown is replaced by the next.
+An answer that broke off in the middle, that cannot be read or has nothing in it, is asked for once more.
+That is safe: tool calls come only with a complete answer, so none has run, and text that was shown is
+replaced by the next. One that came too slowly is not asked for again: it would only take as long once more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import cast
 
 import structlog
 
-from agent_core.errors import ModelError, ModelRefused, StreamBroken
+from agent_core.errors import ModelError, ModelRefused, ModelUnreadable, StreamBroken
 from agent_core.llm.classify import empty_answer, endless_answer
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 from agent_core.ports import LLMPort
@@ -47,15 +48,22 @@ async def ask(
 
     Raises:
         ModelRefused: An empty answer, twice, or one longer than ``max_chars``.
+        ModelUnreadable: An answer that cannot be read, twice, or one that came too slowly.
         ModelError: What the model raised.
     """
     try:
         return await _ask_once(llm, messages, tools, stream=stream, max_chars=max_chars, partial=partial)
     except ModelError as error:
-        if not (isinstance(error, StreamBroken) or error.fields.get("empty")):
+        if not _may_pass(error):
             raise
         _log.warning("model.asked_again", error=str(error))
     return await _ask_once(llm, messages, tools, stream=stream, max_chars=max_chars, partial=partial)
+
+
+def _may_pass(error: ModelError) -> bool:
+    if isinstance(error, ModelUnreadable):
+        return error.kind != "slow" and not error.fields.get("final")
+    return isinstance(error, StreamBroken) or bool(error.fields.get("empty"))
 
 
 async def _ask_once(

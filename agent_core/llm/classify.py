@@ -21,6 +21,7 @@ from agent_core.errors import (
     ModelRateLimited,
     ModelRefused,
     ModelUnavailable,
+    ModelUnreadable,
 )
 
 __all__ = ["Failure", "classify", "empty_answer", "endless_answer", "retry_after_s"]
@@ -62,6 +63,7 @@ class Failure:
         headers: Of the answer, for Retry-After.
         transport: No answer came: refused, cut, not resolved, timed out.
         secret: The key in use, to be kept out of the text.
+        unreadable: An answer came and cannot be used; the kind of `ModelUnreadable`.
     """
 
     status: int | None = None
@@ -70,6 +72,7 @@ class Failure:
     headers: Mapping[str, str] = field(default_factory=dict)
     transport: bool = False
     secret: str = ""
+    unreadable: str = ""
 
 
 def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:
@@ -77,8 +80,19 @@ def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:
     detail = _detail(failure)
     told = f"{failure.code} {failure.text}"
     status = failure.status
+    if failure.unreadable or (status is not None and 300 <= status < 400):
+        kind_of_rubbish = failure.unreadable or "redirect"
+        return ModelUnreadable(
+            f"{model}: {kind_of_rubbish} answer: {detail}", kind=kind_of_rubbish, model=model, status=status
+        )
     if failure.transport:
         return ModelUnavailable(f"{model}: no connection: {detail}", model=model)
+    return _refused(failure, told, detail, model=model, now=now)
+
+
+def _refused(failure: Failure, told: str, detail: str, *, model: str, now: datetime) -> ModelError:
+    """The error for an answer that says no in the words of the protocol."""
+    status = failure.status
     if status == 429:
         return _rate_limited(failure, told, f"{model}: 429: {detail}", model=model, now=now)
     if status in (None, 400, 413, 422) and _TOO_LONG.search(told):

@@ -7,7 +7,8 @@ third of the memory, so whoever uses such a server never loads litellm.
 Traps: a server that ignores ``stream`` answers with one JSON object, which is accepted; a stream that ends
 without ``[DONE]`` or a finish reason was cut, even where the connection was closed politely; an idle
 connection is let go after four seconds, before servers drop theirs (five is usual) and a request is lost on
-it.
+it. What cannot be read (too large, packed in spite of ``identity``, no JSON, no HTTP, a redirect) is not
+confused with a server that is away: see `ModelUnreadable`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import anyio
 
 from agent_core.errors import ModelError
 from agent_core.llm.classify import Failure, classify
 from agent_core.llm.pictures import pictures_of
 from agent_core.llm.prices import Price
-from agent_core.llm.sse import SseDecoder
+from agent_core.llm.sse import SseDecoder, TooLarge
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.llm.wire import Piece, bare_model_name, parse_piece, request_body
 from agent_core.models import Message, ModelChunk, ToolDefinition
@@ -37,7 +39,11 @@ __all__ = ["OpenAIClient"]
 _CONNECT_LIMIT_S = 10.0
 _KEEP_ALIVE_S = 4.0
 _MAX_ANSWER_BYTES = 8 * 1024 * 1024
+_MAX_STREAM_BYTES = 64 * 1024 * 1024
+"""Several times the longest answer: each token comes in some hundred bytes of JSON."""
 _MAX_ERROR_BYTES = 64 * 1024
+_ERROR_LIMIT_S = 5.0
+_LONGEST_NUMBER = 40
 
 
 class OpenAIClient:
@@ -127,26 +133,43 @@ class OpenAIClient:
             data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
             async with self._open_session().post(self._url, data=data, allow_redirects=False) as response:
                 if response.status != 200:
-                    raise await self._refusal(response)
+                    refusal = await self._refusal(response)
+                    response.close()  # not asked again on a connection whose server errs
+                    raise refusal
+                packing = response.headers.get("Content-Encoding", "identity").strip().lower()
+                if packing not in ("", "identity"):
+                    raise self._error(Failure(text=f"packed as {packing}", unreadable="packed"))
                 reader = self._stream if response.content_type == "text/event-stream" else self._whole
                 async with aclosing(reader(response)) as pieces:
                     async for piece in pieces:
                         yield self._priced(piece)
+        except aiohttp.ClientResponseError as error:
+            raise self._error(Failure(text=_describe(error), unreadable="malformed")) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._error(Failure(text=_describe(error), transport=True)) from error
+        except TooLarge as error:
+            raise self._error(Failure(text=str(error), unreadable="large")) from error
         except (ValueError, RecursionError) as error:
-            raise self._error(Failure(text=f"cannot be read: {error}")) from error
+            raise self._error(Failure(text=str(error), unreadable="malformed")) from error
 
     async def _stream(self, response: aiohttp.ClientResponse) -> AsyncGenerator[Piece, None]:
         decoder = SseDecoder()
         ended = False
+        total = since_event = 0
         async for data in response.content.iter_any():
+            total += len(data)
+            since_event += len(data)
             for event in decoder.feed(data):
                 if event.strip() == "[DONE]":
                     return
                 piece = self._parse(event)
                 ended = ended or piece.finish is not None
+                since_event = 0
                 yield piece
+            if since_event > _MAX_ANSWER_BYTES or total > _MAX_STREAM_BYTES:
+                raise TooLarge("a stream that does not end")
+            if since_event:
+                yield Piece(noise="part" if decoder.in_part else "keep-alive")
         for event in decoder.rest():
             if event.strip() == "[DONE]":
                 return
@@ -161,11 +184,12 @@ class OpenAIClient:
         async for block in response.content.iter_any():
             data += block
             if len(data) > _MAX_ANSWER_BYTES:
-                raise ValueError("an answer of more than 8 MiB")
+                raise TooLarge("an answer of more than 8 MiB")
+            yield Piece(noise="part" if data.strip() else "keep-alive")
         yield self._parse(data.decode())
 
     def _parse(self, text: str) -> Piece:
-        value = json.loads(text)
+        value = json.loads(text, parse_int=_number)
         if not isinstance(value, dict):
             raise ValueError("an answer that is no object")  # noqa: TRY004 - about content, not about types
         if value.get("error"):
@@ -173,10 +197,14 @@ class OpenAIClient:
         return parse_piece(value)
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> ModelError:
-        raw = (await response.content.read(_MAX_ERROR_BYTES)).decode(errors="replace")
+        data = bytearray()
+        with anyio.move_on_after(_ERROR_LIMIT_S):
+            while len(data) < _MAX_ERROR_BYTES and (block := await response.content.read(_MAX_ERROR_BYTES)):
+                data += block
+        raw = data[:_MAX_ERROR_BYTES].decode(errors="replace")
         try:
             body = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = raw
         headers = dict(response.headers)
         failure = _failure_in(body, status=response.status, headers=headers)
@@ -202,6 +230,11 @@ def _failure_in(body: object, *, status: int | None, headers: Mapping[str, str] 
         if status is None and isinstance(given, int) and 400 <= given < 600:
             status = given
     return Failure(status=status, text=text, code=code, headers=headers or {})
+
+
+def _number(digits: str) -> int:
+    """A number of the answer: none that we look at is long, and Python refuses thousands of digits."""
+    return int(digits) if len(digits) <= _LONGEST_NUMBER else 0
 
 
 def _describe(error: Exception) -> str:

@@ -9,7 +9,9 @@ operator: then the pool fails at once and says when it will work again.
 **How long a failed member cools** (`cool_down_s`): as long as it says (Retry-After), five minutes where only
 the operator can help (wrong key, unknown model), else two seconds, doubled with each failure in a row up to
 two minutes. A stream that broke once does not cool; a conversation that is too long, a refusal and an empty
-answer are no fault of the member and cool nothing. One answer forgives everything.
+answer are no fault of the member and cool nothing. One answer forgives everything. The second answer of one
+kind that cannot be read, with none that can in between, has ``final`` in its fields: the member is broken
+and not away.
 
 **When the next one is asked.** On any error, as long as nothing was handed out. Once a piece of an answer
 was, the error goes up: the piece may be on somebody's screen, and only whoever shows it can take it back.
@@ -38,6 +40,7 @@ from agent_core.errors import (
     ModelRateLimited,
     ModelRefused,
     ModelUnavailable,
+    ModelUnreadable,
     StreamBroken,
 )
 from agent_core.models import Message, ModelChunk, ToolDefinition
@@ -127,6 +130,7 @@ class _Member:
     calls: int = 0
     answers: int = 0
     error: ModelError | None = None
+    unreadable: set[str] = field(default_factory=set)
 
     def note_failure(self, error: ModelError, now: float, *, losses_before: int) -> None:
         """
@@ -136,6 +140,9 @@ class _Member:
         if not (isinstance(error, ContextTooLong | ModelRefused) and not error.fields.get("operator")):
             self.failures += self.losses == losses_before
             self.losses += 1
+        if isinstance(error, ModelUnreadable):
+            error.fields["final"] = error.kind in self.unreadable
+            self.unreadable.add(error.kind)
         cool_s = cool_down_s(error, self.failures)
         if cool_s > 0 or self.cools_until <= now:
             self.error = error
@@ -146,6 +153,7 @@ class _Member:
         self.failures = 0
         self.cools_until = -math.inf
         self.error = None
+        self.unreadable.clear()
 
 
 def _choose(members: Sequence[_Member], now: float) -> list[_Member]:

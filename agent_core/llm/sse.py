@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["SseDecoder"]
+__all__ = ["SseDecoder", "TooLarge"]
 
 _MAX_EVENT_BYTES = 4 * 1024 * 1024
+
+
+class TooLarge(ValueError):
+    """More than anybody reads."""
 
 
 class SseDecoder:
@@ -23,7 +27,8 @@ class SseDecoder:
         Take bytes, give the data of each event that they complete.
 
         Raises:
-            ValueError: An event is larger than 4 MiB, or no UTF-8.
+            TooLarge: An event is larger than 4 MiB.
+            ValueError: An event is no UTF-8.
         """
         first, *others = data.split(b"\n")
         self._begun.append(first)
@@ -40,7 +45,13 @@ class SseDecoder:
                     yield event.decode()
             self._size = len(self._begun[0]) + sum(map(len, self._data))
         if self._size > _MAX_EVENT_BYTES:
-            raise ValueError("an event that does not end")
+            raise TooLarge("an event that does not end")
+
+    @property
+    def in_part(self) -> bool:
+        """Whether a part of an event has been read, and not only comments."""
+        begun = next((piece[:1] for piece in self._begun if piece), b"")
+        return bool(self._data) or begun not in (b"", b":", b"\r")
 
     def rest(self) -> Iterator[str]:
         """The event that was not closed by an empty line before the stream ended, if any."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import anyio
 import structlog
 
-from agent_core.errors import ModelError, ModelRateLimited, ModelUnavailable, StreamBroken
+from agent_core.errors import ModelError, ModelRateLimited, ModelUnavailable, ModelUnreadable, StreamBroken
 from agent_core.llm.classify import empty_answer, endless_answer
 from agent_core.llm.wire import Assembler, Piece
 from agent_core.models import ModelChunk, Usage
@@ -55,6 +55,7 @@ async def answer(
 
     Raises:
         ModelUnavailable: Nothing came in time.
+        ModelUnreadable: Something came, and too slowly.
         StreamBroken: It stopped, or went wrong in a way that may pass, after text was handed out.
         ModelRefused: It did not end within the limits, or ended without text and tool call.
         ModelError: What ``pieces`` raised.
@@ -62,19 +63,15 @@ async def answer(
     assembler = Assembler()
     text: list[str] = []
     length = wanted = 0
-    deadline = anyio.current_time() + limits.total_s
-    patience = limits.first_token_s if stream else limits.total_s
+    patience = _Patience(limits, model, stream=stream)
     try:
         while True:
             try:
-                piece = await _next_or_none(pieces, min(patience, deadline - anyio.current_time()), model)
+                piece = await patience.next_of(pieces)
             except (ModelUnavailable, ModelRateLimited) as error:
-                if anyio.current_time() >= deadline and text:
-                    raise endless_answer(model, f"{limits.total_s:g} s") from error
                 raise _broken(error, text, model) from error
             if piece is None:
                 break
-            patience = limits.idle_s
             wanted += sum(_FRAGMENT_CHARS + len(fragment.arguments) for fragment in piece.fragments)
             if shown := assembler.feed(piece):
                 text.append(shown)
@@ -92,12 +89,42 @@ async def answer(
             await pieces.aclose()
 
 
-async def _next_or_none(pieces: AsyncGenerator[Piece, None], patience: float, model: str) -> Piece | None:
-    with anyio.move_on_after(max(patience, 0.0)):
-        return await anext(pieces, None)
-    raise ModelUnavailable(
-        f"{model}: nothing came for {max(patience, 0.0):.3g} s", model=model, timed_out=True
-    )
+class _Patience:
+    """Waits for the pieces of one answer, and says what it is if the next one does not come."""
+
+    def __init__(self, limits: AnswerLimits, model: str, *, stream: bool) -> None:
+        self._limits = limits
+        self._model = model
+        self._began = anyio.current_time()
+        self._deadline = self._began + limits.total_s
+        self._next_by = min(self._deadline, self._began + limits.first_token_s) if stream else self._deadline
+        self._begun = False
+
+    async def next_of(self, pieces: AsyncGenerator[Piece, None]) -> Piece | None:
+        """The next piece that is more than noise; None at the end."""
+        noise: set[str] = set()
+        while True:
+            with anyio.move_on_after(max(self._next_by - anyio.current_time(), 0.0)) as scope:
+                piece = await anext(pieces, None)
+            if scope.cancelled_caught:
+                raise self._too_late(heard=bool(noise))
+            if piece is None or not piece.noise:
+                break
+            if piece.noise == "part" and "part" not in noise:
+                self._next_by = min(self._next_by, anyio.current_time() + self._limits.idle_s)
+            noise.add(piece.noise)
+        self._begun = True
+        self._next_by = min(self._deadline, anyio.current_time() + self._limits.idle_s)
+        return piece
+
+    def _too_late(self, *, heard: bool) -> ModelError:
+        if self._begun and anyio.current_time() >= self._deadline:
+            return endless_answer(self._model, f"{self._limits.total_s:g} s")
+        took_s = anyio.current_time() - self._began
+        text = f"{self._model}: no piece of an answer was complete in time, after {took_s:.3g} s"
+        if heard:
+            return ModelUnreadable(text, kind="slow", model=self._model)
+        return ModelUnavailable(text, model=self._model, timed_out=True)
 
 
 def _broken(error: ModelError, text: list[str], model: str) -> ModelError:

@@ -14,7 +14,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from agent_core.models import Message, ToolCall, ToolDefinition
 
@@ -54,13 +54,19 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One chunk of a streamed answer, or a whole one. ``finish`` is set on the last with content."""
+    """
+    One chunk of a streamed answer, or a whole one. ``finish`` is set on the last with content.
+
+    ``noise`` marks bytes that are no chunk: ``keep-alive`` for comments and blank space, ``part`` for a part
+    of one that is not complete.
+    """
 
     text: str = ""
     fragments: tuple[ToolFragment, ...] = ()
     tokens: Tokens | None = None
     finish: str | None = None
     cost_usd: float | None = None
+    noise: Literal["", "keep-alive", "part"] = ""
 
 
 # ── out ──

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.errors import ModelAuthFailed, ModelUnavailable, StreamBroken
+from agent_core.errors import ModelAuthFailed, ModelUnavailable, ModelUnreadable, StreamBroken
 from agent_core.llm.openai_client import OpenAIClient, _is_loopback
 from agent_core.llm.prices import Price
 from agent_core.llm.streaming import AnswerLimits
@@ -59,13 +59,13 @@ async def test_no_key_no_header(fake):
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (Raw(b"<html>welcome</html>", "text/html"), ModelUnavailable),
-        (Raw(b"", "application/json"), ModelUnavailable),
-        (Raw(b"[1, 2]", "application/json"), ModelUnavailable),
-        (Raw(b"data: {nonsense\n\n", "text/event-stream"), ModelUnavailable),
-        (Raw(b"data: \xff\xfe\n\n", "text/event-stream"), ModelUnavailable),
+        (Raw(b"<html>welcome</html>", "text/html"), ModelUnreadable),
+        (Raw(b"", "application/json"), ModelUnreadable),
+        (Raw(b"[1, 2]", "application/json"), ModelUnreadable),
+        (Raw(b"data: {nonsense\n\n", "text/event-stream"), ModelUnreadable),
+        (Raw(b"data: \xff\xfe\n\n", "text/event-stream"), ModelUnreadable),
         (Raw(b'{"error": {"message": "no such key", "code": 401}}'), ModelAuthFailed),
-        (Status(302, headers={"location": "http://127.0.0.1:1/"}), ModelUnavailable),
+        (Status(302, headers={"location": "http://127.0.0.1:1/"}), ModelUnreadable),
         (Cut(), ModelUnavailable),
         (Cut(politely=True), ModelUnavailable),
         (ErrorEvent(), ModelUnavailable),
