@@ -7,7 +7,6 @@ In the end every line of every history is in the summary once and before the cur
 from __future__ import annotations
 
 import os
-import random
 import re
 import signal
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.clock import ManualClock
 from tests.kill.oracle import problems
 from tests.kill.scenario import Nursery, World
 from tests.kill.scripted import numbers_in
+from tests.kill.tally import chance as chance_of
 
 PLACES = ("dm-ann", "dm-bob")
 KILLS = int(os.environ.get("SQUIDBOT_KILLS", "0")) or 8
@@ -95,7 +95,7 @@ def test_a_death_while_condensing_skips_and_doubles_nothing(
 @pytest.mark.timeout(max(120, 5 * KILLS))
 def test_random_deaths_while_condensing(nursery: Nursery, tmp_path: Path) -> None:
     """Killed from outside at any time."""
-    chance = random.Random(7)
+    chance = chance_of("consolidation")
     world = World(tmp_path, nursery, condense_above=3, pause_s=0.02)
     for seed in range(6 * KILLS):
         if world.deaths >= KILLS:

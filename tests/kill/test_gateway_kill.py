@@ -7,8 +7,6 @@ exactly one answer, in order, no tool has run twice, each history has each line 
 
 from __future__ import annotations
 
-import os
-import random
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 from tests.kill.conftest import random_kills
 from tests.kill.oracle import Evidence, Saying, problems
 from tests.kill.scenario import Nursery, World
+from tests.kill.tally import chance as chance_of
 
 LOOPBACK_KILLS, _ = random_kills()
 THOROUGH = LOOPBACK_KILLS >= 100
@@ -163,7 +162,6 @@ def test_no_moment_is_forgotten(nursery: Nursery, tmp_path: Path) -> None:
 
 
 CAMPAIGN = 10
-FIRST_SEED = int(os.environ.get("SQUIDBOT_KILL_SEED", "0"))
 CAMPAIGNS = [
     (seed, min(CAMPAIGN, LOOPBACK_KILLS - seed * CAMPAIGN)) for seed in range(-(-LOOPBACK_KILLS // CAMPAIGN))
 ]
@@ -175,7 +173,7 @@ def test_deaths_at_random_moments_cost_nothing(
     seed: int, kills: int, nursery: Nursery, tmp_path: Path
 ) -> None:
     """People keep talking while the gateway is killed again and again, from the first instruction on."""
-    chance = random.Random(FIRST_SEED + seed)
+    chance = chance_of(f"gateway {seed}")
     policy = ("same_key", "probe", "same_key", "park")[seed % 4]
     world = World(
         tmp_path,

@@ -5,7 +5,6 @@ files and mails whose answers wait for a yes come in. The oracle reads what stan
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
@@ -23,6 +22,7 @@ from tests.daemon import Daemon, email_settings
 from tests.kill.conftest import random_kills
 from tests.kill.smtp_gate import POINTS, SmtpGate
 from tests.kill.tally import TALLY
+from tests.kill.tally import chance as chance_of
 
 WANTED = sum(random_kills())
 ALL = WANTED >= 100
@@ -179,7 +179,7 @@ def test_killed_at_random_with_files_and_drafts(
     mail_server: MailServer, fresh_mailbox: Callable[[str], MailPeer], tmp_path: Path
 ) -> None:
     """Every mail one answer, every file as it was, every draft as it was decided, one copy of each."""
-    chance = random.Random(int(os.environ.get("SQUIDBOT_KILL_SEED", "11")))
+    chance = chance_of("mail")
     bot, alice, bob = fresh_mailbox("bot"), fresh_mailbox("alice"), fresh_mailbox("bob")
     people = People(bot, alice, bob)
     with Daemon(tmp_path / "home", settings(mail_server, bot, [alice, bob], approval="strangers")) as daemon:

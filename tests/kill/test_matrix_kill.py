@@ -30,10 +30,10 @@ from tests.integration.element.client import NodeMissing, Person, node_modules
 from tests.integration.matrix_bot import call
 from tests.integration.secret_peer import SecretPeer
 from tests.kill.oracle import Evidence, Saying, problems
-from tests.kill.tally import TALLY
+from tests.kill.tally import SEED, TALLY
+from tests.kill.tally import chance as chance_of
 
 KILLS = int(os.environ.get("SQUIDBOT_KILLS", "0")) or 5
-SEED = int(os.environ.get("SQUIDBOT_KILL_SEED", "0")) + 11
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180 + 15 * KILLS, func_only=True)]
 SETTLED_S = 2.0
 STUCK_S = 60.0
@@ -169,7 +169,7 @@ async def test_sigkill_at_random_moments_in_encrypted_rooms(
     synapse: Synapse, fresh_credentials: Callable[[str], Credentials], tmp_path: Path
 ) -> None:
     """Whatever the moment: nothing lost, nothing doubled, nothing unreadable at the person, nothing in clear."""
-    chance = random.Random(SEED)
+    chance = chance_of("encrypted rooms")
     names = [fresh_credentials(name) for name in ("nia", "ole", "uma")]
     people, bot = names[:2], fresh_credentials("bot")
     settings = {

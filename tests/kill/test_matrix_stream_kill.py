@@ -7,7 +7,6 @@ event that answers it (edits belong to their event), whose newest text is the wh
 
 from __future__ import annotations
 
-import random
 import signal
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.fake_openai import FakeOpenAI, Say
 from tests.integration.matrix_bot import call
 from tests.kill.conftest import random_kills
 from tests.kill.tally import TALLY
+from tests.kill.tally import chance as chance_of
 
 _, KILLS = random_kills()
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + 30 * KILLS, func_only=True)]
@@ -91,7 +91,7 @@ async def test_a_stream_that_is_killed_ends_as_one_answer(
     Whatever the moment: one event per question, and in the end all of the answer is in it; or the apology, if the
     process died three times on it.
     """
-    chance = random.Random(7)
+    chance = chance_of("streams")
     bot, people = fresh_credentials("bot"), [await call(fresh_user, name) for name in ("alice", "bob")]
     async with FakeOpenAI() as model:
         model.plan(*[Say(*WORDS, pause_s=0.05) for _ in range(40 * (KILLS + 2))])

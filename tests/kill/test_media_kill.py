@@ -17,6 +17,7 @@ from tests.daemon import Daemon, matrix_settings
 from tests.integration.test_matrix_media import about, fetch, upload
 from tests.kill.conftest import random_kills
 from tests.kill.tally import TALLY
+from tests.kill.tally import chance as chance_of
 
 _, KILLS = random_kills()
 KILLS = max(3, KILLS)
@@ -82,7 +83,7 @@ def test_every_file_comes_back_once_whatever_dies(
     tmp_path: Path,
 ) -> None:
     """One text and one file for each file that was sent, in order, with the content that was sent; no orphans."""
-    chance = random.Random(7)
+    chance = chance_of("files")
     bot, alice = fresh_credentials("bot"), fresh_user("alice")
     settings = {
         "owner": {"aliases": [alice.user_id]},

@@ -9,7 +9,6 @@ out of quarantine is answered once.
 from __future__ import annotations
 
 import os
-import random
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,8 @@ import pytest
 from tests.kill.person_child import POINTS
 from tests.kill.person_oracle import problems, rejected_drafts
 from tests.kill.store_child import Life
-from tests.kill.tally import TALLY
+from tests.kill.tally import SEED, TALLY
+from tests.kill.tally import chance as chance_of
 from tests.kill.test_store_kill import Nursery
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(300)]
@@ -78,11 +78,11 @@ def test_killed_where_somebody_changes_his_mind(nursery, tmp_path, moment):
 
 def test_killed_at_random_moments(nursery, tmp_path):
     """Dying at any moment, several times in one story, costs nobody anything, and undoes no decision."""
-    chance = random.Random(f"people{KILLS}")
+    chance = chance_of("people")
     kills, number, drafts = 0, 0, 0
     while kills < max(6, KILLS // 3):
         deaths = [chance.uniform(0.01, 0.12) for _ in range(4)]
-        killed, wrong = story(nursery, tmp_path / str(number), deaths, seed=number)
+        killed, wrong = story(nursery, tmp_path / str(number), deaths, seed=SEED + number)
         assert not wrong, (number, deaths, wrong)
         kills += killed
         drafts += rejected_drafts(tmp_path / str(number))

@@ -22,6 +22,7 @@ from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.kill.conftest import random_kills
 from tests.kill.oracle import Evidence, Saying, problems
 from tests.kill.tally import TALLY
+from tests.kill.tally import chance as chance_of
 
 _, KILLS = random_kills()
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + 30 * KILLS, func_only=True)]
@@ -98,7 +99,7 @@ def test_sigkill_at_random_moments_on_real_servers(
     tmp_path: Path,
 ) -> None:
     """Whatever the moment, everybody gets exactly one answer to each message, in order and in the right place."""
-    chance = random.Random(1)
+    chance = chance_of("real servers")
     bot, bot_mail = fresh_credentials("bot"), fresh_mailbox("bot")
     matrix, mail = [fresh_user("alice"), fresh_user("bob")], [fresh_mailbox("alice"), fresh_mailbox("bob")]
     settings = {

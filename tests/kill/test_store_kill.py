@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -21,7 +20,8 @@ import pytest
 
 from tests.kill.store_child import ADAPTERS, POINTS, Life
 from tests.kill.store_oracle import problems
-from tests.kill.tally import TALLY
+from tests.kill.tally import SEED, TALLY
+from tests.kill.tally import chance as chance_of
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(900)]
 
@@ -122,7 +122,7 @@ def story(
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_killed_at_named_moments(nursery, tmp_path, adapter):
     """Dying before or after any call of the port, twice in a row, costs nobody anything."""
-    chance = random.Random(KILLS)
+    chance = chance_of("named moments of the queue")
     stories = [(moment, policy) for moment in MOMENTS for policy in POLICIES]
     chance.shuffle(stories)
     kills = 0
@@ -130,7 +130,7 @@ def test_killed_at_named_moments(nursery, tmp_path, adapter):
     for number, (moment, policy) in enumerate(chosen):
         deaths = [f"{moment}#{chance.randint(1, 2)}", f"{moment}#1"]
         killed, wrong = story(
-            nursery, tmp_path / str(number), deaths, seed=number, policy=policy, adapter=adapter
+            nursery, tmp_path / str(number), deaths, seed=SEED + number, policy=policy, adapter=adapter
         )
         assert not wrong, (deaths, policy, wrong)
         kills += killed
@@ -142,12 +142,12 @@ def test_killed_at_named_moments(nursery, tmp_path, adapter):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_killed_at_random_moments(nursery, tmp_path, adapter, policy):
     """Dying at any moment, several times in one story, costs nobody anything."""
-    chance = random.Random(f"{policy}{KILLS}")
+    chance = chance_of(f"queue {policy}")
     kills, number, wanted = 0, 0, max(2, KILLS // 6)
     while kills < wanted:
         deaths = [chance.uniform(0.005, 0.12) for _ in range(4)]
         killed, wrong = story(
-            nursery, tmp_path / str(number), deaths, seed=number, policy=policy, adapter=adapter
+            nursery, tmp_path / str(number), deaths, seed=SEED + number, policy=policy, adapter=adapter
         )
         assert not wrong, (number, deaths, wrong)
         kills += killed

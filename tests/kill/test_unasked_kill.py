@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from tests.clock import EPOCH
 from tests.kill.conftest import random_kills
 from tests.kill.scenario import REPOSITORY
 from tests.kill.tally import TALLY
+from tests.kill.tally import chance as chance_of
 from tests.kill.unasked_child import FastClock, Life, settings_for
 
 LOOPBACK_KILLS, _ = random_kills()
@@ -208,7 +208,7 @@ def test_a_digest_is_sent_once_whatever_dies(moment, children, tmp_path):
 
 def test_deaths_at_random_moments_cost_nothing(children, tmp_path):
     """So many lives that end at a moment that nobody has chosen."""
-    chance = random.Random(int(os.environ.get("SQUIDBOT_KILL_SEED", "7")))
+    chance = chance_of("check-ins")
     folder = Folder(tmp_path, children, "matrix")
     for _ in range(max(4, LOOPBACK_KILLS // 3)):
         assert folder.live(kill_after_s=chance.uniform(0.05, 0.6)) == -signal.SIGKILL, folder.log()

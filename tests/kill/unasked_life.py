@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import time
 from collections import Counter
@@ -18,7 +17,7 @@ from gateway.work.plan_port import Entry
 from gateway.work.port import InboxRow
 from gateway.work.sqlite import SqliteWorkStore
 from tests.daemon import Daemon
-from tests.kill.tally import TALLY
+from tests.kill.tally import TALLY, chance
 
 PATIENCE_S = 120.0
 
@@ -31,7 +30,7 @@ class Life:
 
     def __init__(self, home: Path, settings: dict, *, seed: int) -> None:
         self.daemon = Daemon(home, settings)
-        self.chance = random.Random(seed)
+        self.chance = chance(f"check-ins on real servers {seed}")
         self.deaths = 0
         self._list = home / "workspace" / "HEARTBEAT.md"
         self._list.parent.mkdir()
