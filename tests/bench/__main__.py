@@ -1,10 +1,11 @@
 """
 ``make bench``: how quick and how small squidbot is, beside its goals and beside what it cannot do without.
 
-    python -m tests.bench [--quick] [--only NAME ...] [--json FILE]
+    python -m tests.bench [--quick] [--only NAME ...] [--json FILE] [--readme | --readme-again]
 
 The floors are measured in the same run on the same machine, so their ratios can be compared where the figures
-cannot. Exit code 1 if a goal was missed.
+cannot. Exit code 1 if a goal was missed. ``--readme`` keeps the figures and writes them into the README, together
+with those that ``make kill`` and ``make soak`` have kept; ``--readme-again`` does so without measuring.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ NAMES = (
 def main() -> int:
     """Measure what was asked for and print the table."""
     sys.path[:0] = [str(ROOT), str(ROOT / "deploy")]
+    from tests.bench import readme
     from tests.bench.rig import Rig
     from tests.bench.table import Figure, as_json, as_table
 
@@ -46,7 +48,14 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few repetitions: to try the benchmark itself")
     parser.add_argument("--only", action="append", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--readme", action="store_true", help="keep the figures, write them into the README")
+    parser.add_argument("--readme-again", action="store_true", help="write those of the last --readme")
     arguments = parser.parse_args()
+    if arguments.readme and (arguments.quick or arguments.only):
+        parser.error("--readme takes a whole run")
+    if arguments.readme_again:
+        _into_readme()
+        return 0
 
     begun = time.monotonic()
 
@@ -66,13 +75,21 @@ def main() -> int:
         f"a busy loop got {min(got):.0%} to {max(got):.0%} of a core"
     )
     print(f"{machine}\n\n{as_table(groups)}")
+    kept = json.dumps({"machine": machine, "figures": as_json(groups)}, indent=1) + "\n"
     if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"machine": machine, "figures": as_json(groups)}, indent=1) + "\n"
-        )
+        arguments.json.write_text(kept)
+    if arguments.readme:
+        readme.BENCH.write_text(kept)
+        _into_readme()
     missed = [figure.what for _, figures in groups for figure in figures if figure.missed]
     print("\nall goals reached" if not missed else f"\nmissed: {'; '.join(missed)}")
     return 1 if missed else 0
+
+
+def _into_readme() -> None:
+    from tests.bench.readme import BENCH, KILL, README, SOAK, put_into, read, section
+
+    README.write_text(put_into(README.read_text(), section(read(BENCH), read(KILL), read(SOAK))))
 
 
 def _share_of_a_core() -> float:

@@ -101,6 +101,7 @@ def _figure(what: str, quiet: dict[str, list[float]], took: dict[str, list[float
         slower["squidbot"] / max(others),
         "x",
         Goal("<", 2),
+        group="flood",
         note=f"beyond what the busy homeserver itself costs; with it {slower['squidbot']:.1f}x, a bot that the "
         f"stranger does not know {max(others):.1f}x; {len(took['squidbot'])} questions",
     )

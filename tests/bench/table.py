@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["Figure", "Goal", "as_json", "as_table", "median", "share"]
+__all__ = ["Figure", "Goal", "as_json", "as_number", "as_table", "median", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Figure:
         floor: The least that anything could need here, measured beside it.
         floor_is: What the floor is.
         note: How it was measured, or anything else in a few words.
+        group: What it is about, if that is not the measurement that it is of.
     """
 
     what: str
@@ -50,6 +51,7 @@ class Figure:
     floor: float | None = None
     floor_is: str = ""
     note: str = ""
+    group: str = ""
 
     @property
     def missed(self) -> bool:
@@ -74,14 +76,14 @@ def as_table(groups: Iterable[tuple[str, Sequence[Figure]]]) -> str:
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:
-    value = "-" if figure.value is None else f"{_number(figure.value)} {figure.unit}".strip()
+    value = "-" if figure.value is None else f"{as_number(figure.value)} {figure.unit}".strip()
     goal, verdict = "", ""
     if figure.goal is not None:
-        goal = f"{figure.goal.sense} {_number(figure.goal.limit)}"
+        goal = f"{figure.goal.sense} {as_number(figure.goal.limit)}"
         verdict = "MISSED" if figure.missed else "ok"
     floor = ratio = ""
     if figure.floor is not None:
-        floor = f"{_number(figure.floor)} {figure.unit}".strip()
+        floor = f"{as_number(figure.floor)} {figure.unit}".strip()
         if figure.floor > 0 and figure.value is not None:
             ratio = f"{figure.value / figure.floor:.1f}x"
     note = "; ".join(
@@ -90,7 +92,8 @@ def _cells(figure: Figure) -> tuple[str, ...]:
     return f"  {figure.what}", value, goal, verdict, floor, ratio, note
 
 
-def _number(value: float) -> str:
+def as_number(value: float) -> str:
+    """Three significant digits, and thousands apart."""
     if float(value).is_integer():
         return f"{value:,.0f}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
@@ -99,7 +102,10 @@ def _number(value: float) -> str:
 def as_json(groups: Iterable[tuple[str, Sequence[Figure]]]) -> dict[str, list[dict[str, Any]]]:
     """The same for machines."""
     return {
-        name: [asdict(figure) | {"missed": figure.missed} for figure in figures] for name, figures in groups
+        name: [
+            asdict(figure) | {"missed": figure.missed, "group": figure.group or name} for figure in figures
+        ]
+        for name, figures in groups
     }
 
 

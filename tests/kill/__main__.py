@@ -19,6 +19,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.bench.readme import KILL
 from tests.kill.tally import Ledger, Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,8 +36,10 @@ def main() -> int:
     parser.add_argument("--new", action="store_true", help="do not go on with a run that was broken off")
     parser.add_argument("--workers", type=int, default=1, help="test files at a time")
     parser.add_argument("--at-least", type=int, default=1000, help="SIGKILLs that must have hit in all")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    parser.add_argument("rest", nargs="*", help="for pytest")
+    parser.add_argument(
+        "--readme", action="store_true", help="keep the figures of a whole run for the README"
+    )
+    parser.add_argument("rest", nargs="*", help="for pytest, in the place of tests/kill")
     arguments = parser.parse_args()
 
     commit = _commit()
@@ -71,7 +74,7 @@ def main() -> int:
         "SQUIDBOT_KILL_SEED": str(run.seed),
         "SQUIDBOT_KILL_LEDGER": str(LEDGER),
     }
-    code = subprocess.run([*command, *arguments.rest], cwd=ROOT, env=environment, check=False).returncode
+    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
     ledger = Ledger.read(LEDGER) or ledger
     hits = ledger.hits
@@ -80,14 +83,14 @@ def main() -> int:
     for what, count in hits.most_common():
         print(f"  {count:6,} {what}")
     complete = code in (0, 5)  # 5: nothing was left to be run
-    if arguments.json and complete:
+    if arguments.readme and complete and not arguments.rest:
         figures = {
             "machine": f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores",
             "seed": run.seed,
             "tests": len(ledger.passed),
             "hits": dict(hits.most_common()),
         }
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+        KILL.write_text(json.dumps(figures, indent=1) + "\n")
     if not complete:
         print("not everything passed; the same command runs what is left")
         return 1

@@ -46,10 +46,10 @@ class Crowd:
     _seen_secret: Counter[int] = field(default_factory=Counter)
     _threads: list[tuple[MailPeer, str, str]] = field(default_factory=list)
 
-    def say(self) -> None:
-        """Somebody says the next thing: mostly in rooms, at times encrypted, at times by mail."""
+    def say(self, way: str = "") -> None:
+        """Somebody says the next thing: mostly in rooms, at times encrypted (``secret``), at times by ``mail``."""
         self.said += 1
-        way = self.chance.choices(["room", "secret", "mail"], [10, 2, 3])[0]
+        way = way or self.chance.choices(["room", "secret", "mail"], [10, 2, 3])[0]
         self.by_way[way] += 1
         words = " ".join(self.chance.choices(_WORDS, k=self.chance.randint(3, 60)))
         text = f"#{self.said} {words}"

@@ -1,0 +1,130 @@
+"""
+The figures of the README, made from what the commands wrote and never typed.
+
+``make bench``, ``make kill`` and ``make soak`` each keep the figures of their last whole run as JSON beside this
+file. `section` turns them into the Markdown between the README's two markers; a test holds the README to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench.table import as_number
+
+__all__ = ["BENCH", "KILL", "README", "SOAK", "FigureMissing", "put_into", "section"]
+
+HERE = Path(__file__).resolve().parent
+README = HERE.parents[1] / "README.md"
+BENCH, KILL, SOAK = (HERE / f"figures-{name}.json" for name in ("bench", "kill", "soak"))
+BEGIN, END = "<!-- figures: written by python -m tests.bench --readme -->", "<!-- end of figures -->"
+
+_HEADLINES: Mapping[str, Sequence[str]] = {
+    "ready": ("ready, Matrix and mail connected",),
+    "size": (
+        "resident memory, idle",
+        "processor time while idle",
+        "the daemon after",
+        "the process of litellm",
+    ),
+    "overhead": ("10 messages: ", "long sessions beside"),
+    "throughput": ("messages to their committed answers", "order violations", "with 5 ms more in each fsync"),
+    "request": ("",),
+    "matrix": ("question to answer",),
+    "flood": ("how much longer",),
+    "mail": ("mail to answer", "20 threads at once"),
+    "mailbox": ("first start with", "event loop at a standstill"),
+    "commands": ("squidbot",),
+    "recall": ("facts left",),
+    "heartbeat": ("model calls in a week", "tokens of a check-in with an alert"),
+}
+"""By measurement, how the names of the figures that the README shows begin."""
+
+
+class FigureMissing(Exception):
+    """A measurement of the README is not in the file; the whole benchmark must run."""
+
+
+def section(bench: Mapping[str, Any], kill: Mapping[str, Any] | None, soak: Mapping[str, Any] | None) -> str:
+    """
+    The README's part on figures.
+
+    Raises:
+        FigureMissing: ``bench`` is of a run with ``--only``.
+    """
+    lines = [
+        f"`make bench`, {bench['machine']}.",
+        "Times on a shared machine are loose; the ratio is to a floor that is measured in the same run.",
+        "",
+        "| what | measured | goal | floor in the same run |",
+        "|---|---|---|---|",
+    ]
+    for group, names in _HEADLINES.items():
+        rows = [
+            figure
+            for figures in bench["figures"].values()
+            for figure in figures
+            if figure["group"] == group and figure["what"].startswith(tuple(names))
+        ]
+        if not rows:
+            raise FigureMissing(group)
+        lines += map(_row, rows)
+    if kill is not None:
+        hits = ", ".join(f"{count:,} {what}" for what, count in kill["hits"].items())
+        lines += [
+            "",
+            (
+                f"`make kill`, {kill['machine']}, seed {kill['seed']}: {sum(kill['hits'].values()):,} SIGKILLs that hit "
+                f"in {kill['tests']} tests. Nothing was lost, doubled or out of order."
+            ),
+            f"By what was killed: {hits}.",
+        ]
+    if soak is not None:
+        lines += ["", f"`make soak`, {soak['machine']}: {soak['text']}"]
+    return "\n".join(lines)
+
+
+def put_into(readme: str, text: str) -> str:
+    """
+    ``readme`` with ``text`` between its markers.
+
+    Raises:
+        ValueError: A marker is missing.
+    """
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the README lacks {BEGIN} or {END}")
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
+def read(path: Path) -> Any:
+    """What a command has kept; None if it never ran whole."""
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _row(figure: Mapping[str, Any]) -> str:
+    value = (
+        "not measured"
+        if figure["value"] is None
+        else f"{as_number(figure['value'])} {figure['unit']}".strip()
+    )
+    if figure["missed"]:
+        value += ", **missed**"
+    goal = ""
+    if figure["goal"] is not None:
+        goal = f"{figure['goal']['sense']} {as_number(figure['goal']['limit'])} {figure['unit']}".strip()
+    floor = ""
+    if figure["floor"] is not None:
+        floor = f"{as_number(figure['floor'])} {figure['unit']}: {figure['floor_is']}".strip(": ")
+        if figure["floor"] > 0 and figure["value"] is not None:
+            value += f" ({figure['value'] / figure['floor']:.1f}×)"
+    what = figure["what"] if figure["group"] not in ("overhead", "request") else _named(figure)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (what, value, goal, floor)) + " |"
+
+
+def _named(figure: Mapping[str, Any]) -> str:
+    """Some names are clear only below the heading of their measurement."""
+    return f"own work of a turn, {figure['what']}" if figure["group"] == "overhead" else figure["what"]
