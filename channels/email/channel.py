@@ -139,7 +139,7 @@ class EmailChannel(LetterReaching):
         self._safety = Safety(
             name, config, limiter, state_dir / "answer-limits.json", clock=clock, alert=alert
         )
-        self._intake = Intake(name, config, limiter, self._safety.is_braked)
+        self._intake = Intake(name, config, limiter, self._safety.is_braked, welcome)
         self._prove = _prover(config, clock, welcome, lookup).find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None
         self.heard_at: datetime | None = None
@@ -174,7 +174,7 @@ class EmailChannel(LetterReaching):
             self._intake,
             self._chores,
             now=self._clock.now,
-            own_copy_seen=self._went_out.copy_came,
+            went_out=self._went_out,
             just_answered=self._just_answered,
             before_commit=self._safety.save,
             stubborn=self._stubborn,
@@ -298,7 +298,10 @@ class EmailChannel(LetterReaching):
         return None
 
     def _delivered_now(self, message: OutboundMessage, recipient: str | None) -> None:
-        self._went_out.delivered(message.id, recipient)
+        message_id = message_id_of(message.id, message.session, account=self.account)
+        copy = self._went_out.delivered(message.id, message_id, recipient)
+        if copy is not None:
+            self._add_chore(copy)
         uid, uidvalidity = message.context.get("uid"), message.context.get("uidvalidity")
         if isinstance(uid, int) and isinstance(uidvalidity, int):
             self._add_chore(Answered(uid, uidvalidity))

@@ -148,6 +148,8 @@ def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False, 
         evidence = evidence or proof
     verified = bool(evidence)
     refused = _own_mail(headers, sender.address, own) or _robot(headers, sender.address)
+    if refused is Refused.OWN_COPY and denied:
+        refused = Refused.OWN_ADDRESS
     if refused is None and not verified:
         refused = Refused.NOT_VERIFIED
     if refused is None:

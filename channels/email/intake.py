@@ -115,6 +115,7 @@ class Intake:
         config: Its settings.
         limiter: Counts what is answered.
         braked: Whether the brake is pulled for a thread.
+        welcome: Whether the gateway would let an address in if it were proven.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class Intake:
         config: EmailConfig,
         limiter: AnswerLimiter,
         braked: Callable[[str], bool] = lambda _: False,
+        welcome: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._channel = channel
         self.account = config.address
@@ -140,6 +142,7 @@ class Intake:
         self._secrets = tuple(self._own.secret_tags.values())
         self._read_only_from = config.read_only_from
         self._braked = braked
+        self._welcome = welcome
         self._quarantined = AnswerLimiter(_ROOM_IN_QUARANTINE)
         self._allow_from = tuple(entry.strip().lower() for entry in config.allow_from)
         self._limiter = limiter
@@ -151,6 +154,10 @@ class Intake:
         robots_too = any(self._read_only(who) for who in claimed_senders(arrival.headers))
         return open_question(arrival.headers, self._own, robots_too=robots_too)
 
+    def own_copy(self, arrival: Arrival) -> OwnCopy | None:
+        """The copy of a mail of ours that this seems to be; None for all others. Nothing is counted."""
+        return _own_copy(arrival, inspect(arrival.headers, self._own))
+
     def take(
         self, arrival: Arrival, *, uidvalidity: int, just_answered: bool = False, proof: str = ""
     ) -> InboundMessage | OwnCopy:
@@ -158,8 +165,9 @@ class Intake:
         headers = arrival.headers
         verdict = inspect(headers, self._own, just_answered=just_answered, proof=proof)
         message_id = headers.message_id()
-        if verdict.refused is Refused.OWN_COPY and message_id is not None:
-            return OwnCopy(arrival.uid, message_id)
+        copy = _own_copy(arrival, verdict)
+        if copy is not None:
+            return copy
         person = verdict.address or self._claimed(headers)
         native_id = native_id_of(message_id, person, arrival.digest, verified=verdict.verified)
         references = headers.references()
@@ -286,8 +294,12 @@ class Intake:
         if self._read_only(person) and verdict.verified and verdict.refused in _READABLE:
             return "", ""
         if verdict.refused in _FOR_A_PERSON and "@" in person:
-            # Everybody can send these, so there is only so much room for them.
-            room = self._quarantined.admit(native_id, sender=person, thread=thread, listed=True, at=at)
+            # Everybody can send these in the name of anybody, so there is only so much room for them. Of
+            # people who would not be let in the gateway keeps nothing, so they take none of it; and who is
+            # let in by name shares nothing with the many whom a pattern means.
+            room = not self._welcome(person) or self._quarantined.admit(
+                native_id, sender=person, thread=thread, listed=self._is_one_of_many(person), at=at
+            )
             return ("", str(verdict.refused)) if room else (str(verdict.refused), "")
         if verdict.refused is not None:
             return str(verdict.refused), ""
@@ -298,6 +310,13 @@ class Intake:
             return str(Refused.TOO_MANY), ""
         return "", str(Refused.BRAKED) if self._braked(thread) else ""
 
+    def _is_one_of_many(self, address: str) -> bool:
+        """Whether only a pattern lets an address in."""
+        patterns = (*self._allow_from, *self._read_only_from)
+        return address not in patterns and any(
+            "*" in entry and fnmatch.fnmatchcase(address, entry) for entry in patterns
+        )
+
     def _read_only(self, address: str) -> bool:
         return is_read_only(address, self._read_only_from)
 
@@ -306,6 +325,13 @@ class Intake:
             entry == address or ("*" in entry and fnmatch.fnmatchcase(address, entry))
             for entry in self._allow_from
         )
+
+
+def _own_copy(arrival: Arrival, verdict: Verdict) -> OwnCopy | None:
+    message_id = arrival.headers.message_id()
+    if verdict.refused is not Refused.OWN_COPY or message_id is None:
+        return None
+    return OwnCopy(arrival.uid, message_id)
 
 
 def _is_unread(arrival: Arrival) -> bool:

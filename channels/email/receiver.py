@@ -29,6 +29,7 @@ from channels.email.mailbox import Mailbox, MailInfo, Selected
 from channels.email.mime import Headers
 from channels.email.position import Position
 from channels.email.threads import OWN_ID_PREFIX
+from channels.email.went_out import WentOut
 
 __all__ = ["Receiver"]
 
@@ -57,7 +58,7 @@ class Receiver:
         intake: What makes messages of them.
         chores: Where our own copies are put down for filing.
         now: The wall clock, for mails without an arrival time.
-        own_copy_seen: Told the Message-ID of each copy of our own mails.
+        went_out: What is known of the mails that left.
         just_answered: Whether we have written to the sender of a mail within the last minutes.
         before_commit: Awaited between reading a batch and accepting it.
         stubborn: How often the server has failed to give out a mail; it outlives the connection.
@@ -75,7 +76,7 @@ class Receiver:
         chores: Chores,
         *,
         now: Callable[[], datetime],
-        own_copy_seen: Callable[[str], None],
+        went_out: WentOut,
         just_answered: Callable[[Headers], bool],
         before_commit: Callable[[], Awaitable[None]],
         stubborn: dict[int, int],
@@ -89,7 +90,7 @@ class Receiver:
         self._intake = intake
         self._chores = chores
         self._now = now
-        self._own_copy_seen = own_copy_seen
+        self._went_out = went_out
         self._just_answered = just_answered
         self._before_commit = before_commit
         self._stubborn = stubborn
@@ -117,10 +118,28 @@ class Receiver:
     async def _refile(self) -> None:
         """Find copies of our own mails that were seen, but not filed before the end of the last run."""
         lately = max(self.position.uid - REFILE_UIDS, 1)
-        copies = await self._mailbox.find_own(self._intake.account, OWN_ID_PREFIX, since_uid=lately)
-        for uid in copies:
-            if uid <= self.position.uid:
-                self._chores.add(FileCopy(uid, self.position.uidvalidity))
+        uids = await self._mailbox.find_own(self._intake.account, OWN_ID_PREFIX, since_uid=lately)
+        raws = await self._mailbox.bodies(
+            [uid for uid in uids if uid <= self.position.uid][-REFILE_UIDS:], header_only=True
+        )
+        for uid, raw in raws.items():
+            arrival = await anyio.to_thread.run_sync(
+                partial(read_arrival, uid, self._now(), raw, whole=False)
+            )
+            copy = self._intake.own_copy(arrival)
+            if copy is not None:
+                await self._file(copy)
+
+    async def _file(self, copy: OwnCopy) -> None:
+        """
+        Put a copy down for filing, if the mail left this daemon: its Message-ID says nothing, because whoever
+        has got a mail of ours knows the form.
+        """
+        chore = FileCopy(copy.uid, self.position.uidvalidity)
+        if self._went_out.has_left(copy.message_id) or await self._inbox.delivered_id(copy.message_id):
+            self._chores.add(chore)
+        else:
+            self._went_out.unclaimed(copy.message_id, chore)
 
     async def _begin(self, selected: Selected) -> None:
         floor = await self._mailbox.latest_arrival()
@@ -161,14 +180,14 @@ class Receiver:
                 messages.append(await self._completed(taken, arrival))
                 reports += await self._reports(taken, raws.get(info.uid, b""))
         for copy in copies:
-            self._own_copy_seen(copy.message_id)
+            self._went_out.copy_came(copy.message_id)
         await self._before_commit()
         bounces = [Amendment(kind="bounce", native_id=each, text=report.why) for each, report in reports]
         await self._commit(messages, batch[-1].uid, bounces)
         for _, report in reports:
             self._undelivered(report)
         for copy in copies:
-            self._chores.add(FileCopy(copy.uid, self.position.uidvalidity))
+            await self._file(copy)
 
     async def _commit(
         self, messages: Sequence[InboundMessage], uid: int, amendments: Sequence[Amendment] = ()
@@ -198,7 +217,7 @@ class Receiver:
         found: list[tuple[str, Report]] = []
         for message_id in report.message_ids if report else ():
             # Nobody can name an id that has not left us, so whoever reports it says that it did.
-            self._own_copy_seen(message_id)
+            self._went_out.copy_came(message_id)
             if report and report.fate is Fate.FAILED and await self._inbox.delivered_id(message_id):
                 found.append((message_id, report))
         return found

@@ -12,9 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from channels.email.chores import FileCopy
+
 __all__ = ["WentOut"]
 
 MAX_REMEMBERED = 2_000
+MAX_UNCLAIMED = 200
 ABSENCE_S = 300.0
 """An out-of-office notice comes so soon after the mail that it answers."""
 _T = TypeVar("_T")
@@ -34,17 +37,35 @@ class WentOut:
         self._copies: OrderedDict[str, None] = OrderedDict()
         self._doubts: OrderedDict[str, float] = OrderedDict()
         self._answered_at: OrderedDict[str, float] = OrderedDict()
+        self._ids: OrderedDict[str, None] = OrderedDict()
+        self._unclaimed: OrderedDict[str, FileCopy] = OrderedDict()
 
     def is_delivered(self, row: str) -> bool:
         """Whether the mail of an outbox row was taken by the server."""
         return row in self._delivered
 
-    def delivered(self, row: str, recipient: str | None) -> None:
-        """It was; ``recipient`` is who got it, if that was just now."""
+    def delivered(self, row: str, message_id: str, recipient: str | None) -> FileCopy | None:
+        """It was; ``recipient`` is who got it, if that was just now. The copy that came before we knew."""
         self._doubts.pop(row, None)
         _remember(self._delivered, row, None)
+        _remember(self._ids, message_id, None)
         if recipient is not None:
             _remember(self._answered_at, recipient, self._monotonic())
+        return self._unclaimed.pop(message_id, None)
+
+    def has_left(self, message_id: str) -> bool:
+        """Whether a mail with this id was taken by the server."""
+        return message_id in self._ids
+
+    def unclaimed(self, message_id: str, copy: FileCopy) -> None:
+        """
+        A copy came of a mail of which nobody knows yet that it left; anybody can send one.
+
+        The first one of an id counts, and of too many the newest.
+        """
+        self._unclaimed.setdefault(message_id, copy)
+        while len(self._unclaimed) > MAX_UNCLAIMED:
+            self._unclaimed.popitem(last=False)
 
     def copy_came(self, message_id: str) -> None:
         """A copy of one of our mails is there, or somebody names what only its recipient can know."""

@@ -208,7 +208,9 @@ async def test_a_copy_that_a_crash_left_in_the_inbox_is_filed_at_the_next_start(
     async with bot.running():
         await bot.send()
         answer = answer_to((await bot.inbox.until_accepted(1))[0])
-    await bot.inject(compose(answer, address=bot.address, self_copy=True).raw)
+    mail = compose(answer, address=bot.address, self_copy=True)
+    await bot.inject(mail.raw)
+    bot.inbox.delivered[mail.message_id] = answer.id
     bot.inbox.positions["uid"] = str(int(bot.inbox.positions["uid"]) + 1)
     async with bot.running():
         await run_sync(lambda: bot.peer().wait_for(lambda mail: True, folder="Sent"))

@@ -19,7 +19,7 @@ def test_a_doubt_ends_when_somebody_knows() -> None:
     it.refused("a")
     assert not it.in_doubt("a")
     it.doubt("a")
-    it.delivered("a", None)
+    it.delivered("a", "<a>", None)
     assert it.is_delivered("a")
     assert not it.in_doubt("a")
 
@@ -28,8 +28,8 @@ def test_people_are_just_answered_for_minutes() -> None:
     """Only those who were written to, and not by a mail that was merely found to be out."""
     clock = ManualClock()
     it = WentOut(clock.monotonic)
-    it.delivered("a", "ann@mail.test")
-    it.delivered("b", None)
+    it.delivered("a", "<a>", "ann@mail.test")
+    it.delivered("b", "<b>", None)
     assert it.just_answered({"ann@mail.test", "bob@mail.test"})
     assert not it.just_answered({"bob@mail.test"})
     clock.advance(ABSENCE_S)
