@@ -208,7 +208,8 @@ class Conversation:
         return edit
 
     def _taken_back(self, room_id: str, event: JsonObject) -> Amendment | Skip:
-        target = redacts(event)
+        room = self._rooms.get(room_id)
+        target = redacts(event, room.version if room is not None else "")
         if not target or text_of(event, "sender") == self._me.user_id:
             return Skip("no_message")
         _keep(self._gone, (room_id, target))

@@ -9,7 +9,8 @@ An edit can be there before its message: the message's key comes late, or anothe
 message is taken with the newest edit that the server has bundled with it, or else with the one in `Early`.
 
 A redaction counts as the message's own sender's, whoever made it: a homeserver passes on only those of
-people who had the right, such as a moderator.
+people who had the right, such as a moderator. It can see that only of what is sent in clear (``plaintext``),
+and it looks where the room's version says that the target stands: so do we.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = ["Early", "Senders", "bundled_edit", "edited_text", "edits", "read_edi
 
 _MAX_EARLY = 200
 _MAX_SENDERS = 2000
+_TARGET_BESIDE = frozenset(str(number) for number in range(1, 11))
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
 
 
@@ -63,9 +65,20 @@ def bundled_edit(event: JsonObject) -> JsonObject | None:
     return edit if same and object_of(edit, "content") else None
 
 
-def redacts(event: JsonObject) -> str:
-    """The id of the event that a redaction takes back (in its content since room version 11)."""
-    target = text_of(object_of(event, "content"), "redacts") or text_of(event, "redacts")
+def redacts(event: JsonObject, version: str) -> str:
+    """
+    The id of the event that a redaction takes back.
+
+    It stands in the content since room version 11, beside it in earlier ones. Where the version is not known
+    (empty), a redaction that names two events names none.
+    """
+    inside, beside = text_of(object_of(event, "content"), "redacts"), text_of(event, "redacts")
+    if version in _TARGET_BESIDE:
+        target = beside
+    elif version:
+        target = inside
+    else:
+        target = "" if inside and beside and inside != beside else inside or beside
     return target if EVENT_ID.fullmatch(target) else ""
 
 

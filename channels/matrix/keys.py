@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Device", "NoKey", "NotReadable", "StoreBroken"]
+__all__ = ["Device", "NoKey", "NotMeant", "NotReadable", "StoreBroken"]
 
 
 class Device(NamedTuple):
@@ -29,3 +29,7 @@ class NoKey(Exception):
 
 class NotReadable(Exception):
     """Something encrypted cannot be read, whatever comes later; the text says why, in one word."""
+
+
+class NotMeant(NotReadable):
+    """Something has no meaning when it is encrypted, such as a redaction; the text is its type."""

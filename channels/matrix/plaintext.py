@@ -1,4 +1,9 @@
-"""From what was inside of an encrypted event to the event as it was before it was encrypted. Pure."""
+"""
+From what was inside of an encrypted event to the event as it was before it was encrypted. Pure.
+
+A homeserver checks who may redact an event and who may set the state of a room. It cannot look into what is
+encrypted, so of that only what anybody may say counts: messages, stickers, reactions and verifications.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from channels.matrix.keys import NotReadable
+from channels.matrix.keys import NotMeant, NotReadable
 
 __all__ = ["uncovered"]
 
 _MAX_PLAINTEXT = 200_000
+_MEANT = frozenset({"m.room.message", "m.sticker", "m.reaction"})
+_MAX_TYPE = 100
 
 
 def uncovered(
@@ -26,6 +33,7 @@ def uncovered(
         plaintext: What was encrypted in it.
 
     Raises:
+        NotMeant: Its type means nothing when it is encrypted.
         NotReadable: It was made for another room, or is no event.
     """
     try:
@@ -37,6 +45,8 @@ def uncovered(
     found = inner.get("content")
     if not isinstance(inner.get("type"), str) or not isinstance(found, dict):
         raise NotReadable("malformed")
+    if inner["type"] not in _MEANT and not inner["type"].startswith("m.key.verification."):
+        raise NotMeant(inner["type"][:_MAX_TYPE])
     if "m.relates_to" in content and "m.relates_to" not in found:
         found["m.relates_to"] = content["m.relates_to"]
     return {**event, "type": inner["type"], "content": found}

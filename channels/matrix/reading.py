@@ -21,7 +21,7 @@ import structlog
 from channels.base import ChannelError, ChannelUnavailable, Clock
 from channels.matrix.crypto import Crypto
 from channels.matrix.key_requests import TokenRefused
-from channels.matrix.keys import NoKey, NotReadable
+from channels.matrix.keys import NoKey, NotMeant, NotReadable
 from channels.matrix.rooms import JsonObject, events_of, object_of, text_of
 from channels.matrix.session import Login
 from channels.matrix.verification import Verifications, is_verification
@@ -150,8 +150,11 @@ class Reading:
                 self._waiting.add(room_id, event_id, missing.session_id[:100], now=self._now())
             return None
         except NotReadable as error:
-            self._unreadable += 1
-            _log.warning("matrix.message_unreadable", room=room_id, reason=str(error))
+            if isinstance(error, NotMeant):
+                _log.info("matrix.event_ignored", room=room_id, reason="encrypted", type=str(error))
+            else:
+                self._unreadable += 1
+                _log.warning("matrix.message_unreadable", room=room_id, reason=str(error))
             return None
         if is_verification(clear):
             self._verifications.learn(room_id, clear)
@@ -166,9 +169,9 @@ class Reading:
         except (NoKey, NotReadable, ChannelError):
             return None
 
-    def forget(self, event_id: str) -> None:
-        """A message was taken back: nobody waits for its key."""
-        self._waiting.drop([event_id])
+    def forget(self, room_id: str, event_id: str) -> None:
+        """A message was taken back in its room: nobody waits for its key."""
+        self._waiting.drop_from(room_id, event_id)
 
     async def late(self) -> list[tuple[str, JsonObject]]:
         """Messages, still encrypted, whose keys have come; room and event in the order of their coming."""

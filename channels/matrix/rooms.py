@@ -65,6 +65,13 @@ class Room:
         """Whether somebody whom nobody has invited can read what is said, now or later."""
         return self.join_rule in _OPEN_DOORS or self.visibility == "world_readable"
 
+    @property
+    def version(self) -> str:
+        """The version of the room; empty while that is not known."""
+        if not self.create:
+            return ""
+        return text_of(object_of(self.create, "content"), "room_version") or "1"
+
     def state(self, event: JsonObject) -> None:
         """Learn from one event of the state or the timeline; others are of no interest and harmless."""
         if not isinstance(event.get("state_key"), str):

@@ -155,7 +155,7 @@ class Timeline:
             elif isinstance(read, Amendment):
                 found.amendments.append(read)
                 if read.kind == "withdraw" and self._reading is not None:
-                    self._reading.forget(read.native_id)
+                    self._reading.forget(room_id, read.native_id)
             else:
                 found.messages.append(self._placed(room_id, read))
         return found

@@ -96,6 +96,12 @@ class Waiting:
         for event_id in event_ids:
             self._references.pop(event_id, None)
 
+    def drop_from(self, room_id: str, event_id: str) -> None:
+        """Drop a message if it is of this room: what is said about it elsewhere means nothing."""
+        reference = self._references.get(event_id)
+        if reference is not None and reference.room_id == room_id:
+            self.drop([event_id])
+
     def drop_room(self, room_id: str) -> None:
         """Nothing of this room is waited for any more."""
         self.drop([one.event_id for one in self._references.values() if one.room_id == room_id])

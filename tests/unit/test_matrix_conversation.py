@@ -245,7 +245,7 @@ async def test_nothing_that_strangers_write_raises(event, content):
     for candidate in (event, content):
         if isinstance(candidate, dict):
             read_edit(candidate)
-            redacts(candidate)
+            redacts(candidate, "")
 
 
 async def test_a_rule_of_a_room_counts_for_everything_in_it():

@@ -1,0 +1,144 @@
+"""
+Somebody without any power in a room sent an encrypted event whose inner type was ``m.room.redaction`` and named the
+owner's question. No homeserver can check that; the bot obeyed, and the question got neither answer nor apology, in
+plain rooms too. Lines of the group context could be removed in the same way, and a redaction in a room of one's own
+made the bot forget a message of another room that waited for its key.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+import anyio
+import pytest
+
+from channels.matrix.edits import redacts
+from channels.matrix.keys import NotMeant
+from channels.matrix.plaintext import uncovered
+from channels.matrix.waiting import Waiting
+from tests.conversation_desk import CAROL, Desk, redaction
+from tests.integration.matrix_bot import Bot, call, wait_until
+from tests.integration.matrix_talk import asked, lines, mentioning, redact
+from tests.integration.secret_talk import secret_peers
+from tests.matrix_double import text
+from tests.unit.test_matrix_inbound import ALICE, ROOM
+
+MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}
+
+
+@pytest.fixture
+def bot(synapse, fresh_credentials, tmp_path):
+    return Bot(fresh_credentials("bot"), synapse.url, tmp_path / "bot", allow_from=["@*:hs.test"])
+
+
+@pytest.fixture
+def make_peer(synapse, fresh_credentials, tmp_path):
+    with secret_peers(synapse, fresh_credentials, tmp_path) as make:
+        yield make
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(120, func_only=True)
+@pytest.mark.parametrize(("version", "encrypted"), [("10", False), ("12", True)])
+async def test_nobody_takes_back_what_another_has_said(bot, make_peer, version, encrypted):
+    """Mallory, of power 0, withdraws neither the question nor what was said before it; the owner's redaction does."""
+    nia, mallory = make_peer(), make_peer()
+    async with bot.up():
+        room = await call(nia.peer.create_room, [bot.user_id, mallory.user_id], room_version=version)
+        if encrypted:
+            await call(nia.peer.call, "PUT", f"/rooms/{room}/state/m.room.encryption/", MEGOLM)
+        await call(mallory.peer.join, room)
+        await wait_until(nia.peer, lambda: bot.user_id in nia.peer.members(room))
+        said = await asked(bot, nia.peer, room, "it is blue")
+        question = await asked(bot, nia.peer, room, "what colour?", **mentioning(bot))
+        for target in (said.native_id, question.native_id):
+            mallory.send(room, "x", to=bot.user_id, kind="m.room.redaction", redacts=target)
+        later = await asked(bot, nia.peer, room, "and now?", **mentioning(bot))
+        mallory.send(room, "x", to=bot.user_id, kind="m.room.redaction", redacts=later.native_id)
+        mallory.send(room, "the last word", to=bot.user_id)
+        await bot.inbox.until(lambda inbox: "the last word" in inbox.texts)
+        assert bot.inbox.amendments == []
+        await redact(nia.peer, room, later.native_id)
+        with anyio.fail_after(10):
+            await bot.inbox.until(lambda inbox: inbox.amendments)
+
+    assert [one.native_id for one in bot.inbox.amendments] == [later.native_id]
+    assert lines(question) == [("talk", nia.user_id, "it is blue")]
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(120, func_only=True)
+async def test_what_was_said_before_stays_in_the_context(bot, make_peer):
+    """A redaction inside of an encrypted event removes no line of what a group has said."""
+    nia, mallory = make_peer(), make_peer()
+    async with bot.up():
+        room = await call(nia.peer.create_room, [bot.user_id, mallory.user_id])
+        await call(mallory.peer.join, room)
+        await wait_until(nia.peer, lambda: bot.user_id in nia.peer.members(room))
+        said = await asked(bot, nia.peer, room, "it is blue")
+        mallory.send(room, "x", to=bot.user_id, kind="m.room.redaction", redacts=said.native_id)
+        question = await asked(bot, nia.peer, room, "what colour?", **mentioning(bot))
+
+    assert lines(question) == [("talk", nia.user_id, "it is blue")]
+
+
+MEANT = ["m.room.message", "m.sticker", "m.reaction", "m.key.verification.start"]
+
+
+@pytest.mark.parametrize(
+    "kind", [*MEANT, "m.room.redaction", "m.room.member", "m.room.encrypted", "m.call.invite"]
+)
+def test_what_means_something_inside_of_an_encrypted_event(kind):
+    """Messages, stickers, reactions and verifications; nothing that a homeserver would have to check."""
+    event = {"type": "m.room.encrypted", "event_id": "$1", "sender": ALICE, "content": {}}
+    inner = json.dumps({"room_id": ROOM, "type": kind, "content": {"redacts": "$2"}})
+
+    if kind in MEANT:
+        assert uncovered(ROOM, event, event["content"], inner)["type"] == kind
+    else:
+        with pytest.raises(NotMeant, match=kind):
+            uncovered(ROOM, event, event["content"], inner)
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"),
+    [
+        ("1", "$beside"),
+        ("10", "$beside"),
+        ("11", "$inside"),
+        ("12", "$inside"),
+        ("org.other", "$inside"),
+        ("", ""),
+    ],
+)
+def test_a_redaction_that_names_two_events(version, taken):
+    """The one counts that the homeserver has looked at; where that is not known, none."""
+    event = {**redaction("$inside"), "redacts": "$beside"}
+
+    assert redacts(event, version) == taken
+
+
+async def test_the_version_of_a_room_decides_what_is_taken_back():
+    """In a room of version 10 somebody redacts their own event and names Alice's in the content."""
+    from tests.unit.test_matrix_inbound import rooms_with
+
+    registry = rooms_with(ALICE, CAROL)
+    create = {"type": "m.room.create", "state_key": "", "content": {"room_version": "10"}}
+    registry.get(ROOM).state(create)
+    desk = Desk(registry)
+    await desk.read(text("$hers", sender=ALICE))
+    await desk.read(text("$own", sender=CAROL))
+    found = await desk.read({**redaction("$hers", CAROL), "redacts": "$own"})
+
+    assert (found.kind, found.native_id, found.sender) == ("withdraw", "$own", CAROL)
+
+
+def test_a_message_waits_for_its_key_whatever_is_redacted_elsewhere():
+    """A redaction in another room drops no reference; one in its own room does."""
+    waiting = Waiting()
+    waiting.add(ROOM, "$1", secrets.token_hex(4), now=0.0)
+    waiting.drop_from("!mallorys:hs.test", "$1")
+    assert len(waiting) == 1
+    waiting.drop_from(ROOM, "$1")
+    assert len(waiting) == 0
