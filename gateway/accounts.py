@@ -63,6 +63,10 @@ def _may_talk(access: Access, name: str, address: str) -> bool:
     return access.role(name, address, verified=True) is not Role.STRANGER
 
 
+def _is_owner(access: Access, name: str, address: str) -> bool:
+    return access.role(name, address, verified=True) is Role.OWNER
+
+
 def _matrix(
     name: str,
     config: MatrixConfig,
@@ -80,6 +84,7 @@ def _matrix(
         state_dir=home.state(name),
         clock=clock,
         may_invite=partial(_may_talk, access, name),
+        is_owner=partial(_is_owner, access, name),
         attachments=attachments,
     )
 

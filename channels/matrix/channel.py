@@ -76,6 +76,7 @@ class MatrixChannel:
         state_dir: A folder of the channel's own; the login is kept there.
         clock: Where time comes from.
         may_invite: Whose invitations are followed; by default those whom ``allow_from`` names.
+        is_owner: Whose come first.
         connect: Makes the connection; by default one through nio.
         machines: Opens what holds the keys, given folder, user and the key of the stores; by default nio's.
             With a ``connect`` of one's own there is none unless it is given, and no encryption.
@@ -90,6 +91,7 @@ class MatrixChannel:
         state_dir: Path,
         clock: Clock,
         may_invite: Callable[[str], bool] | None = None,
+        is_owner: Callable[[str], bool] = lambda _user: False,
         connect: Connect | None = None,
         machines: Machines | None = None,
         attachments: AttachmentStore | None = None,
@@ -108,6 +110,7 @@ class MatrixChannel:
         self._state_dir = state_dir
         self._clock = clock
         self._may_invite = may_invite or config.allows
+        self._is_owner = is_owner
         self._attachments = attachments
         self._connect = connect or connect_by_nio
         self._machines = machines or (nio_machines if connect is None else None)
@@ -133,7 +136,14 @@ class MatrixChannel:
         inbox.report(LinkState.CATCHING_UP)
         rooms = self._rooms = Rooms(self.account)
         hints = Hints(homeserver, self.account)
-        invites = Invites(homeserver, rooms, self._clock, user_id=self.account, may_invite=self._may_invite)
+        invites = Invites(
+            homeserver,
+            rooms,
+            self._clock,
+            user_id=self.account,
+            may_invite=self._may_invite,
+            is_owner=self._is_owner,
+        )
         crypto = self._crypto
 
         async def send_in_room(room_id: str, kind: str, content: JsonObject) -> None:

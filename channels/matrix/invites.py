@@ -3,17 +3,23 @@ Invitations: joined if somebody who may has sent them, refused otherwise, and ne
 
 Theory of operation. A homeserver announces an invitation once. So open ones are kept among the channel's own
 positions, committed together with the sync token that brought them, and tried again until the server has
-said yes or no. Joins and refusals are worked off by two tasks, so that a thousand invitations of strangers
-do not keep a friend waiting. Lists are bounded: beyond `MAX_OPEN` of a kind, new ones are left lying.
+said yes or no. Joins are made side by side, each within `_JOIN_LIMIT_S`: the owner's first, then what has
+failed least, and a few of one inviter, because a join goes through a server of the inviter's choosing that
+may hang. Refusals have slots of their own, so that a thousand invitations of strangers do not keep a friend
+waiting. Lists are bounded: beyond `MAX_OPEN` of a kind, new ones are left lying.
 
-Only our own membership event in the stripped state says that *we* are invited and by whom; the others in
-there are of the inviter's choosing (B16). The join is posted with an empty object, because some servers
-refuse an empty body (B17).
+The stripped state of an invitation is composed by the inviter's server, except for our own membership event,
+which our server puts at its end (B16). So the last one counts, and an invitation with own membership events
+of several senders is refused. After the join our own server is asked who has invited us: only then is a room
+called direct, and a room that was entered on a lie is left.
+
+The join is posted with an empty object, because some servers refuse an empty body (B17).
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -31,9 +37,12 @@ MAX_OPEN = 500
 _MAX_TRIES = 300
 _MAX_MARK_TRIES = 5
 _JOIN_LIMIT_S = 90.0
-_AT_ONCE = 20
-_UNPACED = 5
-_PACE_S = 0.1
+_JOINS = 24
+_JOINS_EACH = 3
+"""Of one inviter; the owner has `_JOINS`."""
+_REFUSALS = 4
+_PACE_S = 0.4
+"""A refusal keeps its slot for so long: the server has better things to do."""
 _log = structlog.get_logger(__name__)
 Save = Callable[[str], Awaitable[None]]
 
@@ -45,6 +54,8 @@ class _Invite:
     welcome: bool
     direct: bool = False
     joined: bool = False
+    genuine: bool = False
+    """Our own server has said that it is the inviter's."""
     replaces: str = ""
     """The room that this one claims to have taken the place of."""
 
@@ -53,6 +64,8 @@ class _Invite:
 class _Progress:
     pauses: Pauses
     due_at: float = 0.0
+    tried: bool = False
+    """It is being tried at this moment."""
 
 
 class Invites:
@@ -65,6 +78,7 @@ class Invites:
         clock: For the pauses between tries.
         user_id: The bot's own id.
         may_invite: Whether somebody's invitation is followed.
+        is_owner: Whose invitations come first.
     """
 
     def __init__(
@@ -75,12 +89,14 @@ class Invites:
         *,
         user_id: str,
         may_invite: Callable[[str], bool],
+        is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
         self._homeserver = homeserver
         self._rooms = rooms
         self._clock = clock
         self._user_id = user_id
         self._may_invite = may_invite
+        self._is_owner = is_owner
         self._open: dict[str, _Invite] = {}
         self._progress: dict[str, _Progress] = {}
         self._changes = 0
@@ -110,11 +126,10 @@ class Invites:
         before = self._changes
         for room_id in object_of(rooms, "leave"):
             self._drop(room_id)
-        for room_id in object_of(rooms, "join"):
+        for room_id, room in object_of(rooms, "join").items():
             invite = self._open.get(room_id)
-            if invite is not None and invite.welcome and not invite.joined:
-                invite.joined = True
-                self._changes += 1
+            if invite is not None and invite.welcome:
+                self._entered(invite, room)
         for room_id, room in object_of(rooms, "invite").items():
             invite = self._read(room_id, room)
             if invite is not None:
@@ -133,21 +148,47 @@ class Invites:
     async def run(self, save: Save) -> None:
         """Answer invitations until cancelled; ``save`` makes a new `dump` durable."""
         async with anyio.create_task_group() as workers:
-            workers.start_soon(self._work, True, save)
-            workers.start_soon(self._work, False, save)
+            workers.start_soon(self._work, True)
+            workers.start_soon(self._work, False)
+            await self._keep(save)
 
     def _read(self, room_id: str, room: Any) -> _Invite | None:
-        for event in events_of(room, "invite_state"):
-            content = object_of(event, "content")
-            if event.get("type") != "m.room.member" or event.get("state_key") != self._user_id:
-                continue
-            if content.get("membership") == "invite":
-                inviter = text_of(event, "sender")
-                welcome = self._may_invite(inviter)
-                direct = welcome and content.get("is_direct") is True
-                return _Invite(room_id, inviter, welcome, direct)
-        _log.warning("matrix.invite_unreadable", room=room_id)
-        return None
+        own = [event for event in events_of(room, "invite_state") if self._is_ours(event)]
+        if not own or not _invites(own[-1]):
+            _log.warning("matrix.invite_unreadable", room=room_id)
+            return None
+        inviters = list(dict.fromkeys(text_of(event, "sender") for event in own if _invites(event)))
+        inviter = inviters[-1]
+        if len(inviters) > 1:
+            _log.warning("matrix.invite_forged", room=room_id, inviters=inviters[:5])
+            return _Invite(room_id, inviter, welcome=False)
+        welcome = self._may_invite(inviter)
+        direct = welcome and object_of(own[-1], "content").get("is_direct") is True
+        return _Invite(room_id, inviter, welcome, direct)
+
+    def _is_ours(self, event: JsonObject) -> bool:
+        return event.get("type") == "m.room.member" and event.get("state_key") == self._user_id
+
+    def _entered(self, invite: _Invite, room: Any) -> None:
+        """An answer of ``/sync`` has brought the room; mostly it says at once who had invited us."""
+        if not invite.joined:
+            invite.joined = True
+            self._changes += 1
+        if invite.genuine or invite.replaces:
+            return
+        for event in (*events_of(room, "state"), *events_of(room, "timeline")):
+            inviter = _inviter_in(event) if self._is_ours(event) else ""
+            if inviter:
+                self._decide(invite, genuine=inviter == invite.inviter)
+
+    def _decide(self, invite: _Invite, *, genuine: bool) -> None:
+        """Our own server has said whether the invitation is by whom it seemed to be."""
+        if not genuine:
+            _log.warning("matrix.invite_forged", room=invite.room_id, inviters=[invite.inviter])
+        self._changes += 1
+        invite.genuine, invite.welcome = genuine, genuine
+        if genuine and invite.direct:
+            self._rooms.promise_direct(invite.room_id, invite.inviter)
 
     def _add(self, invite: _Invite) -> None:
         same_kind = sum(1 for other in self._open.values() if other.welcome == invite.welcome)
@@ -158,7 +199,7 @@ class Invites:
             self._changes += 1
         self._open[invite.room_id] = invite
         self._progress[invite.room_id] = _Progress(Pauses(first_s=2.0, cap_s=300.0))
-        if invite.direct:
+        if invite.direct and (invite.genuine or invite.replaces):
             self._rooms.promise_direct(invite.room_id, invite.inviter)
 
     def _drop(self, room_id: str) -> None:
@@ -166,45 +207,88 @@ class Invites:
             self._changes += 1
         self._progress.pop(room_id, None)
 
-    async def _work(self, welcome: bool, save: Save) -> None:  # noqa: FBT001 - see `run`
+    async def _keep(self, save: Save) -> None:
+        """Make changes durable, several together; one that is lost to a crash is made again."""
+        kept = self._changes
         while True:
             news = self._news
-            now = self._clock.monotonic()
-            mine = [invite for invite in self._open.values() if invite.welcome is welcome]
-            due = [invite for invite in mine if self._progress[invite.room_id].due_at <= now]
-            before = self._changes
-            for number, invite in enumerate(due[:_AT_ONCE]):
-                if self._open.get(invite.room_id) is invite:
-                    await self._answer(invite)
-                if welcome and self._changes != before:
-                    await save(self.dump())
-                    before = self._changes
-                if not welcome and number >= _UNPACED:
-                    await anyio.sleep(_PACE_S)  # the server has better things to do
-            if self._changes != before:
-                # Refusals together: one that is lost to a crash is made again, which does no harm.
+            if self._changes != kept:
+                kept = self._changes
                 await save(self.dump())
-            if due:
-                continue
-            next_at = min((self._progress[invite.room_id].due_at for invite in mine), default=now + 3600.0)
-            with anyio.move_on_after(max(next_at - now, 0.05)):
+            else:
                 await news.wait()
 
-    async def _answer(self, invite: _Invite) -> None:
+    async def _work(self, welcome: bool) -> None:  # noqa: FBT001 - see `run`
+        async with anyio.create_task_group() as tries:
+            while True:
+                news = self._news
+                now = self._clock.monotonic()
+                for invite in self._next(now, welcome=welcome):
+                    self._progress[invite.room_id].tried = True
+                    tries.start_soon(self._try, invite)
+                waiting = [
+                    self._progress[invite.room_id].due_at
+                    for invite in self._open.values()
+                    if invite.welcome is welcome and not self._progress[invite.room_id].tried
+                ]
+                # What is due and has no slot waits for the news that one is free.
+                next_at = min((due_at for due_at in waiting if due_at > now), default=now + 3600.0)
+                with anyio.move_on_after(max(next_at - now, 0.05)):
+                    await news.wait()
+
+    def _next(self, now: float, *, welcome: bool) -> list[_Invite]:
+        """What is to be tried at this moment."""
+        mine = [invite for invite in self._open.values() if invite.welcome is welcome]
+        tried = [invite for invite in mine if self._progress[invite.room_id].tried]
+        due = [
+            invite
+            for invite in mine
+            if not self._progress[invite.room_id].tried and self._progress[invite.room_id].due_at <= now
+        ]
+        if not welcome:
+            return due[: max(_REFUSALS - len(tried), 0)]
+        # Sorting is stable: of equals, the one that came first is first.
+        due.sort(
+            key=lambda one: (not self._is_owner(one.inviter), self._progress[one.room_id].pauses.failures)
+        )
+        each = Counter(invite.inviter for invite in tried)
+        others = sum(number for inviter, number in each.items() if not self._is_owner(inviter))
+        chosen = []
+        for invite in due:
+            owners = self._is_owner(invite.inviter)
+            if each[invite.inviter] >= (_JOINS if owners else _JOINS_EACH) or (
+                not owners and others >= _JOINS
+            ):
+                continue
+            each[invite.inviter] += 1
+            others += not owners
+            chosen.append(invite)
+        return chosen
+
+    async def _try(self, invite: _Invite) -> None:
         """One try; whatever its outcome, this invitation is either gone or due later."""
         progress = self._progress[invite.room_id]
+        refused = not invite.welcome
         try:
-            retry_s = await (self._join(invite, progress) if invite.welcome else self._refuse(invite))
+            retry_s = await (self._refuse(invite) if refused else self._join(invite, progress))
         except LinkBroken as error:
             _log.info("matrix.invite_postponed", room=invite.room_id, error=str(error))
             retry_s = 0.0
+        if refused:
+            await anyio.sleep(_PACE_S)
+        progress.tried = False
+        if self._open.get(invite.room_id) is invite:
+            self._outcome(invite, progress, retry_s)
+        self.wake()
+
+    def _outcome(self, invite: _Invite, progress: _Progress, retry_s: float | None) -> None:
         if retry_s is None:
             self._drop(invite.room_id)
-        else:
-            progress.due_at = self._clock.monotonic() + progress.pauses.next_s(at_least_s=retry_s)
-            if progress.pauses.failures > _MAX_TRIES:
-                _log.error("matrix.invite_given_up", room=invite.room_id, inviter=invite.inviter)
-                self._drop(invite.room_id)
+            return
+        progress.due_at = self._clock.monotonic() + progress.pauses.next_s(at_least_s=retry_s)
+        if progress.pauses.failures > _MAX_TRIES:
+            _log.error("matrix.invite_given_up", room=invite.room_id, inviter=invite.inviter)
+            self._drop(invite.room_id)
 
     async def _join(self, invite: _Invite, progress: _Progress) -> float | None:
         if not invite.joined:
@@ -218,9 +302,45 @@ class Invites:
                 return await self._refuse(invite)
             progress.pauses.reset()
             _log.info("matrix.joined", room=invite.room_id, inviter=invite.inviter, direct=invite.direct)
+        if not invite.replaces and not invite.genuine and invite.welcome:
+            genuine = await self._is_genuine(invite)
+            if genuine is None:
+                return 0.0
+            if invite.welcome and not invite.genuine:  # an answer of /sync may have said it meanwhile
+                self._decide(invite, genuine=genuine)
+        if not invite.welcome:
+            return await self._refuse(invite)
         if not invite.direct or await self._mark_direct(invite):
             return None
         return None if progress.pauses.failures >= _MAX_MARK_TRIES else 0.0
+
+    async def _is_genuine(self, invite: _Invite) -> bool | None:
+        """Whether our own server says that the inviter has invited us; None if it cannot say so now."""
+        own = await self._state_of(invite.room_id, self._user_id)
+        if own is None:
+            return None
+        inviter = _inviter_in(own)
+        replaced = text_of(object_of(own, "unsigned"), "replaces_state")
+        if not inviter and replaced:
+            path = f"{CLIENT}/rooms/{part(invite.room_id)}/event/{part(replaced)}"
+            before = await self._homeserver.request("GET", path)
+            if before.good and _invites(before.body):
+                inviter = text_of(before.body, "sender")
+        if inviter:
+            return inviter == invite.inviter
+        # A server that does not tell what was before: at least the inviter has to be there.
+        theirs = await self._state_of(invite.room_id, invite.inviter)
+        if theirs is None:
+            return None
+        return "join" in (theirs.get("membership"), object_of(theirs, "content").get("membership"))
+
+    async def _state_of(self, room_id: str, person: str) -> JsonObject | None:
+        """Somebody's membership event, or on some servers its content; empty: none; None: not known now."""
+        path = f"{CLIENT}/rooms/{part(room_id)}/state/m.room.member/{part(person)}"
+        answer = await self._homeserver.request("GET", path, query={"format": "event"})
+        if not answer.good:
+            return {} if answer.errcode and answer.status in (403, 404) else None
+        return answer.body
 
     async def _is_successor(self, invite: _Invite) -> bool:
         """Whether the room itself says so, too; what cannot be asked now is looked at with the next sync."""
@@ -264,6 +384,18 @@ class Invites:
             return True
         content[invite.inviter] = [*rooms, invite.room_id]
         return (await self._homeserver.request("PUT", path, content)).good
+
+
+def _invites(event: JsonObject) -> bool:
+    return object_of(event, "content").get("membership") == "invite"
+
+
+def _inviter_in(event: JsonObject) -> str:
+    """Who had sent the invitation that a membership event has replaced; empty if it does not say."""
+    unsigned = object_of(event, "unsigned")
+    if object_of(unsigned, "prev_content").get("membership") != "invite":
+        return ""
+    return text_of(unsigned, "prev_sender")
 
 
 def _way_in(invite: _Invite) -> tuple[str, dict[str, str] | None]:

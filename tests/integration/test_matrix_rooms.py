@@ -10,6 +10,8 @@ import pytest
 
 from agent_core.messages import Audience, SessionKey
 from channels.matrix.inbound import SHARED
+from channels.matrix.lean import load_nio
+from devservers import MatrixPeer
 from devservers.errors import RequestFailed
 from tests.integration.matrix_bot import bodies, bot_joined, call, joined_room
 from tests.integration.secret_peer import SecretPeer
@@ -63,6 +65,56 @@ async def test_a_refused_invitation_is_no_leaving(make_bot, alice, fresh_user):
         await bot.inbox.until_accepted(1)
 
     assert bot.inbox.amendments == []
+
+
+@pytest.mark.parametrize("how", ["in front of it", "instead of it"])
+async def test_an_invitation_in_the_name_of_somebody_else(make_bot, alice, fresh_user, how):
+    """
+    A foreign server writes into the stripped state that Alice has invited: the bot stays out, or leaves again when its
+    own server says who it was. Alice's own invitation makes a private room at the same time.
+    """
+    mallory = await call(fresh_user, "mallory")
+    liar = await call(mallory.create_room, [], is_direct=True)
+
+    async def lied_to(config):
+        load_nio()
+        from channels.matrix.private import NioHomeserver
+
+        class LiedTo(NioHomeserver):
+            async def sync(self, request):
+                answer = await super().sync(request)
+                invite = answer.body.get("rooms", {}).get("invite", {}).get(liar)
+                if invite is not None:
+                    events = invite["invite_state"]["events"]
+                    true = next(one for one in events if one["state_key"] == config.user_id)
+                    events.insert(0, {**true, "sender": alice.user_id})
+                    if how == "instead of it":
+                        events.remove(true)
+                return answer
+
+        return LiedTo(config.homeserver, config.user_id)
+
+    bot = make_bot(allow_from=[alice.user_id], connect=lied_to)
+    path = f"/rooms/{quote(liar)}/state/m.room.member/{quote(bot.user_id)}?format=event"
+    async with bot.up():
+        await call(
+            mallory.call, "POST", f"/rooms/{quote(liar)}/invite", {"user_id": bot.user_id, "is_direct": True}
+        )
+        room = await joined_room(alice, bot)
+        await call(alice.send, room, "hello")
+        await bot.inbox.until_accepted(1)
+        with anyio.fail_after(20):
+            while (own := await call(mallory.call, "GET", path))["content"]["membership"] != "leave":
+                await anyio.sleep(0.05)
+        await bot.inbox.until(lambda inbox: json.loads(inbox.positions.get("invites", "[1]")) == [])
+        address = f"/user/{quote(bot.user_id)}/account_data/m.direct"
+        bots = await call(MatrixPeer.login, bot.url, bot.user_id, bot.credentials.password)
+        direct = await call(bots.call, "GET", address)
+
+    before = own["unsigned"]["prev_content"]["membership"]
+    assert before == ("join" if how == "instead of it" else "invite")
+    assert direct == {alice.user_id: [room]}
+    assert bot.inbox.accepted[0].audience is Audience.DIRECT
 
 
 async def test_what_waits_for_a_key_in_a_room_that_was_left_is_dropped(

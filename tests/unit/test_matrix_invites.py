@@ -11,7 +11,7 @@ from channels.matrix.invites import MAX_OPEN, Invites
 from channels.matrix.rooms import Rooms
 from channels.matrix.wire import Answer, LinkBroken
 from tests.clock import LoopClock
-from tests.matrix_double import ScriptedHomeserver, failure
+from tests.matrix_double import ScriptedHomeserver, failure, member
 
 BOT, ALICE, MALLORY = "@bot:hs.test", "@alice:hs.test", "@mallory:hs.test"
 
@@ -24,6 +24,9 @@ def anyio_backend(virtual_backend):
 class Setup:
     def __init__(self):
         self.server = ScriptedHomeserver()
+        own = member(BOT, before="invite")
+        own["unsigned"]["prev_sender"] = ALICE
+        self.server.on("GET", "/state/m.room.member/", Answer(200, own))
         self.rooms = Rooms(BOT)
         self.saved = []
         self.invites = self.fresh()
