@@ -21,6 +21,7 @@ from aiohttp import web
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from agent_core.storage.layout import Layout
 from gateway.allocator import give_back
 from gateway.app import Built, Overrides, build
 from gateway.control.server import serve_control
@@ -32,6 +33,7 @@ from gateway.logs import configure_logs
 from gateway.metrics import show_heartbeat, show_store, watch_vitals
 from gateway.operations import Operations
 from gateway.operations.sending import accounts_of
+from gateway.person_data.unfinished import broken_off
 from gateway.sdnotify import Notifier
 from gateway.settings import Settings, parse_listen
 from gateway.settings.last_good import keep_last_good
@@ -41,7 +43,7 @@ from gateway.web.history import DayHistory
 from gateway.web.page import StatusPage
 from gateway.work.port import StoreUnusable
 
-__all__ = ["run_daemon"]
+__all__ = ["run_daemon", "warn_of_erasures"]
 
 _FORCED = 1
 _SETTLED_AFTER_S = 30
@@ -69,7 +71,15 @@ def run_daemon(settings: Settings, home: Home, overrides: Overrides = Overrides(
     for warning in settings.warnings:
         _log.warning("settings.doubtful", warning=warning)
     with hold_home(home):
+        warn_of_erasures(settings, home)
         return anyio.run(_run, settings, home, overrides)
+
+
+def warn_of_erasures(settings: Settings, home: Home) -> None:
+    """Log that a `squidbot forget` was broken off: the daemon works, but somebody waits to be erased."""
+    people = broken_off(Layout(home.root, home.path(settings.agents.workspace)))
+    if people:
+        _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --state")
 
 
 async def _run(settings: Settings, home: Home, overrides: Overrides) -> int:

@@ -23,6 +23,7 @@ from typing import Literal
 from gateway.errors import AlreadyRunning, StateUnusable
 from gateway.guest import Host
 from gateway.home import Home
+from gateway.unfinished import refuse_unfinished
 
 __all__ = ["hold_home", "holder_of"]
 
@@ -33,14 +34,17 @@ _GLANCE_S = 0.3
 
 
 @contextmanager
-def hold_home(home: Home, *, purpose: Purpose = "daemon") -> Iterator[None]:
+def hold_home(home: Home, *, purpose: Purpose = "daemon", while_unfinished: bool = False) -> Iterator[None]:
     """
     Be the only process on ``home``. May block for a few seconds, while a command is at work there.
 
     What root leaves behind in a home of somebody else is that user's afterwards (`gateway.guest`).
 
+    ``while_unfinished`` lets the caller in although a restore into the home was broken off.
+
     Raises:
         AlreadyRunning: Another one is; the text names its process id.
+        Unfinished: A restore into it was broken off; the text names the command that finishes it.
         StateUnusable: The lock file cannot be made.
     """
     with ExitStack() as opened:
@@ -63,6 +67,8 @@ def hold_home(home: Home, *, purpose: Purpose = "daemon") -> Iterator[None]:
             raise StateUnusable(
                 f"{home.root} is on a file system that cannot lock files ({error.strerror}); use a local disk"
             ) from error
+        if not while_unfinished:
+            refuse_unfinished(home.root)
         _write_holder(descriptor, purpose)
         host = Host(home.root)
         if host.is_somebody_else:

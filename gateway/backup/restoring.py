@@ -5,7 +5,9 @@ Nothing in the file is believed. It is read twice: the first time every member i
 nothing is written; only what agrees with the manifest in every byte is unpacked by the second reading. Names
 that lead out of the home, links, devices, folders, sparse files and anything else that a tar can hold and a
 backup does not are refused, and so is what does not fit on the disk. It is unpacked beside the home's content
-and then moved into its place, the database last.
+and then moved into its place, the database last. Before the first file is moved everything is durable and a
+note says what is moved (`gateway.unfinished`): a restore that is killed can always be finished, and until it
+is nobody else works on the home.
 
 Exactly once, afterwards: the database is that of the backup, but the servers are those of today. What was
 open in it is parked (`gateway.work.restoring`), and what was sent to the bot between the backup and the
@@ -17,15 +19,21 @@ person and not a probe: what the lost copy answered has ids that nobody knows he
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import os
+import shlex
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+from agent_core.storage import disk
 from gateway.backup.files import DATABASE_NAME
 from gateway.backup.making import HEAD_NAME, MANIFEST_NAME
 from gateway.backup.reading import (
@@ -37,15 +45,16 @@ from gateway.backup.reading import (
     look_into,
     members,
 )
-from gateway.errors import GatewayError
-from gateway.home import Home, open_home
+from gateway.errors import GatewayError, NotFound
+from gateway.home import open_home
 from gateway.lock import hold_home
 from gateway.mark import Extent, Gap, write_restored_mark
 from gateway.schedule.timing import At, TimingInvalid, parse_timing
+from gateway.unfinished import NOTE, Unfinished, UnfinishedRestore, read_unfinished
 from gateway.work.errors import StoreUnusable
 from gateway.work.restoring import Parked, examine_copy, park_open_work
 
-__all__ = ["HomeInUse", "Restored", "restore"]
+__all__ = ["HomeInUse", "Restored", "finish_restore", "restore"]
 
 _ROOM_LEFT = 32 * 1024 * 1024
 
@@ -58,9 +67,9 @@ class HomeInUse(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was done."""
+    """What was done. ``looked`` is None if an earlier restore was finished, without looking at its backup."""
 
-    looked: Looked
+    looked: Looked | None
     home: Path
     parked: Parked
     put_aside: Path | None = None
@@ -100,7 +109,8 @@ def restore(
             changed.
     """
     parent = next(folder for folder in (root, *root.parents) if folder.exists())
-    if not replace and _content_of(root):
+    begun = read_unfinished(root)
+    if begun is None and not replace and _content_of(root):
         raise HomeInUse(
             f"{root} is not empty. Name another home with --home, or say --replace: then what is there is "
             "put aside, not removed"
@@ -110,26 +120,94 @@ def restore(
     )
     if not agreed(looked):
         return None
+    if begun is not None:
+        done = finish_restore(root)
+        if begun.backup == _identity(looked):
+            return Restored(looked, root, done.parked, done.put_aside, done.notes)
+        if not replace:
+            raise HomeInUse(
+                f"{root} is not empty: the restore of another backup was broken off here, and is finished "
+                "now. With --replace what is there is put aside"
+            )
     home = open_home(root, as_guest=True)
     with ExitStack() as stack:
         stack.enter_context(hold_home(home))
-        for old in root.glob(".restore-*"):  # of one that was killed
-            shutil.rmtree(old, ignore_errors=True)
+        for old in root.glob(".restore-*"):  # of one that was killed before it moved anything
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
         stage = root / f".restore-{os.getpid()}"
-        stack.callback(shutil.rmtree, stage, ignore_errors=True)
+        unpacked = stack.enter_context(ExitStack())
+        unpacked.callback(shutil.rmtree, stage, ignore_errors=True)
         try:
             _unpack(path, passphrase, looked, stage)
             parked, notes = _prepare(stage, looked, now=now, moved=moved, until=until)
             stays = {path.resolve().relative_to(root.resolve()).parts[0]} if _is_in(path, root) else set()
             if not any(name.startswith("secrets/") for name in looked.files):
                 stays.add("secrets")
-            put_aside = _put_aside(home, now, but=stays) if replace else None
-            _move_in(stage, root)
+            plan = UnfinishedRestore(
+                _identity(looked),
+                stage.name,
+                _name_for_aside(root, now),
+                tuple(
+                    name
+                    for name in (_content_of(root) if replace else ())
+                    if name not in stays and not name.startswith("before-restore-")
+                ),
+                tuple(sorted(entry.name for entry in stage.iterdir())),
+                {"parked": asdict(parked), "notes": notes},
+            )
+            _make_durable(stage)
+            disk.replace(root / NOTE, json.dumps(asdict(plan)).encode())
         except OSError as error:
             raise BackupRefused(
                 f"it cannot be unpacked in {root}: {error.strerror or error}; run the same again"
             ) from error
+        unpacked.pop_all()  # from now on it is needed, whatever happens
+        put_aside = _carry_out(root, plan)
     return Restored(looked, root, parked, put_aside, notes)
+
+
+def finish_restore(root: Path) -> Restored:
+    """
+    Finish a restore that was broken off while it moved files. The backup is not needed for it.
+
+    Raises:
+        NotFound: None was broken off.
+        Unfinished: It cannot be finished now; what it has moved stays where it is.
+        AlreadyRunning, StateUnusable: Somebody works on the home, or it cannot be written to.
+    """
+    if read_unfinished(root) is None:
+        raise NotFound(f"there is nothing to finish in {root}: no restore was broken off there")
+    with hold_home(open_home(root, as_guest=True), while_unfinished=True):
+        plan = read_unfinished(root)
+        if plan is None:  # the one who was at work has finished it
+            return Restored(None, root, Parked())
+        put_aside = _carry_out(root, plan)
+    return Restored(None, root, _parked(plan.told), put_aside, tuple(map(str, plan.told.get("notes") or ())))
+
+
+def _parked(told: dict[str, Any]) -> Parked:
+    counts = told.get("parked")
+    known = {one.name for one in fields(Parked)}
+    given = counts.items() if isinstance(counts, dict) else ()
+    return Parked(**{name: count for name, count in given if name in known and isinstance(count, int)})
+
+
+def _identity(looked: Looked) -> str:
+    """Tells one backup from another by all that it holds."""
+    held = json.dumps([looked.head, looked.files], sort_keys=True).encode()
+    return hashlib.sha256(held).hexdigest()
+
+
+def _make_durable(stage: Path) -> None:
+    """All that was unpacked, with its names: nothing of it may be missing after a power cut."""
+    for folder, _, files in os.walk(stage):
+        for name in files:
+            handle = os.open(Path(folder, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        disk.sync_folder(Path(folder))
 
 
 @damage_refused()
@@ -209,31 +287,52 @@ def _is_in(path: Path, root: Path) -> bool:
     return path.resolve().is_relative_to(root.resolve())
 
 
-def _put_aside(home: Home, now: datetime, *, but: Collection[str] = ()) -> Path | None:
-    found = [name for name in _content_of(home.root) if name not in but]
-    if not found:
-        return None
+def _name_for_aside(root: Path, now: datetime) -> str:
     stamp = f"before-restore-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    names = (home.root / f"{stamp}{f'-{number}' if number else ''}" for number in count())
-    aside = next(path for path in names if not path.exists())
-    aside.mkdir(mode=0o700)
-    kept = [name for name in found if not name.startswith("before-restore-")]
-    # The database first: without it nothing else can be taken for the state of today.
-    for name in sorted(kept, key=lambda one: (not one.startswith(DATABASE_NAME), one)):
-        (home.root / name).rename(aside / name)
-    return aside
+    names = (f"{stamp}{f'-{number}' if number else ''}" for number in count())
+    return next(name for name in names if not (root / name).exists())
 
 
-def _move_in(stage: Path, root: Path) -> None:
-    names = sorted((path.name for path in stage.iterdir()), key=lambda name: (name == DATABASE_NAME, name))
-    for name in names:
-        place = root / name
-        if place.is_dir() and not any(place.iterdir()):
-            place.rmdir()
-        (stage / name).rename(place)
-    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _carry_out(root: Path, plan: UnfinishedRestore) -> Path | None:
+    """
+    Move what is still to be moved, however far an earlier try has come; returns where the old content is.
+
+    What waits in the stage was not moved in yet, so whatever stands in its place is not of this restore. The
+    old database goes first and the new one comes last: a home with a database is a whole one.
+
+    Raises:
+        Unfinished: It cannot be moved.
+    """
+    stage, aside = root / plan.stage, root / plan.aside
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    open_home(root, as_guest=True)
+        waiting = {entry.name for entry in stage.iterdir()} if stage.is_dir() else set()
+        old = [name for name in plan.put_aside if name in waiting or name not in plan.brings]
+        old += [name for name in plan.brings if name in waiting and name not in old]
+        for name in sorted(old, key=lambda one: (not one.startswith(DATABASE_NAME), one)):
+            _put_aside(root / name, aside)
+        for name in sorted(waiting, key=lambda one: (one == DATABASE_NAME, one)):
+            (stage / name).rename(root / name)
+        if missing := [name for name in plan.brings if not os.path.lexists(root / name)]:
+            raise FileNotFoundError(errno.ENOENT, "what was unpacked is gone", str(stage / missing[0]))
+        for folder in (aside, root):
+            if folder.is_dir():
+                disk.sync_folder(folder)
+        open_home(root, as_guest=True)
+        (root / NOTE).unlink(missing_ok=True)
+        shutil.rmtree(stage, ignore_errors=True)
+        disk.sync_folder(root)
+    except OSError as error:
+        raise Unfinished(
+            f"{error.strerror or error} ({error.filename}); mend that, then finish the restore with: "
+            f"squidbot restore --finish --home {shlex.quote(str(root))}"
+        ) from error
+    return aside if aside.is_dir() else None
+
+
+def _put_aside(place: Path, aside: Path) -> None:
+    if place.is_dir() and not place.is_symlink() and not any(place.iterdir()):
+        place.rmdir()  # made by looking at the home
+    elif os.path.lexists(place):
+        aside.mkdir(mode=0o700, exist_ok=True)
+        names = (aside / f"{place.name}{f'-{number}' if number else ''}" for number in count())
+        place.rename(next(path for path in names if not os.path.lexists(path)))

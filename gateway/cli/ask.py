@@ -18,6 +18,7 @@ from gateway.control.client import ControlClient, DaemonGone
 from gateway.errors import AlreadyRunning, ConfigInvalid, NotFound
 from gateway.home import Home
 from gateway.lock import hold_home, holder_of
+from gateway.unfinished import refuse_unfinished
 
 __all__ = ["Asker"]
 
@@ -69,6 +70,7 @@ class Asker:
                 time.sleep(0.1)
 
     def _directly(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        refuse_unfinished(self._home.root)
         if not self._home.database.exists():
             raise NotFound(
                 f"there is nothing in {self._home.root} yet: is it the right home (--home, SQUIDBOT_HOME)? "

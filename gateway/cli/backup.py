@@ -138,9 +138,10 @@ def _size(number: float) -> str:
 
 
 def restore(
-    file: Path,
+    file: Path | None = None,
     /,
     *,
+    finish: bool = False,
     passphrase_file: _PassphraseFile = None,
     moved: bool = False,
     until: datetime | None = None,
@@ -158,6 +159,7 @@ def restore(
 
     Args:
         file: The backup.
+        finish: Instead: finish a restore that was broken off; this needs no file.
         moved: The daemon was stopped before the backup and has not run since: nothing needs to wait.
         until: When the lost squidbot can have run at the latest (default: now), such as 2026-01-03T14:05.
         replace: Put aside what is in the home folder.
@@ -167,11 +169,17 @@ def restore(
     from datetime import UTC
 
     from gateway.backup.reading import look_into, needs_passphrase
+    from gateway.backup.restoring import finish_restore
     from gateway.backup.restoring import restore as bring_back
+    from gateway.errors import NotFound
     from gateway.home import find_home
 
     quiet_logs(verbose=where.verbose)
     root = find_home(where.home)
+    if (file is None) is not finish:
+        raise NotFound("say which backup, or --finish for a restore that was broken off: not both")
+    if file is None:
+        return _report(finish_restore(root), as_json=as_json)
     passphrase = _passphrase(passphrase_file, new=False) if needs_passphrase(file) else None
     if look:
         looked = look_into(file, passphrase=passphrase)
@@ -198,6 +206,10 @@ def restore(
     if done is None:
         print("nothing was changed", file=sys.stderr)
         return 1
+    return _report(done, as_json=as_json)
+
+
+def _report(done: Restored, *, as_json: bool) -> int:
     lacking = _lacking(done.home)
     tell(as_json, {**_done(done), "configuration": lacking}, _story(done, lacking))
     return 0
@@ -239,7 +251,7 @@ def _done(done: Restored) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
-        **_looked(done.looked),
+        **(_looked(done.looked) if done.looked is not None else {}),
         "home": str(done.home),
         "parked": asdict(done.parked),
         "put_aside": str(done.put_aside) if done.put_aside else None,

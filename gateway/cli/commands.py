@@ -119,8 +119,10 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
     from gateway.chat import run_chat
     from gateway.home import Home, find_home
     from gateway.settings import load_settings
+    from gateway.unfinished import refuse_unfinished
 
     root = find_home(where.home)
+    refuse_unfinished(root)
     settings = load_settings(where.named or Home(root).config_file, missing_ok=where.named is None)
     return run_chat(settings, Home(root), session=session)
 

@@ -113,9 +113,11 @@ def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person]
     from gateway.home import Home, find_home
     from gateway.person_data import people as who
     from gateway.settings import load_settings
+    from gateway.unfinished import refuse_unfinished
 
     quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
+    refuse_unfinished(home.root)
     if not home.database.exists():
         raise NotFound(f"there is nothing in {home.root} yet: is it the right home (--home, SQUIDBOT_HOME)?")
     settings = load_settings(where.named or home.config_file, missing_ok=True)

@@ -48,8 +48,10 @@ def run(home: Path | None, config: Path | None, *, verbose: bool = False) -> int
     from gateway.daemon import run_daemon  # noqa: PLC0415 - after rich is out of the way
     from gateway.home import Home, find_home, named_config, open_home  # noqa: PLC0415
     from gateway.settings import load_settings  # noqa: PLC0415
+    from gateway.unfinished import refuse_unfinished  # noqa: PLC0415
 
     root = find_home(home)
+    refuse_unfinished(root)  # the configuration may be among what is missing
     settings = load_settings(named_config(config) or Home(root).config_file)
     if verbose:
         log = settings.gateway.log.model_copy(update={"level": "debug"})

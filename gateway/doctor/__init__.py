@@ -28,6 +28,7 @@ from gateway.lock import hold_home, holder_of
 from gateway.mark import warning_of
 from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.last_good import changes
+from gateway.unfinished import Unfinished, refuse_unfinished
 
 __all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_state"]
 
@@ -37,6 +38,8 @@ _MOST_TROUBLES = 50
 def check(home: Home, config: Path) -> Report:
     """Check everything, as far as it goes: what depends on something broken is left out."""
     report = Report()
+    if _is_unfinished(report, home):
+        return report
     settings = _configuration(report, home, config)
     if settings is None:
         return report
@@ -56,6 +59,8 @@ def check_state(home: Home, config: Path, *, fix: bool = False) -> Report:
     Nothing outside of the home is asked, and without damage nothing in it is changed.
     """
     report = Report()
+    if _is_unfinished(report, home):
+        return report
     settings = _configuration(report, home, config)
     if settings is None:
         return report
@@ -122,6 +127,16 @@ def _report_state(report: Report, found: list[Trouble], mended: Mended, *, in_us
             Verdict.SKIPPED if skipped else Verdict.OK,
             "the daemon is at work on it" if skipped else "whole",
         )
+
+
+def _is_unfinished(report: Report, home: Home) -> bool:
+    """Whether a restore was broken off, so that nothing else means anything."""
+    try:
+        refuse_unfinished(home.root)
+    except Unfinished as error:
+        report.fail("home", error)
+        return True
+    return False
 
 
 def _configuration(report: Report, home: Home, config: Path) -> Settings | None:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from gateway.doctor.trouble import Trouble
 from gateway.doctor.unusable import unusable_documents
 from gateway.errors import StateUnusable
 from gateway.home import Home
+from gateway.person_data.unfinished import broken_off
 from gateway.work.examining import examine_database, mend_database, names_in_rows
 
 __all__ = ["Mended", "Trouble", "examine_state", "mend_state"]
@@ -84,6 +86,7 @@ def examine_state(
         elif layout.name(key) == path.stem:
             yield from _record(layout, key, path, clock)
     yield from unusable_documents(layout)
+    yield from _erasures(layout)
     for path in filter(Path.is_file, examining.version_files(layout)):
         yield from _lines(path, in_use=in_use)
     if home.database.exists():
@@ -199,6 +202,16 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
             tuple(filter(Path.is_file, files)),
             mend,
             remedy="squidbot check --state --fix makes them fit, from the record or its spare",
+        )
+
+
+def _erasures(layout: Layout) -> Iterator[Trouble]:
+    for addresses in broken_off(layout):
+        whose = ", ".join(addresses)
+        yield Trouble(
+            "erasure",
+            f"squidbot forget was broken off: a part of what there is of {whose} is still there",
+            remedy=f"squidbot forget {shlex.join(addresses)}",
         )
 
 

@@ -20,7 +20,7 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object
 from gateway.person_data import Person, PersonFiles, Share
 
-__all__ = ["begin", "finish", "with_the_rest"]
+__all__ = ["begin", "broken_off", "finish", "with_the_rest"]
 
 _NAME = "forgetting-{}.json"
 
@@ -70,6 +70,12 @@ def finish(layout: Layout, person: Person) -> None:
     for path in _plans(layout, person):
         path.unlink(missing_ok=True)
     disk.sync_folder(_folder(layout))
+
+
+def broken_off(layout: Layout) -> list[tuple[str, ...]]:
+    """The addresses of everybody whom a `squidbot forget` began to erase and did not end."""
+    found = (as_object(disk.read(path)) for path in sorted(_folder(layout).glob(_NAME.format("*"))))
+    return [tuple(plan["addresses"]) for plan in found if plan is not None and _is_one(plan)]
 
 
 def _folder(layout: Layout) -> Path:
