@@ -47,13 +47,15 @@ class ToolCall(_Frozen):
     A model's wish to run a tool.
 
     ``arguments`` are the parsed arguments; where the model wrote something that is no JSON object they are
-    empty and ``malformed`` holds what it wrote, so that it can be told.
+    empty and ``malformed`` holds what it wrote, so that it can be told. ``signature`` is what its provider
+    wants back with it.
     """
 
     id: str
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     malformed: str | None = None
+    signature: str = ""
 
 
 class Message(_Frozen):

@@ -3,13 +3,14 @@ From the description of providers, models and pools (``spec.py``) to pools that 
 
 `build_models` is called only with a description that `check_references` has passed.
 
-``client: auto`` takes the plain client for ``openai/…`` models at an address of one's own and litellm for
-everything else. Models called ``demo/…`` need no provider: they are the offline demo model (``demo/echo``
-only echoes).
+``client: auto`` takes the plain client for providers that speak OpenAI's protocol (``providers.py``) and
+litellm for the others. Models called ``demo/…`` need no provider: they are the offline demo model
+(``demo/echo`` only echoes).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -18,7 +19,8 @@ from agent_core.llm.demo_model import DemoModel, EchoModel
 from agent_core.llm.litellm_client import LiteLLMClient, close_clients, ensure_loaded
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
-from agent_core.llm.prices import Price
+from agent_core.llm.prices import Price, listed_price
+from agent_core.llm.providers import Endpoint, endpoint_of, key_variables
 from agent_core.llm.spec import LLMSpec, ModelSpec, ProviderSpec, check_references, is_plain
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.ports import AttachmentPort, Clock, LLMPort
@@ -131,6 +133,22 @@ def _client(
         "price": None if model.price is None else Price(**model.price.model_dump()),
         "pictures": pictures,
     }
-    plain = is_plain(model, provider)
-    client = OpenAIClient(model.model, **common) if plain else LiteLLMClient(model.model, **common)
-    return cast("LLMPort", client)
+    if not is_plain(model, provider):
+        return cast("LLMPort", LiteLLMClient(model.model, **common))
+    endpoint = (
+        endpoint_of(model.model, provider.api_base)
+        if model.client == "auto" or not provider.api_base
+        else None
+    )
+    if endpoint is not None:
+        common |= {"endpoint": endpoint, "api_base": endpoint.api_base}
+        common["api_key"] = common["api_key"] or _key_of_environment(model.model, endpoint)
+        if common["price"] is None and endpoint.public:
+            common["price"] = listed_price(model.model)
+    return cast("LLMPort", OpenAIClient(model.model, **common))
+
+
+def _key_of_environment(model: str, endpoint: Endpoint) -> str:
+    """The key in the provider's usual variable; it goes to the provider's own address only."""
+    found = (os.environ.get(name, "") for name in key_variables(model)) if endpoint.public else ()
+    return next((key for key in found if key), "")

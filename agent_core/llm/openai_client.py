@@ -1,5 +1,5 @@
 """
-A plain client for servers that speak the OpenAI chat format: Ollama, llama.cpp, vLLM, LM Studio and the like.
+A plain client for servers that speak the OpenAI chat format: most providers, and servers of one's own.
 
 It does the same as the litellm client over aiohttp alone, at a fortieth of the CPU time per answer and a
 third of the memory, so whoever uses such a server never loads litellm.
@@ -28,6 +28,7 @@ from agent_core.errors import ModelError
 from agent_core.llm.classify import Failure, classify
 from agent_core.llm.pictures import pictures_of
 from agent_core.llm.prices import Price
+from agent_core.llm.providers import Endpoint, adapted
 from agent_core.llm.sse import SseDecoder, TooLarge
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.llm.wire import Piece, bare_model_name, parse_piece, request_body
@@ -51,7 +52,7 @@ class OpenAIClient:
     An `LLMPort` for one model at one OpenAI-compatible server.
 
     Args:
-        model: The model's name; a leading ``openai/`` is not sent.
+        model: The model's name, as it is reported; sent is the endpoint's, or what follows ``openai/``.
         api_base: The server's address up to and with ``/v1``.
         clock: For dates in Retry-After.
         api_key: Sent as bearer token if it is not empty.
@@ -60,6 +61,7 @@ class OpenAIClient:
         limits: How long an answer may take.
         price: What tokens cost, if it is known.
         pictures: Where pictures are read, for a model that looks at them.
+        endpoint: What its provider wants otherwise than others.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class OpenAIClient:
         limits: AnswerLimits = AnswerLimits(),  # noqa: B008 - a frozen value
         price: Price | None = None,
         pictures: AttachmentPort | None = None,
+        endpoint: Endpoint | None = None,
     ) -> None:
         self.model = model
+        self._endpoint = endpoint or Endpoint(api_base, bare_model_name(model), public=False)
         base = api_base.rstrip("/")
         self._url = base if base.endswith("/chat/completions") else base + "/chat/completions"
         self._clock = clock
@@ -92,14 +96,16 @@ class OpenAIClient:
     ) -> AsyncIterator[ModelChunk]:
         """Ask for one answer; see `LLMPort`."""
         body = request_body(
-            bare_model_name(self.model),
+            self._endpoint.model,
             messages,
             tools,
             stream=stream,
             max_tokens=self._max_tokens,
             extra=self._extra,
             pictures=await pictures_of(messages, self._pictures),
+            signed=self._endpoint.signs_calls,
         )
+        body = adapted(body, self._endpoint)
         return answer(self._pieces(body), limits=self._limits, model=self.model, stream=stream)
 
     async def aclose(self) -> None:
@@ -214,9 +220,11 @@ class OpenAIClient:
         return classify(replace(failure, secret=self._key), model=self.model, now=self._clock.now())
 
     def _priced(self, piece: Piece) -> Piece:
-        if piece.tokens is None or self._price is None:
+        if piece.tokens is None:
             return piece
-        return replace(piece, cost_usd=self._price.of(piece.tokens))
+        if self._price is not None:
+            return replace(piece, cost_usd=self._price.of(piece.tokens))
+        return piece if self._endpoint.tells_cost else replace(piece, cost_usd=None)
 
 
 def _failure_in(body: object, *, status: int | None, headers: Mapping[str, str] | None = None) -> Failure:

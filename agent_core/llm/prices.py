@@ -1,12 +1,23 @@
-"""What tokens cost, where the operator or litellm's table knows it. Pure."""
+"""
+What tokens cost, where the operator or litellm's table knows it.
+
+The table is a file of litellm's distribution and is read as such: litellm itself is not imported for it.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from agent_core.llm.wire import Tokens
 
-__all__ = ["Price"]
+__all__ = ["Price", "listed_price"]
+
+_TABLE = "model_prices_and_context_window_backup.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +33,40 @@ class Price:
             tokens.prompt * self.prompt_usd_per_million + tokens.completion * self.completion_usd_per_million
         )
         return spent / 1_000_000
+
+
+@functools.lru_cache(maxsize=64)
+def listed_price(model: str) -> Price | None:
+    """What ``PREFIX/NAME`` costs by litellm's table; None if it is not listed there."""
+    table = _table()
+    prefix, _, name = model.partition("/")
+    for listed in (model, name):
+        entry = _entry(table, listed)
+        if entry is None or entry.get("litellm_provider") != prefix:
+            continue
+        prompt, completion = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
+        if isinstance(prompt, int | float) and isinstance(completion, int | float):
+            return Price(prompt * 1e6, completion * 1e6)
+    return None
+
+
+def _table() -> str:
+    """The text of the table; it is three megabytes, so it is not kept."""
+    found = importlib.util.find_spec("litellm")
+    try:
+        return (Path(found.origin or "").parent / _TABLE).read_text(encoding="utf-8") if found else ""
+    except OSError:
+        return ""
+
+
+def _entry(table: str, name: str) -> dict[str, Any] | None:
+    """One entry, read without the four thousand others."""
+    key = f"\n    {json.dumps(name)}: "
+    at = table.find(key)
+    if at < 0:
+        return None
+    try:
+        entry, _ = json.JSONDecoder().raw_decode(table, at + len(key))
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None

@@ -15,6 +15,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
+from agent_core.llm.prices import listed_price
+from agent_core.llm.providers import endpoint_of
+
 __all__ = ["LLMSpec", "ModelSpec", "PriceSpec", "ProviderSpec", "check_references", "is_plain"]
 
 
@@ -35,7 +38,10 @@ class ProviderSpec(_Spec):
     api_base: Annotated[str, AfterValidator(_address)] = ""
     """The server's address for anything that speaks OpenAI's protocol; empty: the provider's own."""
     api_key: SecretStr = SecretStr("")
-    """Better a reference: ``${secret:NAME}``, ``${file:/path}`` or ``${NAME}`` of the environment."""
+    """
+    Better a reference: ``${secret:NAME}``, ``${file:/path}`` or ``${NAME}`` of the environment. Empty: the
+    value of the provider's usual variable, such as ``OPENAI_API_KEY``.
+    """
 
 
 class PriceSpec(_Spec):
@@ -53,7 +59,7 @@ class ModelSpec(_Spec):
     provider: str = ""
     """One of ``llm.providers``."""
     model: str = Field(min_length=1)
-    """Its name, as litellm writes it: ``anthropic/…``, ``openai/…``, ``ollama_chat/…``."""
+    """Its provider and name: ``anthropic/…``, ``openai/…``, ``openrouter/…``, ``ollama/…``."""
     max_tokens: int | None = Field(default=None, ge=1)
     """The longest answer; empty: as long as the provider lets it be."""
     max_context_tokens: int = Field(default=32_000, ge=1_000)
@@ -62,7 +68,10 @@ class ModelSpec(_Spec):
     """Whether it looks at pictures; to others they are only named."""
     client: Literal["auto", "litellm", "openai"] = "auto"
     """
-    ``auto`` takes the plain client for ``openai/…`` at an ``api_base``, and litellm for everything else.
+    ``auto``: the plain client for providers that speak OpenAI's protocol (``openai``, ``openrouter``,
+    ``groq``, ``mistral``, ``deepseek``, ``xai``, ``together``, ``fireworks``, ``gemini``, ``ollama``,
+    ``vllm``, ``lm_studio``), ``litellm`` for the others, such as ``anthropic``. ``litellm`` takes 200 MB
+    more memory, and speaks a provider's own protocol where that can do more.
     """
     temperature: float | None = Field(default=None, ge=0, le=2)
     """Empty: the provider's own."""
@@ -93,8 +102,17 @@ class LLMSpec(_Spec):
     """Lists of models; the next one is tried when one fails."""
 
     def is_plain(self, model: ModelSpec) -> bool:
-        """Whether a model is asked by our own client, which knows no prices, and not by litellm."""
+        """Whether a model is asked by our own client and not by litellm."""
         return is_plain(model, self.providers.get(model.provider, ProviderSpec()))
+
+    def has_price(self, model: ModelSpec) -> bool:
+        """Whether it will be known what a model costs, as far as can be told before it is asked."""
+        if model.price is not None or model.is_demo or not self.is_plain(model):
+            return True
+        endpoint = endpoint_of(model.model, self.providers.get(model.provider, ProviderSpec()).api_base)
+        return endpoint is not None and (
+            endpoint.tells_cost or (endpoint.public and listed_price(model.model) is not None)
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -104,8 +122,8 @@ class LLMSpec(_Spec):
 
 def is_plain(model: ModelSpec, provider: ProviderSpec) -> bool:
     """Whether a model is asked by our own client and not by litellm."""
-    at_home = bool(provider.api_base) and model.model.startswith("openai/")
-    return model.client == "openai" or (model.client == "auto" and at_home)
+    speaks = endpoint_of(model.model, provider.api_base) is not None
+    return model.client == "openai" or (model.client == "auto" and speaks)
 
 
 # ── checking ──
@@ -145,7 +163,8 @@ def _check_model(path: str, model: ModelSpec, providers: Mapping[str, ProviderSp
         return [(f"{path}.provider", "is missing; name one of llm.providers")]
     if model.provider not in providers:
         return [(f"{path}.provider", _unknown("provider", model.provider, providers))]
-    if model.client == "openai" and not providers[model.provider].api_base:
+    api_base = providers[model.provider].api_base
+    if model.client == "openai" and not api_base and endpoint_of(model.model, "") is None:
         where = f"llm.providers.{model.provider}.api_base"
         text = f"'openai' needs the server's address; set {where} or use 'litellm'"
         return [(f"{path}.client", text)]

@@ -30,6 +30,8 @@ __all__ = [
     "token_count",
 ]
 
+_UNSIGNED = "skip_thought_signature_validator"
+_LONGEST_SIGNATURE = 100_000
 _MOST_TOKENS = 1_000_000_000
 """A larger count is none: no answer has it, and no database column holds it."""
 
@@ -42,6 +44,7 @@ class ToolFragment:
     id: str
     name: str
     arguments: str
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +89,20 @@ def request_body(
     max_tokens: int | None = None,
     extra: Mapping[str, Any] | None = None,
     pictures: Mapping[str, tuple[str, bytes]] | None = None,
+    signed: bool = False,
 ) -> dict[str, Any]:
     """
-    The request for one answer. ``extra`` wins; tools are left out if there are none.
+    The request for one answer. ``extra`` wins; tools are left out if there are none. ``signed`` sends the
+    signatures of tool calls back to a provider that wants them.
 
     ``pictures`` are media type and content by `Attachment.sha256`; of attachments that are not among them a
     note is left.
     """
     shown = pictures or {}
-    body: dict[str, Any] = {"model": model, "messages": [_message(message, shown) for message in messages]}
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [_message(message, shown, signed=signed) for message in messages],
+    }
     if tools:
         body["tools"] = [
             {
@@ -115,7 +123,7 @@ def request_body(
     return body | dict(extra or {})
 
 
-def _message(message: Message, pictures: Mapping[str, tuple[str, bytes]]) -> dict[str, Any]:
+def _message(message: Message, pictures: Mapping[str, tuple[str, bytes]], *, signed: bool) -> dict[str, Any]:
     out: dict[str, Any] = {"role": message.role, "content": _sound(message.content)}
     if message.attachments:
         out["content"] = _with_pictures(message, pictures)
@@ -127,12 +135,18 @@ def _message(message: Message, pictures: Mapping[str, tuple[str, bytes]]) -> dic
                 "type": "function",
                 # What was malformed cannot be sent back: several servers parse it and refuse the request.
                 "function": {"name": call.name, "arguments": _sound(json.dumps(call.arguments))},
+                **(_signature(call) if signed else {}),
             }
             for call in message.tool_calls
         ]
     if message.role == "tool":
         out["tool_call_id"] = message.tool_call_id or ""
     return out
+
+
+def _signature(call: ToolCall) -> dict[str, Any]:
+    """What proves that the model made this call; another model's call goes with the word for "none"."""
+    return {"extra_content": {"google": {"thought_signature": call.signature or _UNSIGNED}}}
 
 
 def _with_pictures(message: Message, pictures: Mapping[str, tuple[str, bytes]]) -> str | list[dict[str, Any]]:
@@ -165,11 +179,11 @@ def parse_piece(data: Mapping[str, Any]) -> Piece:
     choices = data.get("choices")
     if not isinstance(choices, list):
         if isinstance(data.get("usage"), dict):
-            return Piece(tokens=_tokens(data["usage"]))
+            return Piece(tokens=_tokens(data["usage"]), cost_usd=_cost(data["usage"]))
         raise ValueError("an answer without choices")
     tokens = _tokens(data.get("usage"))
     if not choices:
-        return Piece(tokens=tokens)
+        return Piece(tokens=tokens, cost_usd=_cost(data.get("usage")))
     choice = choices[0]
     if not isinstance(choice, dict):
         raise ValueError("a choice that is no object")  # noqa: TRY004 - about content, not types
@@ -181,6 +195,7 @@ def parse_piece(data: Mapping[str, Any]) -> Piece:
         fragments=tuple(_fragments(body.get("tool_calls"))),
         tokens=tokens,
         finish=choice.get("finish_reason") or None,
+        cost_usd=_cost(data.get("usage")),
     )
 
 
@@ -209,7 +224,21 @@ def _fragments(calls: object) -> Iterator[ToolFragment]:
             else ""
             if arguments is None
             else json.dumps(arguments),
+            signature=_signature_in(call),
         )
+
+
+def _signature_in(call: Mapping[str, Any]) -> str:
+    found: object = call
+    for key in ("extra_content", "google", "thought_signature"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def _cost(usage: object) -> float | None:
+    """What the provider itself says that it costs."""
+    cost = usage.get("cost") if isinstance(usage, dict) else None
+    return float(cost) if isinstance(cost, int | float) and 0 <= cost < _MOST_TOKENS else None
 
 
 def _tokens(usage: object) -> Tokens | None:
@@ -261,6 +290,7 @@ class _Call:
     id: str
     name: str
     arguments: list[str]
+    signature: str = ""
 
 
 class Assembler:
@@ -296,6 +326,7 @@ class Assembler:
             self._by_index[fragment.index] = call
         call.id = call.id or fragment.id
         call.name = call.name or fragment.name
+        call.signature = call.signature or fragment.signature
         call.arguments.append(fragment.arguments)
 
     def _open_call(self, fragment: ToolFragment) -> _Call | None:
@@ -320,9 +351,15 @@ class Assembler:
             text = "".join(call.arguments)
             arguments = _arguments_or_none(text)
             if arguments is None:
-                out.append(ToolCall(id=name, name=call.name, malformed=_sound(text)))
+                arguments, malformed = {}, _sound(text)
             else:
-                out.append(ToolCall(id=name, name=call.name, arguments=arguments))
+                malformed = None
+            signature = call.signature if len(call.signature) <= _LONGEST_SIGNATURE else ""
+            out.append(
+                ToolCall(
+                    id=name, name=call.name, arguments=arguments, malformed=malformed, signature=signature
+                )
+            )
         return out
 
 

@@ -131,7 +131,7 @@ def ask_model(
 
 
 def _another(dialogue: Dialogue, environ: Mapping[str, str]) -> ModelOffer:
-    question = "  The model as provider/name (openai/…, anthropic/…, openrouter/…; see litellm)"
+    question = "  The model as provider/name (openai/…, anthropic/…, openrouter/…, mistral/…)"
     model = dialogue.ask(question, "openai/gpt-5-mini", flag="--model")
     base = dialogue.ask("  The address of a server of your own, or - for the provider's", "-")
     offer = named(model, api_base="" if base == "-" else base, api_key="", environ=environ)
@@ -155,6 +155,8 @@ def _proved(offer: ModelOffer, given: Given, settings: Settings, dialogue: Dialo
                 "Nothing was written. --no-probe takes it all the same."
             )
         dialogue.say("  It answers.")
+        if offer.needs_litellm:
+            dialogue.say("  (It is asked through litellm, in a process of its own: 200 MB more memory.)")
     return None if _is_present(offer, settings) else offer
 
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from agent_core.errors import AgentError
 from agent_core.llm.build import build_models
+from agent_core.llm.providers import endpoint_of, key_variables
 from agent_core.llm.spec import LLMSpec, check_references
 from agent_core.models import Message
 from gateway.clock import SystemClock
@@ -49,6 +50,11 @@ class ModelOffer:
         return f"{self.provider}-api-key"
 
     @property
+    def needs_litellm(self) -> bool:
+        """Whether its provider speaks a protocol of its own."""
+        return bool(self.provider) and endpoint_of(self.model, self.api_base) is None
+
+    @property
     def is_own_server(self) -> bool:
         """Whether its key is no secret, because nobody asks for it."""
         return bool(self.api_base) and self.api_key in ("", "ollama")
@@ -69,7 +75,8 @@ def named(model: str, *, api_base: str, api_key: str, environ: Mapping[str, str]
     The model that somebody names. Pure.
 
     Args:
-        model: ``provider/model`` as litellm writes it; ``ollama/NAME`` for the local Ollama; ``demo``.
+        model: ``provider/model``; ``ollama/NAME`` for the local Ollama, likewise ``vllm`` and ``lm_studio``;
+            ``demo``.
         api_base: Of a server that speaks OpenAI's format, if it is one of one's own.
         api_key: Its key; empty to look for the provider's usual variable.
         environ: Where that is.
@@ -81,13 +88,17 @@ def named(model: str, *, api_base: str, api_key: str, environ: Mapping[str, str]
         return ModelOffer(whole, "server", api_base, api_key, f"{whole} at {api_base}")
     if model.startswith("ollama/"):
         return _of_ollama(model.removeprefix("ollama/"))
-    key = api_key or environ.get(key_variable(model), "")
+    endpoint = endpoint_of(model, "")
+    if endpoint is not None and not endpoint.public:
+        told = f"{model} at {endpoint.api_base}"
+        return ModelOffer(f"openai/{endpoint.model}", _prefix(model), endpoint.api_base, api_key, told)
+    key = api_key or next((environ[name] for name in key_variables(model) if environ.get(name)), "")
     return ModelOffer(model, _prefix(model), "", key, model)
 
 
 def key_variable(model: str) -> str:
     """The variable in which people have the key for this model."""
-    return f"{_prefix(model).upper().replace('-', '_')}_API_KEY"
+    return key_variables(f"{_prefix(model)}/")[0]
 
 
 def prove(offer: ModelOffer) -> str:

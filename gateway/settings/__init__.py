@@ -107,13 +107,9 @@ class LLMSettings(LLMSpec):
     budget: BudgetSettings = BudgetSettings()
 
     def unpriced(self) -> list[str]:
-        """Models in pools whose price is unknown: none is set, and litellm with its table is not used."""
+        """Models in pools whose price nobody knows: not set, not listed, not told by the provider."""
         used = {member for members in self.pools.values() for member in members}
-        return [
-            name
-            for name, model in self.models.items()
-            if name in used and model.price is None and not model.is_demo and self.is_plain(model)
-        ]
+        return [name for name, model in self.models.items() if name in used and not self.has_price(model)]
 
 
 class AgentSettings(_Strict):

@@ -54,7 +54,7 @@ class TestReferences:
             models={
                 "small": {"provider": "locla", "model": "openai/some"},
                 "bare": {"model": "openai/some"},
-                "plain": {"provider": "cloud", "model": "openai/some", "client": "openai"},
+                "plain": {"provider": "cloud", "model": "anthropic/some", "client": "openai"},
             },
             pools={"main": ["small", "smal", "small"], "none": []},
         )

@@ -1,0 +1,150 @@
+"""
+Providers whose servers speak OpenAI's protocol, by the prefix of the model's name. Pure.
+
+Models of these are asked by our own client, without litellm. The table holds what differs: the address, and
+the few fields of a request that one of them refuses or wants under another name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+__all__ = ["Endpoint", "adapted", "endpoint_of", "key_variables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """
+    Where and how one model is asked.
+
+    ``public`` says that it is a provider's own address, so that its models have known prices.
+    ``signs_calls``: tool calls come with a signature that must be sent back (Gemini).
+    """
+
+    api_base: str
+    model: str
+    public: bool = True
+    max_tokens_name: str = "max_tokens"
+    asks_for_usage: bool = True
+    short_call_ids: bool = False
+    signs_calls: bool = False
+    tells_cost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Provider:
+    api_base: str
+    at_home: bool = False
+    """A server on this machine: ``api_base`` may be given without its path."""
+    protocol_elsewhere: bool = True
+    """Whether another ``api_base`` speaks OpenAI's protocol as well."""
+    keys: tuple[str, ...] = ()
+    max_tokens_name: str = "max_tokens"
+    asks_for_usage: bool = True
+    short_call_ids: bool = False
+    signs_calls: bool = False
+    tells_cost: bool = False
+
+
+_OLLAMA = _Provider("http://127.0.0.1:11434/v1", at_home=True)
+_VLLM = _Provider("http://127.0.0.1:8000/v1", at_home=True)
+_LM_STUDIO = _Provider("http://127.0.0.1:1234/v1", at_home=True)
+_TOGETHER = _Provider("https://api.together.xyz/v1", keys=("TOGETHERAI_API_KEY", "TOGETHER_API_KEY"))
+_FIREWORKS = _Provider(
+    "https://api.fireworks.ai/inference/v1", keys=("FIREWORKS_AI_API_KEY", "FIREWORKS_API_KEY")
+)
+_PROVIDERS: Mapping[str, _Provider] = {
+    "openai": _Provider("https://api.openai.com/v1", max_tokens_name="max_completion_tokens"),
+    "openrouter": _Provider("https://openrouter.ai/api/v1", tells_cost=True),
+    "groq": _Provider("https://api.groq.com/openai/v1"),
+    "mistral": _Provider("https://api.mistral.ai/v1", asks_for_usage=False, short_call_ids=True),
+    "deepseek": _Provider("https://api.deepseek.com/v1"),
+    "xai": _Provider("https://api.x.ai/v1"),
+    "together": _TOGETHER,
+    "together_ai": _TOGETHER,
+    "fireworks": _FIREWORKS,
+    "fireworks_ai": _FIREWORKS,
+    "gemini": _Provider(
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        protocol_elsewhere=False,
+        keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        signs_calls=True,
+    ),
+    "ollama": _OLLAMA,
+    "ollama_chat": _OLLAMA,
+    "vllm": _VLLM,
+    "hosted_vllm": _VLLM,
+    "lm_studio": _LM_STUDIO,
+}
+
+
+def endpoint_of(model: str, api_base: str) -> Endpoint | None:
+    """
+    Where a model is asked in OpenAI's protocol; None if its provider does not speak it.
+
+    Args:
+        model: ``PREFIX/NAME``.
+        api_base: What is configured; empty for the provider's own address.
+    """
+    prefix, _, name = model.partition("/")
+    provider = _PROVIDERS.get(prefix)
+    if provider is None or not name or (api_base and not provider.protocol_elsewhere):
+        return None
+    if provider.at_home:
+        bare = bool(api_base) and urlsplit(api_base).path in ("", "/")
+        return Endpoint(
+            api_base.rstrip("/") + "/v1" if bare else api_base or provider.api_base, name, public=False
+        )
+    if prefix == "openai" and api_base:
+        return Endpoint(api_base, name, public=False)
+    return Endpoint(
+        api_base or provider.api_base,
+        name,
+        public=not api_base,
+        max_tokens_name=provider.max_tokens_name,
+        asks_for_usage=provider.asks_for_usage,
+        short_call_ids=provider.short_call_ids,
+        signs_calls=provider.signs_calls,
+        tells_cost=provider.tells_cost,
+    )
+
+
+def adapted(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+    """The request as this provider takes it."""
+    out = dict(body)
+    if "max_tokens" in out and endpoint.max_tokens_name != "max_tokens":
+        out[endpoint.max_tokens_name] = out.pop("max_tokens")
+    if not endpoint.asks_for_usage:
+        out.pop("stream_options", None)
+    if endpoint.short_call_ids:
+        out["messages"] = [_with_short_ids(message) for message in out["messages"]]
+    return out
+
+
+def _with_short_ids(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The ids of tool calls as nine letters and digits, whoever made them."""
+    out = dict(message)
+    if "tool_calls" in out:
+        out["tool_calls"] = [call | {"id": _short_id(call["id"])} for call in out["tool_calls"]]
+    if "tool_call_id" in out:
+        out["tool_call_id"] = _short_id(out["tool_call_id"])
+    return out
+
+
+def _short_id(name: str) -> str:
+    fits = len(name) == 9 and name.isascii() and name.isalnum()
+    return name if fits else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:9]
+
+
+def key_variables(model: str) -> tuple[str, ...]:
+    """Where in the environment people have the key for this model; nowhere for a server at home."""
+    prefix = model.partition("/")[0]
+    provider = _PROVIDERS.get(prefix)
+    if provider is not None and provider.at_home:
+        return ()
+    usual = f"{prefix.upper().replace('-', '_')}_API_KEY"
+    return (provider.keys if provider else ()) or (usual,)
