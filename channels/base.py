@@ -178,7 +178,8 @@ class Inbox(Protocol):
         In ``context`` a channel may say what shall become of a message: ``refused`` (a reason: it is only
         remembered as seen), ``quarantine`` (a reason: a person must let it in), ``allowed_here`` (whether a
         proven sender may speak in this place, whatever the general list says), ``read_only`` (it is for the
-        history, and nobody is answered), ``unreadable`` (a sentence: all that its sender is told).
+        history, and nobody is answered), ``unreadable`` (a sentence: all that its sender is told),
+        ``moderator`` (whether the sender has a moderator's rights among those who read along).
 
         After it has returned the server may be told that the messages are taken. A message that is already
         known is a success without work. Raises nothing but cancellation: while the store cannot take

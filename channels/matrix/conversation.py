@@ -26,6 +26,7 @@ from channels.matrix.rooms import JsonObject, Rooms, object_of, text_of
 from channels.matrix.rules import Rules
 from channels.matrix.talk import Talk
 from channels.matrix.threads import root_of
+from channels.matrix.upgrades import may_moderate
 from channels.matrix.wire import Homeserver
 
 __all__ = ["Conversation"]
@@ -130,6 +131,9 @@ class Conversation:
         if here is not None:
             context = {**message.context, "allowed_here": here}
             message = message.model_copy(update={"context": context})
+        room = self._rooms.get(room_id)
+        if message.audience is Audience.GROUP and room is not None and may_moderate(room, sender):
+            message = message.model_copy(update={"context": {**message.context, "moderator": True}})
         allowed = self.is_heard(room_id, sender)
         content = object_of(event, "content")
         place = (room_id, root_of(content) or "")

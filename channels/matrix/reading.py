@@ -107,7 +107,8 @@ class Reading:
         """Digest the part of an answer that is not about rooms."""
         for event in events_of(body, "to_device"):
             if event.get("type") == "m.room_key.withheld":
-                self._waiting.withheld(event)
+                if self.is_heard(text_of(object_of(event, "content"), "room_id"), text_of(event, "sender")):
+                    self._waiting.withheld(event)
             else:
                 self._verifications.learn("", event)
         if self._crypto.receive(body):
@@ -145,9 +146,11 @@ class Reading:
         try:
             clear = self._crypto.decrypt(room_id, event)
         except NoKey as missing:
-            if event_id and self.is_heard(room_id, text_of(event, "sender")):
+            sender = text_of(event, "sender")
+            if event_id and self.is_heard(room_id, sender):
                 _log.info("matrix.key_missing", room=room_id, event_id=event_id, session=missing.session_id)
-                self._waiting.add(room_id, event_id, missing.session_id[:100], now=self._now())
+                session_id = missing.session_id[:100]
+                self._waiting.add(room_id, event_id, session_id, sender=sender, now=self._now())
             return None
         except NotReadable as error:
             if isinstance(error, NotMeant):

@@ -25,7 +25,7 @@ import structlog
 
 from channels.matrix.json_values import JsonObject, object_of, text_of
 
-__all__ = ["MODERATOR", "Replaced", "Successors", "may_replace", "power_of", "predecessor_of"]
+__all__ = ["MODERATOR", "Replaced", "Successors", "may_moderate", "may_replace", "power_of", "predecessor_of"]
 
 MODERATOR = 50.0
 _MOST = 1000
@@ -53,6 +53,11 @@ def power_of(room: Replaced, user_id: str) -> float:
         return 100.0 if user_id == creator else 0.0
     default = _level(room.power_levels.get("users_default"), 0.0)
     return _level(object_of(room.power_levels, "users").get(user_id), default)
+
+
+def may_moderate(room: Replaced, user_id: str) -> bool:
+    """Whether somebody may take back what others say in a room, as its power levels have it."""
+    return power_of(room, user_id) >= max(_level(room.power_levels.get("redact"), MODERATOR), MODERATOR)
 
 
 def may_replace(room: Replaced, user_id: str) -> bool:

@@ -8,14 +8,16 @@ the key has come. So nothing is lost over a crash, no text is stored twice, and 
 long the messages are. What is read late is handed over like any message, and the reference is dropped after
 that; a crash in between hands it over again, which the inbox recognises by the event id.
 
-The person is told when a key has not come within `PATIENCE_S`, or at once if its sender's client has said
-that it withholds it: one notice per room and reason in `QUIET_S`, whatever number of messages it is about.
-Only people who may talk to the bot get references and notices; at most `MAX_WAITING` of the former.
+The person is told when a key has not come within `PATIENCE_S`, or at once if the message's own sender has
+said that it is withheld (any account may say so of any key): one notice per room and reason in `QUIET_S`,
+whatever number of messages it is about. Only people who may talk to the bot get references and notices; at
+most `MAX_WAITING` of the former.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -32,6 +34,7 @@ PATIENCE_S = 5.0
 QUIET_S = 600.0
 _KEPT_S = 14 * 86_400.0
 _MAX_WITHHELD = 200
+_CODE = re.compile(r"[a-z0-9._]{1,50}")
 _REASONS = {
     "m.unverified": "your client withholds the key from sessions that it does not trust; verify me (click on "
     'my name, then on "Verify") or allow unverified sessions in the room\'s settings',
@@ -52,6 +55,8 @@ class Reference:
     session_id: str
     since: float
     told: bool = False
+    sender: str = ""
+    """Whose message it is; empty if an earlier version has written this down."""
 
 
 class Waiting:
@@ -60,6 +65,7 @@ class Waiting:
     def __init__(self) -> None:
         self._references: dict[str, Reference] = {}
         self._withheld: dict[str, str] = {}
+        """Reasons, by sender and session."""
         self._told_at: dict[tuple[str, str], float] = {}
 
     def __len__(self) -> int:
@@ -82,14 +88,14 @@ class Waiting:
         kept = [asdict(one) for one in self._references.values() if one.event_id not in gone]
         return json.dumps({"references": kept, "withheld": self._withheld}, separators=(",", ":"))
 
-    def add(self, room_id: str, event_id: str, session_id: str, *, now: float) -> None:
+    def add(self, room_id: str, event_id: str, session_id: str, *, sender: str, now: float) -> None:
         """Keep a message; the oldest one goes when there are too many."""
         if event_id in self._references:
             return
         while len(self._references) >= MAX_WAITING:
             oldest = next(iter(self._references))
             _log.warning("matrix.waiting_dropped", room=self._references.pop(oldest).room_id, reason="many")
-        self._references[event_id] = Reference(room_id, event_id, session_id, now)
+        self._references[event_id] = Reference(room_id, event_id, session_id, now, sender=sender)
 
     def drop(self, event_ids: Iterable[str]) -> None:
         """These have been handed over, or never will be."""
@@ -117,11 +123,12 @@ class Waiting:
     def withheld(self, event: JsonObject) -> None:
         """Learn from an ``m.room_key.withheld`` that a key will not come, and why."""
         content = object_of(event, "content")
-        code = text_of(content, "code")[:50]
+        code = text_of(content, "code")
         # ``m.no_olm`` is about all that its sender says, and names no session.
-        about = text_of(content, "session_id")[:100]
-        if not code or not about:
+        session = text_of(content, "session_id")[:100]
+        if not session or not _CODE.fullmatch(code):
             return
+        about = _about(text_of(event, "sender"), session)
         self._withheld.pop(about, None)
         self._withheld[about] = code
         while len(self._withheld) > _MAX_WITHHELD:
@@ -137,7 +144,7 @@ class Waiting:
         self.drop([one.event_id for one in self._references.values() if abs(now - one.since) > _KEPT_S])
         due: dict[tuple[str, str], list[Reference]] = {}
         for one in self._references.values():
-            code = self._withheld.get(one.session_id, "")
+            code = self._reason(one)
             if not one.told and (code or abs(now - one.since) >= PATIENCE_S):
                 due.setdefault((one.room_id, code), []).append(one)
         told = []
@@ -153,12 +160,12 @@ class Waiting:
         for one in references:
             one.told = True
             if now is not None:
-                self._told_at[one.room_id, self._withheld.get(one.session_id, "")] = now
+                self._told_at[one.room_id, self._reason(one)] = now
 
     def next_at(self) -> float | None:
         """When `to_tell` may have something to say, None if nothing is open."""
         waits = [
-            one.since + (0.0 if one.session_id in self._withheld else PATIENCE_S)
+            one.since + (0.0 if self._reason(one) else PATIENCE_S)
             for one in self._references.values()
             if not one.told
         ]
@@ -167,6 +174,14 @@ class Waiting:
     def facts(self) -> dict[str, Any]:
         """For the operator."""
         return {"waiting_for_keys": len(self._references)}
+
+    def _reason(self, one: Reference) -> str:
+        """Why the key of a message is withheld; empty if that is not known."""
+        return self._withheld.get(_about(one.sender, one.session_id), "")
+
+
+def _about(sender: str, session_id: str) -> str:
+    return f"{sender} {session_id}"
 
 
 def _text(count: int, code: str) -> str:

@@ -18,7 +18,8 @@ import structlog
 
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
-from gateway.work.port import Turn, WorkStore
+from gateway.access import normalise
+from gateway.work.port import InboxRow, Turn, WorkStore
 from gateway.work.states import InboxState
 
 __all__ = ["Anew"]
@@ -47,6 +48,22 @@ class Anew:
         self._after: dict[str, int] | None = None
         self._lock = anyio.Lock()
 
+    async def is_of_one(self, turn: Turn) -> bool:
+        """
+        Whether nobody but the sender of a turn has said anything that would be set aside.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now.
+        """
+        await self._flush(turn.session)
+        tail = await self._memory.load_history(str(turn.session))
+        said = [line.sender for line in tail.messages if line.role == "user"]
+        said += [row.message.sender.address for row in await self._open(turn.session)]
+        me = normalise(turn.head.message.sender.address)
+        # Whose words are in a summary, nobody can tell.
+        summary = tail.summary or await self._memory.load_session_summary(str(turn.session))
+        return not summary and all(sender is not None and normalise(sender) == me for sender in said)
+
     async def wish(self, turn: Turn) -> int:
         """
         Begin anew at a ``!new``; may be done twice. Returns behind how many messages that is: 0 is at once.
@@ -55,8 +72,7 @@ class Anew:
             StoreUnavailable, StorageUnavailable: Not now.
         """
         number = turn.head.id
-        open_now = [InboxState.READY, InboxState.RUNNING]
-        rows = await self._store.inbox(states=open_now, session=turn.session, limit=_LOOKED_AT)
+        rows = await self._open(turn.session)
         before = sum(row.id < number and row.message.kind in ("message", "job") for row in rows)
         if before:
             await self._put(turn.session, number)
@@ -94,6 +110,10 @@ class Anew:
         await self._flush(session)
         tail = await self._memory.load_history(str(session), max_messages=1)
         await self._memory.save_consolidation(str(session), summary="", cursor=tail.total)
+
+    async def _open(self, session: SessionKey) -> list[InboxRow]:
+        open_now = [InboxState.READY, InboxState.RUNNING]
+        return await self._store.inbox(states=open_now, session=session, limit=_LOOKED_AT)
 
     async def _known(self) -> dict[str, int]:
         if self._after is None:

@@ -16,7 +16,7 @@ from agent_core.errors import DocumentUnusable
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import ScopeKind, Session, Usage
-from gateway.access import Access, Role
+from gateway.access import Access, Role, normalise
 from gateway.approvals import Approvals, Decision
 from gateway.approvals.calls import cleaned, is_call
 from gateway.commands.anew import Anew
@@ -31,7 +31,7 @@ _HELP: dict[str, tuple[str, str]] = {
     "help": ("what you can tell me", "`!help`, or `!help new` about one of them."),
     "new": (
         "begin a new conversation",
-        "What was said here so far is set aside; I can still search it. What I have written down stays.",
+        "What was said is set aside; I can still search it. Among others only moderators can do that.",
     ),
     "stop": (
         "leave off what I am doing here",
@@ -45,7 +45,12 @@ _HELP: dict[str, tuple[str, str]] = {
 }
 _FOR_THE_OWNER = frozenset({"approve", "reject"})
 _DAYS = 30
+_LOOKED_AT = 5000
 _NOTHING = "Nothing waits for your decision."
+_NOT_YOURS = (
+    "Others take part in this conversation, so I go on with it: only my owner or a moderator of the room can "
+    "begin a new one here."
+)
 _NOT_HERE = "That is for my owner alone, in a conversation of our own."
 _MORE = "\n\n(I have done the command in the first line only. Please send the rest as a message of its own.)"
 
@@ -134,6 +139,8 @@ class Answers:
         )
 
     async def _new(self, asked: _Asked) -> str:
+        if not await self._may_begin_anew(asked):
+            return _NOT_YOURS
         before = await self._anew.wish(asked.turn)
         if not before:
             return "We begin anew: what was said here before is set aside. What I have written down stays."
@@ -142,6 +149,13 @@ class Answers:
             f"We begin anew with what you write next. {waits} from before: that is answered as part of the "
             "old conversation, unless you say `!stop`. What I have written down stays."
         )
+
+    async def _may_begin_anew(self, asked: _Asked) -> bool:
+        """Whether a conversation is theirs to set aside: theirs alone, or in a room that they moderate."""
+        message = asked.message
+        if message.audience is Audience.DIRECT or message.context.get("moderator") is True:
+            return True
+        return self._access.decide(message).role is Role.OWNER or await self._anew.is_of_one(asked.turn)
 
     async def _stop(self, asked: _Asked) -> str:
         stopped = asked.message.context.get("stopped")
@@ -158,7 +172,11 @@ class Answers:
 
     async def _tell_status(self, asked: _Asked) -> str:
         report = await self._status()
-        waiting = await self._store.inbox(states=[InboxState.READY], session=asked.turn.session, limit=100)
+        rows = await self._store.inbox(
+            states=[InboxState.READY], session=asked.turn.session, limit=_LOOKED_AT
+        )
+        me = normalise(asked.message.sender.address)
+        waiting = [row for row in rows if normalise(row.message.sender.address) == me]
         here = f"{len(waiting)} of your messages wait here" if waiting else "nothing else waits here"
         up = span(float(report.get("uptime_s") or 0.0))
         models = report.get("models") or {}

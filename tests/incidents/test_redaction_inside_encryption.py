@@ -137,7 +137,7 @@ async def test_the_version_of_a_room_decides_what_is_taken_back():
 def test_a_message_waits_for_its_key_whatever_is_redacted_elsewhere():
     """A redaction in another room drops no reference; one in its own room does."""
     waiting = Waiting()
-    waiting.add(ROOM, "$1", secrets.token_hex(4), now=0.0)
+    waiting.add(ROOM, "$1", secrets.token_hex(4), sender=ALICE, now=0.0)
     waiting.drop_from("!mallorys:hs.test", "$1")
     assert len(waiting) == 1
     waiting.drop_from(ROOM, "$1")

@@ -7,16 +7,18 @@ import pytest
 from channels.matrix.waiting import MAX_WAITING, PATIENCE_S, Waiting
 
 ROOM = "!room:hs.test"
+NIA, MALLORY = "@nia:hs.test", "@mallory:hs.test"
 
 
-def withheld(session, code="m.unverified"):
-    return {"type": "m.room_key.withheld", "content": {"session_id": session, "code": code, "room_id": ROOM}}
+def withheld(session, code="m.unverified", sender=NIA):
+    content = {"session_id": session, "code": code, "room_id": ROOM}
+    return {"type": "m.room_key.withheld", "sender": sender, "content": content}
 
 
 def waiting(count=1, *, session="s", at=0.0):
     one = Waiting()
     for number in range(count):
-        one.add(ROOM, f"${number}", session, now=at)
+        one.add(ROOM, f"${number}", session, sender=NIA, now=at)
     return one
 
 
@@ -63,7 +65,7 @@ def test_people_are_told_after_a_while_and_once():
     assert one.to_tell(PATIENCE_S - 1) == []
     [(room, text, references)] = one.to_tell(PATIENCE_S)
     one.told(references, now=PATIENCE_S)
-    one.add(ROOM, "$later", "s", now=20.0)
+    one.add(ROOM, "$later", "s", sender=NIA, now=20.0)
 
     assert (room, len(references)) == (ROOM, 3)
     assert "3 messages" in text
@@ -85,7 +87,7 @@ def test_after_a_long_time_there_is_another_notice():
     one = waiting()
     [(_, _, references)] = one.to_tell(PATIENCE_S)
     one.told(references, now=PATIENCE_S)
-    one.add(ROOM, "$later", "s", now=5000.0)
+    one.add(ROOM, "$later", "s", sender=NIA, now=5000.0)
 
     assert len(one.to_tell(5000.0 + PATIENCE_S)) == 1
 
@@ -93,10 +95,18 @@ def test_after_a_long_time_there_is_another_notice():
 def test_malformed_reasons_are_harmless():
     """Whatever a stranger sends as a reason, it is bounded."""
     one = waiting()
-    for content in ({}, {"code": 5}, {"code": "x"}, {"session_id": "s"}, []):
+    for content in (
+        {},
+        {"code": 5},
+        {"code": "x"},
+        {"session_id": "s"},
+        {"session_id": "s", "code": "*!* x"},
+        [],
+    ):
         one.withheld({"type": "m.room_key.withheld", "content": content})
     for number in range(1000):
         one.withheld(withheld(f"s{number}", "x" * 1000))
+        one.withheld(withheld(f"s{number}", "x" * 50))
 
     assert len(one.dump()) < 30_000
 
