@@ -42,6 +42,7 @@ from gateway.settings import Settings
 from gateway.stages import Stages
 from gateway.status import status_report
 from gateway.supervisor import Supervisor
+from gateway.suspects import Suspects
 from gateway.target import OwnerTarget
 from gateway.turns import TurnHandler, TurnPolicy
 from gateway.unasked import Unasked, build_unasked
@@ -163,7 +164,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     by_name = {name: channel for name, (channel, _) in channels.items()}
     dispatcher = LaneDispatcher(concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions)
     history = HistoryWriter(store, mind.memory)
-    deliveries = build_deliveries(channels, store, clock, history.committed)
+    suspects = Suspects(store)
+    deliveries = build_deliveries(channels, store, clock, history.committed, suspects)
     upkeep = Upkeep(manager=mind.manager, history=history, search=mind.search, spending=spending, clock=clock)
     stages = Stages(by_name)
     ends = Ends(
@@ -248,6 +250,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
         pools=mind.pools,
         stages=stages,
+        suspects=suspects,
         zone=settings.agents.heartbeat.schedule().zone,
         policy=overrides.policy,
     )
@@ -286,6 +289,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         channels=list(by_name.values()),
         deliveries=deliveries,
         comes_first=target.is_owners,
+        suspects=suspects,
         at_close=[mark.note, mind.models.aclose, mind.search.aclose],
         background=[
             mark.run,

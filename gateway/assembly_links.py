@@ -20,6 +20,7 @@ from gateway.delivery import Delivery
 from gateway.lifecycle import CAN_SEND
 from gateway.router import ChannelInbox, Intake, StopTurn
 from gateway.supervisor import ChannelStatus, Supervisor
+from gateway.suspects import Suspects
 from gateway.work.port import Dispatcher, WorkStore
 
 __all__ = ["Configured", "build_deliveries", "build_supervisor"]
@@ -29,9 +30,13 @@ Configured = Mapping[str, tuple[Channel, str]]
 
 
 def build_deliveries(
-    channels: Configured, store: WorkStore, clock: Clock, committed: Callable[[SessionKey], None]
+    channels: Configured,
+    store: WorkStore,
+    clock: Clock,
+    committed: Callable[[SessionKey], None],
+    suspects: Suspects,
 ) -> dict[str, Delivery]:
-    """Who sends what is in the outbox, by channel; ``committed``: see `Delivery`."""
+    """Who sends what is in the outbox, by channel; ``committed`` and ``suspects``: see `Delivery`."""
     deliveries = {
         # A local answer waits for its person as long as it takes.
         name: Delivery(
@@ -39,6 +44,7 @@ def build_deliveries(
             store,
             clock,
             committed=committed,
+            suspects=suspects,
             **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}),
         )
         for name, (channel, _) in channels.items()

@@ -32,7 +32,9 @@ from gateway import metrics
 from gateway.backoff import BackoffPolicy
 from gateway.bodies import going_out, quiet
 from gateway.errors import describe
-from gateway.work.port import OutboxRow, StoreUnavailable, WorkStore
+from gateway.failure import SUDDEN_END, kills
+from gateway.suspects import ALONE_AFTER, Suspects
+from gateway.work.port import OutboxRow, StoreUnavailable, Suspect, WorkStore
 from gateway.work.states import IllegalMove, OutboxState
 
 __all__ = ["Delivery"]
@@ -60,6 +62,7 @@ class Delivery:
         give_up_after_s: How long a message is tried while the server is away or refuses for the moment; a
             few tries are made even if it is older, for example because this machine was off.
         committed: Told of sessions whose history has got something.
+        suspects: Knows what the process may have died of; by default only these messages are in flight.
     """
 
     def __init__(
@@ -70,7 +73,9 @@ class Delivery:
         *,
         give_up_after_s: float = _GIVE_UP_AFTER_S,
         committed: Callable[[SessionKey], None] = lambda _: None,
+        suspects: Suspects | None = None,
     ) -> None:
+        self._suspects = suspects or Suspects(store)
         self._channel = channel
         self._store = store
         self._clock = clock
@@ -146,7 +151,11 @@ class Delivery:
                 quiet(going_out(row.message)),
                 structlog.contextvars.bound_contextvars(session=str(row.message.session)),
             ):
-                await self._send(row)
+                suspect = self._suspects.of_send(row.id)
+                async with self._suspects.passing(
+                    alone=suspect is not None and suspect.record.deaths >= ALONE_AFTER
+                ):
+                    await self._send(row, suspect)
         except IllegalMove as error:
             _log.info("outbox.changed_meanwhile", channel=self._channel.name, outbox=row.id, error=str(error))
         except StoreUnavailable as error:
@@ -157,7 +166,10 @@ class Delivery:
             self._busy.discard(row.message.session)
             self._changed.set()
 
-    async def _send(self, row: OutboxRow) -> None:
+    async def _send(self, row: OutboxRow, suspect: Suspect | None) -> None:
+        if suspect is not None and kills(suspect.record):
+            await self._dead_letter(row, suspect.record.deaths)
+            return
         if row.state is OutboxState.UNCERTAIN and not await self._may_repeat(row):
             return
         await self._store.sending(row)
@@ -203,6 +215,17 @@ class Delivery:
                 attempt += 1
                 _log.error("outbox.blocked", channel=self._channel.name, outbox=row.id, error=str(error))
                 await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
+
+    async def _dead_letter(self, row: OutboxRow, deaths: int) -> None:
+        """The process dies of it."""
+        metrics.OUTBOUND.labels(self._channel.name, "dead").inc()
+        text = f"the process ended {deaths} times on it"
+        _log.error(
+            "message.undeliverable", channel=self._channel.name, outbox=row.id, why="kills", error=text
+        )
+        await self._store.send_failed(row, text, delay_s=None, apology=_apology(row, SUDDEN_END))
+        await self._suspects.look()
+        self.wake()
 
     async def _may_repeat(self, row: OutboxRow) -> bool:
         match self._channel.capabilities.redelivery:
@@ -281,7 +304,7 @@ class Delivery:
                 retry_in_s=None if delay_s is None else round(delay_s, 1),
                 certain=certain,
             )
-        apology = _apology(row, error) if give_up in ("refused", "defect") else None
+        apology = _apology(row, describe(error).public) if give_up in ("refused", "defect") else None
         await self._store.send_failed(row, text, delay_s=delay_s, certain=certain, apology=apology)
         if apology is not None:
             self.wake()
@@ -297,12 +320,12 @@ class Delivery:
         return _SEND_RETRY.delay(row.attempts + 1, random=random.random())
 
 
-def _apology(row: OutboxRow, error: Exception) -> str | None:
+def _apology(row: OutboxRow, why: str) -> str | None:
     """What to send in the place of an answer that is not taken; None if it may have arrived after all."""
     answers = row.message.kind is OutboundKind.REPLY and row.inbox_id is not None
     if not answers or row.uncertain_since is not None:
         return None
-    return f"Sorry, I have an answer for you and could not send it. {describe(error).public}"
+    return f"Sorry, I have an answer for you and could not send it. {why}"
 
 
 def _is_certain(error: Exception) -> bool:

@@ -2,7 +2,7 @@
 What follows when a turn fails. Pure.
 
 Three ends are possible. What was not the message's fault is tried again, within a budget of time. What the
-process may have died of is counted where turns are claimed, and given up after a few starts. Everything else
+process may have died of is remembered at its next start, and given up after a few deaths. Everything else
 is given up at once, with an apology. A failed turn never stands in the way of the next one for longer than
 the budget.
 """
@@ -14,10 +14,14 @@ from dataclasses import dataclass
 from agent_core.errors import ModelRateLimited
 from gateway.backoff import BackoffPolicy
 from gateway.errors import describe
+from gateway.work.deaths import Record
 from gateway.work.port import Turn
 
-__all__ = ["Failure", "TurnPolicy", "decide_failure", "poisonous"]
+__all__ = ["SUDDEN_END", "Failure", "TurnPolicy", "decide_failure", "kills", "poisonous"]
 
+MAX_DEATHS = 3
+SUDDEN_END = "Each time I tried, I came to a sudden end; so I stopped trying."
+"""What the sender of something is told of which the process dies."""
 _MODEL_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
 
 
@@ -27,12 +31,13 @@ class TurnPolicy:
     How much is done for one turn.
 
     Args:
-        max_attempts: After so many starts that ended with the process a turn is buried.
+        max_attempts: After so many deaths of the process one after the other at which nothing else was in
+            flight, all at the same step of it, a turn is dead-lettered; and after two more in any case.
         outage_budget_s: So long a turn waits for a model that is away before it is buried.
         merge: How many waiting messages of a merging channel become one turn at the most.
     """
 
-    max_attempts: int = 3
+    max_attempts: int = MAX_DEATHS
     outage_budget_s: float = 3600.0
     merge: int = 20
 
@@ -71,21 +76,28 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
     return Failure(delay_s, told.public, text)
 
 
-def poisonous(turn: Turn, policy: TurnPolicy) -> Failure | None:
+def kills(record: Record, limit: int = MAX_DEATHS) -> bool:
     """
-    The end of a turn that is not tried: its starts have ended with the process too often, or its channel
-    could not read the message and says in ``context["unreadable"]`` what its sender is told. None: try it.
+    Whether it is what the process died of: it was alone in flight at the last ``limit`` deaths and got no
+    further; one death more where it was in flight with others before. Where others die alone in between, too,
+    the reason is hardly in the messages; but two killers look like that as well, so ``limit + 2`` such deaths
+    are enough in any case.
+    """
+    with_others = record.deaths > record.alone
+    return record.in_a_row >= limit + with_others or record.alone >= limit + 2
+
+
+def poisonous(turn: Turn, policy: TurnPolicy, record: Record = Record()) -> Failure | None:  # noqa: B008 - a frozen value
+    """
+    The end of a turn that is not tried: the process dies of it, or its channel could not read the message and
+    says in ``context["unreadable"]`` what its sender is told. None: try it.
     """
     unreadable = turn.head.message.context.get("unreadable")
     if isinstance(unreadable, str):
         return Failure(None, unreadable, "the message could not be read")
-    if turn.attempts <= policy.max_attempts:
+    if not kills(record, policy.max_attempts):
         return None
-    return Failure(
-        None,
-        "Each time I tried, I came to a sudden end; so I stopped trying.",
-        f"the process ended {turn.attempts - 1} times on it",
-    )
+    return Failure(None, SUDDEN_END, f"the process ended {record.deaths} times on it")
 
 
 def _given_up(public: str, budget_s: float) -> str:

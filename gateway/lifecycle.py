@@ -32,6 +32,7 @@ from gateway.history import HistoryWriter
 from gateway.pulse import Pulse
 from gateway.router import Intake
 from gateway.supervisor import Supervisor
+from gateway.suspects import Suspects
 from gateway.turns import TurnHandler
 from gateway.work.port import Dispatcher, StoreUnavailable, WorkStore
 
@@ -64,6 +65,7 @@ class Parts:
     intake: Intake
     channels: Sequence[Channel]
     deliveries: Mapping[str, Delivery]
+    suspects: Suspects
     at_close: Sequence[Callable[[], Awaitable[None]]] = ()
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """What runs beside all of it until the end, and never fails."""
@@ -137,8 +139,9 @@ class Gateway:
         while not self.stopping:
             try:
                 await self.parts.store.recover()
+                await self.parts.suspects.look()
                 await self.parts.history.recover()
-                return await self.parts.store.open_sessions()
+                return self.parts.suspects.last_first(await self.parts.store.open_sessions())
             except StoreUnavailable as error:
                 attempt += 1
                 delay_s = _RECOVER_RETRY.delay(attempt, random=random.random())
@@ -150,14 +153,15 @@ class Gateway:
         return None
 
     async def _dispatch(self, ended: anyio.Event) -> None:
-        run_session, pulse = self.parts.handler.run_session, self.parts.pulse
+        run_session, pulse, gate = self.parts.handler.run_session, self.parts.pulse, self.parts.suspects
         async with anyio.create_task_group() as lanes:
             if pulse is None:
-                lanes.start_soon(self.parts.asides.run)
-                await self.parts.dispatcher.run(run_session)
+                lanes.start_soon(self.parts.asides.run, gate.over)
+                await self.parts.dispatcher.run(gate.over(run_session))
             else:
-                lanes.start_soon(self.parts.asides.run, pulse.beside)
-                await self.parts.dispatcher.run(pulse.over(run_session))
+                # Waiting for the gate is no part of a run that may take too long.
+                lanes.start_soon(self.parts.asides.run, lambda run: gate.over(pulse.beside(run)))
+                await self.parts.dispatcher.run(gate.over(pulse.over(run_session)))
         ended.set()
 
     async def _deliver(self, ended: anyio.Event) -> None:
@@ -184,6 +188,7 @@ class Gateway:
         self.parts.intake.close()
         self.parts.dispatcher.stop()
         self.parts.asides.stop()
+        self.parts.suspects.stop()
         if self.parts.pulse is not None:
             self.parts.pulse.stop()
         with anyio.move_on_after(self._drain_s) as limit:

@@ -44,8 +44,10 @@ from gateway.refusals import Refusals
 from gateway.sink import TurnSink
 from gateway.stages import Stages
 from gateway.steps import StoreStepJournal
+from gateway.suspects import Suspects
 from gateway.target import OwnerTarget
 from gateway.ticks import TickPlan, Ticks
+from gateway.work.deaths import Record
 from gateway.work.port import Completion, LostTurn, StoreUnavailable, Turn, WorkStore
 
 __all__ = ["TurnHandler", "TurnPolicy", "question_of"]
@@ -92,6 +94,7 @@ class TurnHandler:
         wake: Asks for another run of a session after so many seconds.
         pools: The model of a purpose.
         stages: Told how far messages are; by default nobody is.
+        suspects: Knows what the process may have died of.
     """
 
     def __init__(
@@ -115,8 +118,10 @@ class TurnHandler:
         pools: Callable[[Purpose], LLMPort],
         stages: Stages | None = None,
         zone: tzinfo | None = None,
+        suspects: Suspects,
         policy: TurnPolicy = TurnPolicy(),  # noqa: B008 - a frozen value
     ) -> None:
+        self._suspects = suspects
         self._store = store
         self._history = history
         self._agent = agent
@@ -226,7 +231,8 @@ class TurnHandler:
             raise
 
     async def _run_turn(self, turn: Turn, run: _Run) -> None:
-        poison = poisonous(turn, self._policy)
+        suspect = self._suspects.of_turn(turn.id)
+        poison = poisonous(turn, self._policy, suspect.record if suspect else Record())
         if poison is not None:
             await self._mishaps.bury(turn, poison)
             return

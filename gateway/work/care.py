@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+from gateway.work import deaths
 from gateway.work.amending import forget_steps, ignore
 from gateway.work.codec import INBOX, OUTBOX, Raw, key_digest
 from gateway.work.states import InboxState, OutboxState
@@ -40,8 +41,9 @@ __all__ = [
 _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
 
 
-def recover(db: sqlite3.Connection) -> None:
-    """Nobody works on anything at this moment."""
+def recover(db: sqlite3.Connection, now: float) -> None:
+    """Nobody works on anything at this moment; whatever was in flight was so when the process died."""
+    deaths.record(db, now)
     db.execute("UPDATE inbox SET state = 'ready' WHERE state = 'running'")
     db.execute(
         "UPDATE outbox SET state = CASE WHEN uncertain_at IS NULL THEN 'pending' ELSE 'uncertain' END"

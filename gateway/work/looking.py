@@ -11,11 +11,11 @@ from functools import partial
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.work import amending, care, leases, turns
+from gateway.work import amending, care, deaths, leases, turns
 from gateway.work.codec import inbox_row, outbox_row, session_or_none
 from gateway.work.counting import counted
 from gateway.work.part import Part
-from gateway.work.port import IGNORED_S, QUARANTINE_S, InboxRow, OutboxRow, StoreStats, UsageRow
+from gateway.work.port import IGNORED_S, QUARANTINE_S, InboxRow, OutboxRow, StoreStats, Suspect, UsageRow
 from gateway.work.states import InboxState, OutboxState
 
 __all__ = ["Looking"]
@@ -28,7 +28,17 @@ class Looking(Part):
 
     async def recover(self) -> None:
         """Once at start: nobody works on anything at this moment."""
-        await self._writer.call("recover", care.recover)
+        now = self._now()
+        await self._writer.call("recover", lambda db: care.recover(db, now))
+
+    async def suspects(self) -> list[Suspect]:
+        """What is still open and was in flight when the process died."""
+        found = await self._reader.call("suspects", deaths.suspects)
+        return [
+            Suspect(session, record, turn, outbox_id)
+            for turn, outbox_id, text, record in found
+            if (session := session_or_none(text)) is not None
+        ]
 
     async def open_sessions(self) -> list[tuple[SessionKey, float]]:
         """Sessions with something to do, and in how many seconds their head is due."""

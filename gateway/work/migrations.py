@@ -101,7 +101,17 @@ def _to_3(db: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3}
+def _to_4(db: sqlite3.Connection) -> None:
+    """What was in flight when the process died."""
+    db.execute(
+        """CREATE TABLE deaths (
+            number INTEGER NOT NULL, item TEXT NOT NULL, step INTEGER NOT NULL, company INTEGER NOT NULL,
+            at REAL NOT NULL, PRIMARY KEY (item, number)
+        ) WITHOUT ROWID"""
+    )
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3, 3: _to_4}
 """From each older version the step to the next one."""
 VERSION = 1 + len(MIGRATIONS)
 

@@ -33,6 +33,7 @@ from gateway.work.rows import (
     Step,
     Stopped,
     StoreStats,
+    Suspect,
     Turn,
     UsageRow,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "StoreTooNew",
     "StoreUnavailable",
     "StoreUnusable",
+    "Suspect",
     "Turn",
     "UsageRow",
     "WorkStore",
@@ -282,7 +284,14 @@ class WorkStore(LeasePort, Protocol):
         """
         Once at start, before anything else: running turns become ready again, what was ``sending`` becomes
         pending, what is uncertain stays so (also if it was just being sent again). May be repeated, also
-        after a crash in the middle.
+        after a crash in the middle. What was running or sending is remembered as in flight at a death.
+        """
+        ...
+
+    async def suspects(self) -> list[Suspect]:
+        """
+        The turns and outbox rows that were in flight at a death and are still open. What is dead-lettered
+        leaves this list, and is no suspect any more if it is tried again.
         """
         ...
 

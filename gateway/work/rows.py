@@ -14,6 +14,7 @@ from typing import Any
 from agent_core.messages import Attachment, InboundMessage, OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import Message, Purpose, Usage
 from gateway.work.counting import StoreStats
+from gateway.work.deaths import Record
 from gateway.work.plan_port import Collected, Entry, OtherHistory
 from gateway.work.states import InboxState, OutboxState
 
@@ -28,6 +29,7 @@ __all__ = [
     "Step",
     "Stopped",
     "StoreStats",
+    "Suspect",
     "Turn",
     "UsageRow",
 ]
@@ -121,6 +123,16 @@ class Turn:
     def head(self) -> InboxRow:
         """The oldest message of the turn."""
         return self.rows[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A turn or an outbox row that was in flight when the process died, and is still open."""
+
+    session: SessionKey
+    record: Record
+    turn: str | None = None
+    outbox_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

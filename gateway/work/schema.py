@@ -126,6 +126,10 @@ CREATE TABLE collected (
     id INTEGER PRIMARY KEY, channel TEXT NOT NULL, person TEXT NOT NULL, text TEXT NOT NULL,
     at REAL NOT NULL
 );
+CREATE TABLE deaths (
+    number INTEGER NOT NULL, item TEXT NOT NULL, step INTEGER NOT NULL, company INTEGER NOT NULL,
+    at REAL NOT NULL, PRIMARY KEY (item, number)
+) WITHOUT ROWID;
 """
 
 

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from agent_core.messages import OutboundMessage
-from gateway.work import turns
+from gateway.work import deaths, turns
 from gateway.work.codec import OUTBOX, Raw, dump, instant
 from gateway.work.states import OUTBOX_MOVES, IllegalMove, OutboxState
 from gateway.work.waiting import LONGEST_S, wait_s
@@ -173,6 +173,7 @@ def failed(
     """
     if next_at is None:
         target, cursor = OutboxState.DEAD, db.execute(_TO_DEAD, (now, error, row_id))
+        deaths.acquit(db, deaths.of_send(row_id))
     elif certain:
         target, cursor = OutboxState.PENDING, db.execute(_TO_PENDING, (next_at, error, row_id))
     else:

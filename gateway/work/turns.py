@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent_core.models import Usage
+from gateway.work import deaths
 from gateway.work.amending import clear_marked
 from gateway.work.codec import INBOX, Raw, key_digest
 from gateway.work.port import LostTurn, Turn
@@ -251,6 +252,8 @@ def end(
     )
     _check(cursor, owned)
     db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
+    if state is InboxState.DEAD:
+        deaths.acquit(db, deaths.of_turn(owned.turn))
 
 
 def put_back(

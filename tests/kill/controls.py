@@ -7,7 +7,9 @@ gateway itself has no switch for being wrong.
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 from typing import Any
 
 from agent_core.messages import OutboundMessage
@@ -41,6 +43,15 @@ class _NewKeys(LoopbackChannel):
     async def deliver(self, message: OutboundMessage, *, uncertain: Any) -> Receipt:
         fresh = message.model_copy(update={"id": secrets.token_hex(16)})
         return await super().deliver(fresh, uncertain=uncertain)
+
+
+class _DiesComposing(LoopbackChannel):
+    """The process dies of composing the answer to the first message; a defect no oracle looks for."""
+
+    async def deliver(self, message: OutboundMessage, *, uncertain: Any) -> Receipt:
+        if message.text.startswith("re: #1"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().deliver(message, uncertain=uncertain)
 
 
 class _Around:
@@ -142,7 +153,12 @@ class _ForgetsFacts(_Around):
 
 def channel(control: str, plain: type[LoopbackChannel]) -> type[LoopbackChannel]:
     """The channel with its defect, if it has one."""
-    return {"acknowledges_first": _AcknowledgesFirst, "new_keys": _NewKeys}.get(control, plain)
+    defects: dict[str, type[LoopbackChannel]] = {
+        "acknowledges_first": _AcknowledgesFirst,
+        "new_keys": _NewKeys,
+        "dies_composing": _DiesComposing,
+    }
+    return defects.get(control, plain)
 
 
 def store(control: str, plain: Any, channel: LoopbackChannel, point: Striker) -> Any:

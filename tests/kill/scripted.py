@@ -3,7 +3,7 @@ The mind and the hand of the bot in the kill tests: a model that follows what me
 effect that can be counted.
 
 A message is ``#<number>`` and words: ``effect`` wants the tool run once with that number, ``fact`` wants
-``- fact <number>`` in the memory document, ``slow`` takes a while. The answer is ``re: #<number>``, with all
+``- fact <number>`` in the memory document, ``slow`` takes a while, ``deadly`` passes the moment ``model.deadly``. The answer is ``re: #<number>``, with all
 numbers of a merged turn. The model behaves as a good one should: it believes results, merges after a
 conflict, and looks before it repeats a write whose outcome is unknown.
 
@@ -84,6 +84,8 @@ class ScriptedModel:
         wanted = [(int(number), set(words.split())) for number, words in _WANTED.findall(question)]
         if any("slow" in words for _, words in wanted):
             await anyio.sleep(random.random() * 0.05)
+        if any("deadly" in words for _, words in wanted):
+            self._point("model.deadly")
         called = {call.id for message in tail for call in message.tool_calls}
         effects = [number for number, words in wanted if "effect" in words and f"e{number}" not in called]
         if effects:

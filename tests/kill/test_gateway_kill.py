@@ -39,6 +39,7 @@ WRITES = [
     "memory.save_global_memory",
 ]
 READS = [
+    "store.suspects",
     "store.open_sessions",
     "store.position",
     "store.steps",
@@ -181,7 +182,6 @@ def test_deaths_at_random_moments_cost_nothing(
         policy=policy,
         queue=chance.choice(["each", "merge"]),
         pause_s=0.02,
-        max_attempts=50,  # these deaths are not the messages' fault
     )
     lives = 0
     while world.deaths < kills:

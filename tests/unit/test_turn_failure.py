@@ -24,6 +24,7 @@ from gateway.failure import TurnPolicy, decide_failure, poisonous
 from gateway.router import ignore_reason
 from gateway.target import Target, better
 from gateway.turns import question_of
+from gateway.work.deaths import Record
 from gateway.work.port import InboxRow, Turn
 from gateway.work.states import InboxState
 from tests.clock import EPOCH
@@ -121,9 +122,15 @@ class TestDecideFailure:
         assert "will try again" not in failure.public
         assert failure.public.endswith("I kept trying for an hour; please ask me again later.")
 
-    def test_poison_is_what_ended_with_the_process_too_often(self) -> None:
-        """Three starts are allowed; the fourth is not made."""
-        assert [poisonous(turn(attempts=n), POLICY) is None for n in (1, 3, 4)] == [True, True, False]
+    def test_poison_is_what_the_process_died_of_too_often(self) -> None:
+        """Three deaths in a row with nothing else in flight; starts alone say nothing."""
+        records = [Record(), Record(2, 2, 2), Record(9), Record(3, 3, 3)]
+        assert [poisonous(turn(attempts=9), POLICY, record) is None for record in records] == [
+            True,
+            True,
+            True,
+            False,
+        ]
 
 
 class TestQuestion:

@@ -1,0 +1,132 @@
+"""
+What was in flight when the process died, as SQL, and what follows for each turn and each outbox row. The
+judgement is pure.
+
+`record` runs once at a start, before anything is recovered: turns that are ``running`` and outbox rows that
+are ``sending`` at that moment were in flight at the death. One row of ``deaths`` is one of them at one death,
+with the number of steps that its journal had, and with how many others were in flight beside it.
+
+A death blames everything that was in flight a little. It blames something much when that was alone.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+__all__ = ["KEPT", "Death", "Record", "acquit", "judged", "of_send", "of_turn", "record", "suspects"]
+
+KEPT = 100
+"""So many deaths are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """One thing that was in flight at death ``number``, after ``step`` steps, with ``company`` others."""
+
+    number: int
+    item: str
+    step: int
+    company: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """
+    What deaths say about a turn or an outbox row.
+
+    ``deaths`` at which it was in flight; ``alone``: at which nothing else was; ``in_a_row``: the newest
+    deaths of the process, as far as they were all of that kind, and at the same step.
+    """
+
+    deaths: int = 0
+    alone: int = 0
+    in_a_row: int = 0
+
+
+def of_turn(turn: str) -> str:
+    """The name of a turn among what is in flight."""
+    return f"turn:{turn}"
+
+
+def of_send(outbox_id: int) -> str:
+    """The name of an outbox row among what is in flight."""
+    return f"send:{outbox_id}"
+
+
+def judged(deaths: Iterable[Death]) -> dict[str, Record]:
+    """The record of everything that was ever in flight at a death."""
+    by_item: dict[str, list[Death]] = defaultdict(list)
+    newest_first = sorted(deaths, key=lambda death: -death.number)
+    for death in newest_first:
+        by_item[death.item].append(death)
+    return {
+        item: Record(
+            deaths=len(own),
+            alone=sum(death.company == 0 for death in own),
+            in_a_row=_in_a_row(newest_first, own[0]),
+        )
+        for item, own in by_item.items()
+    }
+
+
+def _in_a_row(newest_first: Iterable[Death], newest: Death) -> int:
+    count = 0
+    for death in newest_first:
+        if (death.item, death.step, death.company) != (newest.item, newest.step, 0):
+            break
+        count += 1
+    return count
+
+
+def record(db: sqlite3.Connection, now: float) -> None:
+    """Note what is in flight: the process that had it in hand is dead."""
+    in_flight: list[tuple[str, int]] = [
+        (of_turn(turn), steps)
+        for turn, steps in db.execute(
+            "SELECT turn, (SELECT COUNT(*) FROM turn_steps WHERE turn_steps.turn = inbox.turn) FROM inbox"
+            " WHERE state = 'running' GROUP BY turn"
+        )
+    ]
+    in_flight += [
+        (of_send(row_id), 0) for (row_id,) in db.execute("SELECT id FROM outbox WHERE state = 'sending'")
+    ]
+    if not in_flight:
+        return
+    (number,) = db.execute("SELECT COALESCE(MAX(number), 0) + 1 FROM deaths").fetchone()
+    db.executemany(
+        "INSERT INTO deaths VALUES (?, ?, ?, ?, ?)",
+        [(number, item, step, len(in_flight) - 1, now) for item, step in in_flight],
+    )
+    db.execute("DELETE FROM deaths WHERE number <= ?", (number - KEPT,))
+
+
+def acquit(db: sqlite3.Connection, item: str) -> None:
+    """It is dead-lettered: its deaths say nothing about others, nor about itself if it is tried again."""
+    db.execute("DELETE FROM deaths WHERE item = ?", (item,))
+
+
+_OPEN_TURNS = (
+    "SELECT DISTINCT turn, session FROM inbox WHERE state IN ('ready', 'running') AND turn IS NOT NULL"
+)
+_OPEN_SENDS = (
+    "SELECT id, session FROM outbox WHERE state IN ('pending', 'sending', 'uncertain')"
+    " AND 'send:' || id IN (SELECT item FROM deaths)"
+)
+
+
+def suspects(db: sqlite3.Connection) -> list[tuple[str | None, int | None, str, Record]]:
+    """Turn or outbox row, session and record of what is still open and was in flight at a death."""
+    rows = [Death(*row) for row in db.execute("SELECT number, item, step, company FROM deaths")]
+    if not rows:
+        return []
+    records: Mapping[str, Record] = judged(rows)
+    turns = [
+        (turn, None, session, records[of_turn(turn)])
+        for turn, session in db.execute(_OPEN_TURNS)
+        if of_turn(turn) in records
+    ]
+    sends = [(None, row_id, session, records[of_send(row_id)]) for row_id, session in db.execute(_OPEN_SENDS)]
+    return [*turns, *sends]
