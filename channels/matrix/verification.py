@@ -3,8 +3,10 @@ Emoji verification: a person compares emoji with the operator, or with the log, 
 
 Theory of operation. Somebody who may talk to the bot begins, or the operator does (`Verifications.begin`).
 Both transports are served: in a room, as Element does it between people (the transaction is the id of the
-request), and between devices. Strangers get no answer at all. Steps are worked off by one task, in order; at
-most `MAX_OPEN` verifications are open, each for `LIFE_S`. A restart forgets them: the person begins again.
+request), and between devices. Strangers get no answer at all. Each person's steps are worked off in order by
+a task of their own: a server may be slow, and nobody waits for somebody else's. A person has at
+most `MAX_OPEN_EACH` open verifications, each for `LIFE_S`; a further one takes the place of the oldest. A
+restart forgets them: the person begins again.
 
 The emoji are written to the log (``matrix.verification_emoji``). The bot cannot compare them itself, so by
 itself it takes nothing from a verification: it is the person who learns that the bot is who it says. When an
@@ -15,7 +17,7 @@ identity one that was verified on our side too.
 from __future__ import annotations
 
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,13 +33,16 @@ from channels.matrix.rooms import JsonObject, object_of, text_of
 from channels.matrix.sas import METHOD, Sas, SasFailed
 from channels.matrix.wire import LinkBroken
 
-__all__ = ["ATTENDED_S", "LIFE_S", "MAX_OPEN", "Verifications", "is_verification"]
+__all__ = ["ATTENDED_S", "LIFE_S", "MAX_OPEN", "MAX_OPEN_EACH", "Verifications", "is_verification"]
 
 LIFE_S = 600.0
 ATTENDED_S = 60.0
-MAX_OPEN = 20
+MAX_OPEN_EACH = 5
+MAX_OPEN = 200
+"""Of all people together; beyond it, whoever has most of them loses the oldest."""
 _PREFIX = "m.key.verification."
-_MAX_STEPS = 100
+_MAX_STEPS_EACH = 50
+_MAX_PEOPLE = 200
 _log = structlog.get_logger(__name__)
 SendInRoom = Callable[[str, str, JsonObject], Awaitable[None]]
 """Room, type, content."""
@@ -94,7 +99,10 @@ class Verifications:
         self._allows = allows
         self._send_in_room = send_in_room
         self._open: dict[tuple[str, str], _Open] = {}
-        self._steps: deque[tuple[str, JsonObject]] = deque()
+        self._steps: dict[str, deque[tuple[str, JsonObject]]] = {}
+        """By person, what is still to be answered; somebody is in here as long as it is being worked off."""
+        self._waiting: list[str] = []
+        """People whose steps nobody works off yet."""
         self._news = anyio.Event()
         self._attended_until = 0.0
         self._outcome: dict[str, str] = {}
@@ -134,8 +142,9 @@ class Verifications:
         devices = machine.devices_of([user_id])
         transaction = secrets.token_hex(16)
         until = self._clock.monotonic() + LIFE_S
-        if not devices or len(self._open) >= MAX_OPEN:
+        if not devices:
             return 0
+        self._make_room(user_id)
         self._open[user_id, transaction] = _Open(transaction, user_id, "", "", until, begun_by_us=True)
         content = {
             "from_device": machine.device_id,
@@ -176,19 +185,32 @@ class Verifications:
             return
         if sender == self._user_id or not self._allows(sender):
             return
-        if len(self._steps) >= _MAX_STEPS:
+        steps = self._steps.get(sender)
+        if len(self._steps) >= _MAX_PEOPLE if steps is None else len(steps) >= _MAX_STEPS_EACH:
             _log.warning("matrix.verification_dropped", user=sender)
             return
-        self._steps.append((room_id, event))
+        if steps is None:
+            steps = self._steps[sender] = deque()
+            self._waiting.append(sender)
+        steps.append((room_id, event))
         self._news.set()
 
     async def run(self) -> None:
         """Answer until cancelled."""
-        while True:
-            await self._news.wait()
-            self._news = anyio.Event()
-            while self._steps:
-                await self._answer(*self._steps.popleft())
+        self._waiting = list(self._steps)  # those whom the end of an earlier run has left
+        async with anyio.create_task_group() as people:
+            while True:
+                while self._waiting:
+                    people.start_soon(self._serve, self._waiting.pop(0))
+                await self._news.wait()
+                self._news = anyio.Event()
+
+    async def _serve(self, user_id: str) -> None:
+        """Work off one person's steps."""
+        steps = self._steps[user_id]
+        while steps:
+            await self._answer(*steps.popleft())
+        del self._steps[user_id]
 
     async def _answer(self, room_id: str, event: JsonObject) -> None:
         try:
@@ -228,10 +250,11 @@ class Verifications:
         for old in [one for one in self._open.values() if one.until < now]:
             self._drop(old, "timed out")
         user_id, device_id = text_of(event, "sender"), text_of(content, "from_device")
-        if len(self._open) >= MAX_OPEN or (user_id, transaction) in self._open:
+        if (user_id, transaction) in self._open:
             return
         machine = await self._crypto.ready()
         await self._crypto.learn_devices([user_id])
+        self._make_room(user_id)
         one = _Open(transaction, user_id, device_id, room_id, now + LIFE_S)
         self._open[user_id, transaction] = one
         _log.info("matrix.verification_begun", user=user_id, device=device_id, in_room=bool(room_id))
@@ -301,6 +324,15 @@ class Verifications:
         if master:
             keys[f"ed25519:{master}"] = master
         return keys
+
+    def _make_room(self, user_id: str) -> None:
+        """One more of this person is about to be opened."""
+        mine = [one for one in self._open.values() if one.user_id == user_id]
+        if len(mine) >= MAX_OPEN_EACH:
+            self._drop(mine[0], "replaced")
+        elif len(self._open) >= MAX_OPEN:
+            [(most, _)] = Counter(one.user_id for one in self._open.values()).most_common(1)
+            self._drop(next(one for one in self._open.values() if one.user_id == most), "replaced")
 
     def _drop(self, one: _Open, outcome: str) -> None:
         if self._open.pop((one.user_id, one.transaction), None) is not None:
