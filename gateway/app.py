@@ -127,7 +127,13 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     questions = overrides.wrap_questions(sqlite)
     spending = Spending(store, sqlite, limits, clock)
     mark = await _looked_at(sqlite, home, clock)
-    attachments = open_attachments(settings, home)
+    access = Access(
+        settings.owner.aliases,
+        {**settings.allow_from(), **overrides.allow_from},
+        kinds=settings.channels.kinds(),
+        own=accounts_of(settings).values(),
+    )
+    attachments = open_attachments(settings, home, access)
     mind = build_mind(
         settings,
         home,
@@ -137,12 +143,6 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         wrap_memory=overrides.wrap_memory,
         tools=overrides.tools,
         paid=spending.in_current,
-    )
-    access = Access(
-        settings.owner.aliases,
-        {**settings.allow_from(), **overrides.allow_from},
-        kinds=settings.channels.kinds(),
-        own=accounts_of(settings).values(),
     )
     target = OwnerTarget(
         store, setting=settings.agents.heartbeat.target, access=access, aliases=settings.owner.aliases

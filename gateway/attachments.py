@@ -16,11 +16,13 @@ import anyio.to_thread
 import structlog
 
 from agent_core.memory_ports import MemoryPort
+from agent_core.messages import InboundMessage
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from agent_core.storage.references import named_files
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
+from gateway.access import Access, Role, normalise
 from gateway.home import Home
 from gateway.settings import Settings
 from gateway.work.port import StoreUnavailable, WorkStore
@@ -32,16 +34,25 @@ ORPHAN_AFTER_S = 2 * 86_400.0
 _FIRST_AFTER_S = 300.0
 _EVERY_S = 6 * 3600.0
 _MOST_ROWS = 200_000
+_UNPROVEN = "unproven"
+"""One share for all senders who may be somebody else: nobody fills up the share of whom they imitate."""
 _OVER_IN = frozenset({InboxState.SETTLED, InboxState.IGNORED})
 _log = structlog.get_logger(__name__)
 
 
-def open_attachments(settings: Settings, home: Home) -> AttachmentStore:
+def open_attachments(settings: Settings, home: Home, access: Access) -> AttachmentStore:
     """The store of these settings; nothing is touched yet."""
+
+    def share_of(message: InboundMessage) -> str | None:
+        if access.decide(message).role is Role.OWNER:
+            return None
+        return normalise(message.sender.address) if message.sender.verified else _UNPROVEN
+
     return AttachmentStore(
         home.root,
         max_file_bytes=int(settings.attachments.max_file_mb * 1_000_000),
         max_total_bytes=int(settings.attachments.max_total_mb * 1_000_000),
+        share_of=share_of,
     )
 
 

@@ -3,6 +3,7 @@
 
     HOME/attachments/<aa>/<sha256><.ext>    one file for each content; <aa> are the first two digits
     HOME/attachments/tmp/                   what is just being written
+    HOME/attachments/shares/                on whose share a file counts
 
 Theory of operation. A file is named by the hash of its content, never by what a sender calls it, so no name
 can reach another place, the same content is kept once, and saving the same thing again after a crash changes
@@ -36,6 +37,7 @@ from channels.attachments.errors import (
 from channels.attachments.kinds import media_type_of
 from channels.attachments.names import safe_extension, safe_name
 from channels.attachments.pictures import Picture, picture_in
+from channels.attachments.shares import forget_share
 from channels.attachments.store import FOLDER, AttachmentStore, StoredFile
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "AttachmentsUnavailable",
     "Picture",
     "StoredFile",
+    "forget_share",
     "media_type_of",
     "picture_in",
     "safe_extension",

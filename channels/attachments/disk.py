@@ -23,7 +23,8 @@ class Writing:
     """
     One file on its way to the disk. Everything here blocks.
 
-    ``head`` is its beginning, ``claimed`` how many bytes the store has counted for it.
+    ``head`` is its beginning, ``claimed`` how many bytes the store has counted for it, ``person`` on whose
+    share, if on anybody's, and ``disk_free`` what was free on the disk when it began.
     """
 
     def __init__(self, temporary: Path) -> None:
@@ -33,6 +34,8 @@ class Writing:
         self.head = bytearray()
         self.size = 0
         self.claimed = 0
+        self.person: str | None = None
+        self.disk_free = 0
 
     def write(self, block: bytes) -> None:
         """Append a block."""

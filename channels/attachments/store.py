@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,7 +16,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.messages import Attachment
+from agent_core.messages import Attachment, InboundMessage
 from channels.attachments.disk import BLOCK_BYTES, READ_FLAGS, Writing, blocks, from_handle, open_below
 from channels.attachments.errors import (
     AttachmentGone,
@@ -28,6 +29,7 @@ from channels.attachments.errors import (
 from channels.attachments.kinds import ending_of, media_type_of
 from channels.attachments.names import safe_name
 from channels.attachments.pictures import HEAD_BYTES, Picture, picture_in
+from channels.attachments.shares import Shares
 
 __all__ = ["FOLDER", "AttachmentStore", "StoredFile"]
 
@@ -57,15 +59,24 @@ class AttachmentStore:
         home_root: The home folder.
         max_file_bytes: No file is larger, whatever limit a caller names.
         max_total_bytes: What all files together may take.
+        share_of: On whose share the file of a message counts (see `channels.attachments.shares`); None: on
+            nobody's, it is the owner's.
     """
 
     def __init__(
-        self, home_root: Path, *, max_file_bytes: int = 25_000_000, max_total_bytes: int = 2_000_000_000
+        self,
+        home_root: Path,
+        *,
+        max_file_bytes: int = 25_000_000,
+        max_total_bytes: int = 2_000_000_000,
+        share_of: Callable[[InboundMessage], str | None] = lambda message: message.sender.address,
     ) -> None:
         self._home = home_root
         self._folder = home_root / FOLDER
         self._max_file_bytes = max_file_bytes
         self._max_total_bytes = max_total_bytes
+        self._share_of = share_of
+        self._shares = Shares(self._folder, max_total_bytes)
         self._used_bytes: int | None = None
         self._getting_ready = anyio.Lock()
 
@@ -83,6 +94,7 @@ class AttachmentStore:
         chunks: AsyncIterator[bytes] | bytes,
         *,
         limit_bytes: int | None = None,
+        message: InboundMessage | None = None,
     ) -> Attachment:
         """
         Keep a file; when this returns it would survive a power cut.
@@ -92,6 +104,7 @@ class AttachmentStore:
             media_type: What the sender says it is; anything. The content decides where it can be told.
             chunks: The content, in pieces of any size. It is read no further than the limit.
             limit_bytes: A limit below `max_file_bytes`, if this file has one of its own.
+            message: What it came with; None: it is one of the bot's own.
 
         Raises:
             AttachmentTooLarge, AttachmentsFull: It is not kept.
@@ -100,6 +113,12 @@ class AttachmentStore:
         limit = self._max_file_bytes if limit_bytes is None else min(limit_bytes, self._max_file_bytes)
         await self._ready()
         writing = Writing(self._folder / _TEMPORARY / secrets.token_hex(16))
+        writing.person = self._share_of(message) if message is not None else None
+        if writing.person is not None:
+            with disk_errors():
+                disk = await anyio.to_thread.run_sync(shutil.disk_usage, self._folder)
+            writing.disk_free = disk.free
+        marked = False
         try:
             async with aclosing(blocks(chunks)) as pieces:
                 async for block in pieces:
@@ -112,6 +131,10 @@ class AttachmentStore:
             digest = writing.hash.hexdigest()
             path = f"{FOLDER}/{digest[:2]}/{digest}{ending}"
             with disk_errors():
+                if writing.person is not None:  # first the mark: a crash leaves no file without one
+                    marked = await anyio.to_thread.run_sync(
+                        self._shares.mark, writing.person, PurePosixPath(path).name
+                    )
                 is_new = await anyio.to_thread.run_sync(writing.finish, self._home / path)
         except BaseException:
             self._release(writing)
@@ -119,7 +142,7 @@ class AttachmentStore:
         finally:
             writing.discard()
         if not is_new:
-            self._release(writing)
+            self._release(writing, of_share=not marked)
         return Attachment(
             name=safe_name(name, fallback=f"file{ending}"),
             media_type=stored_type,
@@ -202,19 +225,20 @@ class AttachmentStore:
     async def remove(self, file: StoredFile) -> bool:
         """Remove a file, unless it was saved again since it was listed. Whether it was removed."""
 
-        def remove() -> bool:
+        def remove() -> list[str] | None:
             path = self._home / file.path
             with suppress(FileNotFoundError):
                 if path.lstat().st_mtime == file.saved_at:
                     path.unlink()
-                    return True
-            return False
+                    return self._shares.unmark(path.name)
+            return None
 
         with disk_errors():
-            removed = await anyio.to_thread.run_sync(remove)
-        if removed and self._used_bytes is not None:
+            whose = await anyio.to_thread.run_sync(remove)
+        if whose is not None and self._used_bytes is not None:
             self._used_bytes -= file.size_bytes
-        return removed
+            self._shares.give_back(whose, file.size_bytes)
+        return whose is not None
 
     # ── inside ──
 
@@ -231,6 +255,7 @@ class AttachmentStore:
         for left in (self._folder / _TEMPORARY).iterdir():
             left.unlink()
             _log.info("attachment.leftover_removed")
+        self._shares.load()
         return sum(file.size_bytes for file in self._walk())
 
     def _walk(self) -> Iterator[StoredFile]:
@@ -254,11 +279,18 @@ class AttachmentStore:
         if used + more > self._max_total_bytes:
             _log.error("attachment.store_full", max_total_bytes=self._max_total_bytes)
             raise AttachmentsFull("there is no room for more files here", limit_bytes=self._max_total_bytes)
+        if writing.person is not None:
+            if more > self._shares.room(writing.person, writing.disk_free - writing.claimed):
+                _log.warning("attachment.share_full")
+                raise AttachmentsFull("the room that one person may fill with files here is used up")
+            self._shares.claim(writing.person, more)
         self._used_bytes = used + more
         writing.claimed += more
 
-    def _release(self, writing: Writing) -> None:
+    def _release(self, writing: Writing, *, of_share: bool = True) -> None:
         self._used_bytes = max(0, (self._used_bytes or 0) - writing.claimed)
+        if writing.person is not None and of_share:
+            self._shares.claim(writing.person, -writing.claimed)
         writing.claimed = 0
 
     @contextmanager

@@ -74,7 +74,7 @@ class Keeper:
         kept: list[Attachment] = []
         missing: list[tuple[AttachmentNote, str]] = []
         for note in mail.attachments:
-            found = await self._one(self._store, note, room)
+            found = await self._one(self._store, message, note, room)
             if isinstance(found, Attachment):
                 kept.append(found)
             else:
@@ -83,11 +83,15 @@ class Keeper:
             _log.warning("mail.files_left", uid=message.context.get("uid"), kept=len(kept), left=len(missing))
         return _noted(message.model_copy(update={"attachments": tuple(kept)}), missing)
 
-    async def _one(self, store: AttachmentStore, note: AttachmentNote, room: _Room) -> Attachment | str:
+    async def _one(
+        self, store: AttachmentStore, message: InboundMessage, note: AttachmentNote, room: _Room
+    ) -> Attachment | str:
         if room.files <= 0:
             return f"a mail may bring {self._max_files} files"
         try:
-            kept = await store.save(note.name, note.media_type, _decoded(note), limit_bytes=room.bytes)
+            kept = await store.save(
+                note.name, note.media_type, _decoded(note), limit_bytes=room.bytes, message=message
+            )
         except AttachmentRefused as error:
             return str(error)
         room.files -= 1

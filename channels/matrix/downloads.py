@@ -134,7 +134,7 @@ class Downloads:
             media = media_in(*_event_in(message))
             if media is None:
                 return "it is no file"
-            attachment = await self._fetched(store, media)
+            attachment = await self._fetched(store, message, media)
         except (MediaInvalid, AttachmentRefused, _Later) as error:
             _log.warning("matrix.file_refused", event_id=message.native_id, reason=str(error))
             return str(error)
@@ -146,31 +146,31 @@ class Downloads:
         _log.info("matrix.file_stored", event_id=message.native_id, size_bytes=attachment.size_bytes)
         return attachment
 
-    async def _fetched(self, store: AttachmentStore, media: Media) -> Attachment:
+    async def _fetched(self, store: AttachmentStore, message: InboundMessage, media: Media) -> Attachment:
         pauses = Pauses(first_s=0.5, cap_s=5.0)
         while True:
             try:
-                return await self._once(store, media)
+                return await self._once(store, message, media)
             except _Later as error:
                 pause_s = pauses.next_s(at_least_s=error.wait_s)
                 if pauses.failures >= _TRIES:
                     raise
                 await anyio.sleep(pause_s)
 
-    async def _once(self, store: AttachmentStore, media: Media) -> Attachment:
+    async def _once(self, store: AttachmentStore, message: InboundMessage, media: Media) -> Attachment:
         path = f"{self._door}/{part(media.server)}/{part(media.media_id)}"
         is_new = self._door == _NEW_DOOR
         query = {"timeout_ms": str(_SERVER_WAITS_MS)} if is_new else None
         try:
             async with self._homeserver.download(path, query=query, anonymous=not is_new) as download:
                 if download.answer.good:
-                    return await _save(store, media, download)
+                    return await _save(store, message, media, download)
                 answer = download.answer
         except LinkBroken as error:
             raise _Later("the connection to the homeserver broke") from error
         if is_new and answer.errcode == "M_UNRECOGNIZED":
             self._door = _OLD_DOOR  # before version 1.11 of the specification
-            return await self._once(store, media)
+            return await self._once(store, message, media)
         raise _problem(answer)
 
     def _finished(self, message: InboundMessage, found: Attachment | str | None) -> InboundMessage:
@@ -189,7 +189,9 @@ class Downloads:
         return message.model_copy(update=update)
 
 
-async def _save(store: AttachmentStore, media: Media, download: Download) -> Attachment:
+async def _save(
+    store: AttachmentStore, message: InboundMessage, media: Media, download: Download
+) -> Attachment:
     limit = store.max_file_bytes
     if download.size_bytes is not None and download.size_bytes > limit:
         raise MediaInvalid(f"it is larger than {limit / 1_000_000:.3g} MB")
@@ -197,7 +199,7 @@ async def _save(store: AttachmentStore, media: Media, download: Download) -> Att
     plain = media.kind != "voice message" or "voice" in media.name.lower()
     name = media.name if plain else f"voice message {media.name}"
     async with aclosing(_guarded(pieces)) as content:
-        return await store.save(name, media.media_type, content)
+        return await store.save(name, media.media_type, content, message=message)
 
 
 async def _opened(chunks: AsyncIterator[bytes], opener: Opener) -> AsyncIterator[bytes]:

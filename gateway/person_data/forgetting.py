@@ -33,6 +33,8 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.lines import encode_object
 from agent_core.storage.record import Record, RecordFile
 from agent_core.storage.references import named_files
+from channels.attachments import forget_share
+from gateway.access import normalise
 from gateway.backup.listing import known_backups
 from gateway.person_data import (
     Person,
@@ -100,6 +102,8 @@ def forget_person(
             _mark_lines(layout, share, person, turns)
     _forget_documents(layout, found, turns)
     kept = _remove_attachments(layout, database, found)
+    for address in person.addresses:
+        forget_share(layout.home / "attachments", normalise(address))
     for ending in ("", "-wal", "-shm", "-journal"):
         (layout.home / f"search.db{ending}").unlink(missing_ok=True)
     _sync(layout)

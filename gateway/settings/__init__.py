@@ -199,8 +199,9 @@ class AttachmentSettings(_Strict):
     """
     The files of messages, those that came and those that go out.
 
-    ``max_file_mb`` for one and ``max_total_mb`` for all together (a megabyte is a million bytes); after
-    ``keep_days`` a file is removed, and what is said about it stays.
+    ``max_file_mb`` for one and ``max_total_mb`` for all together (a megabyte is a million bytes), of which
+    everybody but the owner fills one half at most, and one person half of that; after ``keep_days`` a file is
+    removed, and what is said about it stays.
     """
 
     max_file_mb: float = Field(default=25.0, gt=0, le=2000)

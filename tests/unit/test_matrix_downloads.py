@@ -342,3 +342,12 @@ async def test_a_picture_alone_is_a_question_in_a_conversation_of_two(server, st
     """Nothing said but the picture: the text is empty, the attachment is there."""
     brought = await one(server, store, png(), name="cat.png")
     assert (brought.text, brought.attachments[0].media_type) == ("", "image/png")
+
+
+async def test_a_file_counts_on_the_share_of_its_sender(server, tmp_path):
+    """The store is told with which message it came."""
+    whose = []
+    store = AttachmentStore(tmp_path, share_of=lambda message: whose.append(message.sender.address))
+    server.files["m"] = b"x"
+    await downloads(server, store).bring([message("m")])
+    assert whose == [ALICE]
