@@ -179,7 +179,9 @@ class Inbox(Protocol):
         remembered as seen), ``quarantine`` (a reason: a person must let it in), ``allowed_here`` (whether a
         proven sender may speak in this place, whatever the general list says), ``read_only`` (it is for the
         history, and nobody is answered), ``unreadable`` (a sentence: all that its sender is told),
-        ``moderator`` (whether the sender has a moderator's rights among those who read along).
+        ``moderator`` (whether the sender has a moderator's rights among those who read along), ``wait_s`` (it
+        is answered no sooner than so many seconds after it was accepted; with ``tell_wait`` its sender is
+        told so).
 
         After it has returned the server may be told that the messages are taken. A message that is already
         known is a success without work. Raises nothing but cancellation: while the store cannot take

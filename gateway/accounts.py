@@ -107,6 +107,7 @@ def _email(
         state_dir=home.state(name),
         clock=clock,
         knows=partial(_may_talk, access, name),
+        is_owner=partial(_is_owner, access, name),
         alert=notes.alert,
         attachments=attachments,
     )

@@ -35,6 +35,7 @@ from gateway.lifecycle import Gateway, Parts
 from gateway.mark import Extent, MarkKeeper
 from gateway.operations.sending import accounts_of
 from gateway.owner_notes import OwnerNotes
+from gateway.pacing import Pacing
 from gateway.pulse import LOOK_EVERY_S, Pulse, allowed_seconds
 from gateway.refusals import Refusals
 from gateway.router import Intake
@@ -236,6 +237,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             clock=clock,
             on_outbox=on_outbox,
         ),
+        pacing=Pacing(store=store, notices=sqlite, ends=ends, clock=clock, on_outbox=on_outbox),
         asking=Asking(
             store=questions,
             ends=ends,

@@ -25,7 +25,7 @@ import structlog
 
 from agent_core.agent import AgentLoop
 from agent_core.errors import StorageUnavailable
-from agent_core.messages import InboundMessage, SessionKey
+from agent_core.messages import InboundMessage, OutboundKind, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel, Stage
@@ -39,6 +39,7 @@ from gateway.ends import STORE_RETRY, Ends
 from gateway.failure import TurnPolicy, poisonous
 from gateway.history import HistoryWriter
 from gateway.mishaps import Mishaps
+from gateway.pacing import Pacing
 from gateway.question import facts_of, question_of, session_of, user_lines
 from gateway.refusals import Refusals
 from gateway.sink import TurnSink
@@ -89,6 +90,7 @@ class TurnHandler:
         desk: Answers what needs no model.
         ends: Commits how turns end.
         refusals: Begins to count what a turn costs, and puts off what the budget refuses.
+        pacing: Puts off what has a later place.
         zone: The time zone in which the model is told the time; None is that of this machine.
         asking: Asks people about tools.
         wake: Asks for another run of a session after so many seconds.
@@ -113,6 +115,7 @@ class TurnHandler:
         desk: Desk,
         ends: Ends,
         refusals: Refusals,
+        pacing: Pacing,
         asking: Asking,
         wake: Callable[[SessionKey, float], None],
         pools: Callable[[Purpose], LLMPort],
@@ -136,6 +139,7 @@ class TurnHandler:
         self._desk = desk
         self._ends = ends
         self._refusals = refusals
+        self._pacing = pacing
         self._asking = asking
         self._wake = wake
         self._mishaps = Mishaps(
@@ -231,6 +235,11 @@ class TurnHandler:
             raise
 
     async def _run_turn(self, turn: Turn, run: _Run) -> None:
+        wait_s = self._pacing.left_s(turn)
+        if wait_s:
+            notice = self._ends.replies(turn, self._pacing.text(wait_s), OutboundKind.NOTICE)
+            await self._pacing.put_off(turn, wait_s, notice)
+            return
         suspect = self._suspects.of_turn(turn.id)
         poison = poisonous(turn, self._policy, suspect.record if suspect else Record())
         if poison is not None:

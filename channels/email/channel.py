@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import anyio.lowlevel
 import structlog
 
-from agent_core.messages import OutboundMessage, SessionKey
+from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import (
     Capabilities,
@@ -93,6 +93,7 @@ class EmailChannel(LetterReaching):
         clock: Where time comes from.
         timing, submit_timing: How long things may take.
         knows: Whether the gateway would let an address in if it were proven; others are not looked into.
+        is_owner: Whether an address is the owner's, if it is proven.
         alert: Tells the operator that something was stopped.
         lookup: One question to DNS.
         ask: One question to a provider of tokens.
@@ -109,6 +110,7 @@ class EmailChannel(LetterReaching):
         timing: Timing | None = None,
         submit_timing: SubmitTiming | None = None,
         knows: Callable[[str], bool] = lambda _: True,
+        is_owner: Callable[[str], bool] = lambda _: False,
         alert: Alert = lambda _about, _text: None,
         lookup: Lookup | None = None,
         ask: AskProvider | None = None,
@@ -139,7 +141,15 @@ class EmailChannel(LetterReaching):
         self._safety = Safety(
             name, config, limiter, state_dir / "answer-limits.json", clock=clock, alert=alert
         )
-        self._intake = Intake(name, config, limiter, self._safety.is_braked, welcome)
+        self._intake = Intake(
+            name,
+            config,
+            limiter,
+            self._safety.is_braked,
+            welcome,
+            is_owner=is_owner,
+            crowded=self._safety.crowded,
+        )
         self._prove = _prover(config, clock, welcome, lookup).find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None
         self.heard_at: datetime | None = None
@@ -302,6 +312,8 @@ class EmailChannel(LetterReaching):
         copy = self._went_out.delivered(message.id, message_id, recipient)
         if copy is not None:
             self._add_chore(copy)
+        if message.kind not in (OutboundKind.REPLY, OutboundKind.APOLOGY):
+            return  # the mail that it is about is not answered yet
         uid, uidvalidity = message.context.get("uid"), message.context.get("uidvalidity")
         if isinstance(uid, int) and isinstance(uidvalidity, int):
             self._add_chore(Answered(uid, uidvalidity))

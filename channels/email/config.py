@@ -70,7 +70,11 @@ class SmtpServer(_Server):
 
 
 class AnswerLimits(_Strict):
-    """How many mails are answered at most; 0 means no limit."""
+    """
+    How many mails are answered at most, to others than the owner; 0 means no limit.
+
+    What is more waits for its place and is answered then; its sender is told once when that is.
+    """
 
     sender_per_hour: int = Field(default=10, ge=0)
     """To one person."""

@@ -28,7 +28,7 @@ from channels.email.addresses import find_in_order, without_tag
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.guard import OwnIdentity, Refused, Verdict, claimed_senders, inspect, open_question
 from channels.email.inbound import ParsedMail, parse_mail
-from channels.email.limits import AnswerLimiter
+from channels.email.limits import DAY_S, HOUR_S, AnswerLimiter, Place
 from channels.email.mime import Headers, Unreadable, ambiguous_header
 from channels.email.telling import background_of, quotation, text_of
 from channels.email.threads import (
@@ -50,7 +50,7 @@ _ROOM_IN_QUARANTINE = AnswerLimits(
 )
 NOBODY = "nobody"
 _READABLE = (None, Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.ROBOT, Refused.NOT_ADDRESSED)
-_FOR_A_PERSON = (Refused.NOT_VERIFIED, Refused.NO_SENDER)
+_FOR_A_PERSON = (Refused.NOT_VERIFIED, Refused.NO_SENDER, Refused.TOO_MANY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,8 @@ class Intake:
         limiter: Counts what is answered.
         braked: Whether the brake is pulled for a thread.
         welcome: Whether the gateway would let an address in if it were proven.
+        is_owner: Whether a proven address is the owner's, who is never kept waiting.
+        crowded: Told of somebody whose mail has to wait for more than an hour, and for how long.
     """
 
     def __init__(
@@ -125,8 +127,13 @@ class Intake:
         limiter: AnswerLimiter,
         braked: Callable[[str], bool] = lambda _: False,
         welcome: Callable[[str], bool] = lambda _: True,
+        *,
+        is_owner: Callable[[str], bool] = lambda _: False,
+        crowded: Callable[[str, float], None] = lambda _who, _wait_s: None,
     ) -> None:
         self._channel = channel
+        self._is_owner = is_owner
+        self._crowded = crowded
         self.account = config.address
         self._own = OwnIdentity(
             config.address,
@@ -183,7 +190,7 @@ class Intake:
         if read_only:
             whom = NOBODY  # so that no answer can go there, whoever lets it out of quarantine
         session = session_of(self._channel, tag, whom)
-        refused, quarantine = self._judged(arrival, verdict, native_id, str(session), person)
+        refused, quarantine, place = self._judged(arrival, verdict, native_id, str(session), person)
         context: dict[str, Any] = {
             "uid": arrival.uid,
             "uidvalidity": uidvalidity,
@@ -198,6 +205,7 @@ class Intake:
             **({"allowed_here": True} if read_only and verdict.verified and not refused else {}),
             **({"refused": refused} if refused else {}),
             **({"quarantine": quarantine} if quarantine else {}),
+            **({"wait_s": place.wait_s, "tell_wait": place.first} if place.wait_s and not refused else {}),
         }
         return InboundMessage(
             channel=self._channel,
@@ -286,29 +294,43 @@ class Intake:
 
     def _judged(
         self, arrival: Arrival, verdict: Verdict, native_id: str, thread: str, person: str
-    ) -> tuple[str, str]:
-        """Why it is not answered at all, or why a person must say so first; both empty for an answer."""
+    ) -> tuple[str, str, Place]:
+        """
+        Why it is not answered at all, or why a person must say so first, both empty for an answer; and when
+        that is given.
+        """
+        now = Place()
         if _is_unread(arrival) and (verdict.refused is not None or self._read_only(person)):
-            return f"{Refused.UNREADABLE}_{arrival.trouble}", ""
-        at, listed = arrival.received_at, self._listed(person)
+            return f"{Refused.UNREADABLE}_{arrival.trouble}", "", now
+        at = arrival.received_at
         if self._read_only(person) and verdict.verified and verdict.refused in _READABLE:
-            return "", ""
-        if verdict.refused in _FOR_A_PERSON and "@" in person:
+            return "", "", now
+        why = verdict.refused
+        if why is None:
+            place = self._place(native_id, verdict.address, thread, at)
+            if place is not None:
+                return "", str(Refused.BRAKED) if self._braked(thread) else "", place
+            why = Refused.TOO_MANY
+        if why in _FOR_A_PERSON and "@" in person:
             # Everybody can send these in the name of anybody, so there is only so much room for them. Of
             # people who would not be let in the gateway keeps nothing, so they take none of it; and who is
             # let in by name shares nothing with the many whom a pattern means.
             room = not self._welcome(person) or self._quarantined.admit(
                 native_id, sender=person, thread=thread, listed=self._is_one_of_many(person), at=at
             )
-            return ("", str(verdict.refused)) if room else (str(verdict.refused), "")
-        if verdict.refused is not None:
-            return str(verdict.refused), ""
-        admitted = self._limiter.admit(
-            native_id, sender=verdict.address, thread=thread, listed=listed, at=arrival.received_at
-        )
-        if not admitted:
-            return str(Refused.TOO_MANY), ""
-        return "", str(Refused.BRAKED) if self._braked(thread) else ""
+            return ("", str(why), now) if room else (str(why), "", now)
+        return str(why), "", now
+
+    def _place(self, native_id: str, sender: str, thread: str, at: datetime) -> Place | None:
+        """When a mail that may be answered is answered; None if too many of its sender wait already."""
+        if self._is_owner(sender):
+            return Place()
+        listed = self._listed(sender)
+        place = self._limiter.place(native_id, sender=sender, thread=thread, listed=listed, at=at)
+        wait_s = place.wait_s if place else DAY_S
+        if listed and wait_s > HOUR_S:
+            self._crowded(sender, wait_s)
+        return place
 
     def _is_one_of_many(self, address: str) -> bool:
         """Whether only a pattern lets an address in."""

@@ -1,25 +1,45 @@
 """
-How many mails are answered: counted when they are taken in, by the time at which they arrived. Pure.
+When mails are answered so that nobody gets too many answers: counted when they are taken in, by the time at
+which they arrived. Pure.
 
 By arrival and not by "now", so that what waited while the daemon was down is not one burst; and by identity,
 so that a mail that is read twice (after a crash, after a renumbering of the mailbox) counts once and gets the
 same verdict again. The total counts only senders who may write at all: otherwise strangers could use it up.
+
+`AnswerLimiter.place` never refuses an answer for lack of room: the mail gets the next place in time. So two
+programs that write to each other go on, but no faster than the limits. `AnswerLimiter.admit` knows only now
+and never, for what needs no answer.
 """
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from channels.email.config import AnswerLimits
 
-__all__ = ["AnswerLimiter"]
+__all__ = ["MAX_WAITING", "AnswerLimiter", "Place"]
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
 MAX_ENTRIES = 10_000
+MAX_WAITING = 100
+"""So many mails of one sender wait at most."""
+_FIELDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    When a mail is answered: so many seconds after it was taken in. ``first`` says that nothing else of its
+    sender waits, so the sender does not know yet that there is something to wait for.
+    """
+
+    wait_s: float = 0.0
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +49,8 @@ class _Entry:
     thread: str
     listed: bool
     allowed: bool
+    due: float
+    first: bool = False
 
 
 class AnswerLimiter:
@@ -40,9 +62,9 @@ class AnswerLimiter:
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
 
-    def admit(self, native_id: str, *, sender: str, thread: str, listed: bool, at: datetime) -> bool:
+    def place(self, native_id: str, *, sender: str, thread: str, listed: bool, at: datetime) -> Place | None:
         """
-        Whether this mail may be answered; if so it is counted.
+        When this mail is answered; the place is taken.
 
         Args:
             native_id: The mail. Asking twice for one mail gives the same answer and counts once.
@@ -50,56 +72,103 @@ class AnswerLimiter:
             thread: Its session.
             listed: Whether the sender is among those who may write.
             at: When it arrived.
+
+        Returns:
+            None if too many of this sender's mails wait already.
         """
-        if self._limits == AnswerLimits(
-            sender_per_hour=0, sender_per_day=0, thread_per_hour=0, total_per_hour=0
-        ):
-            return True
+        known = self._entries.get(native_id)
+        if known is not None:
+            return Place(known.due - known.at, known.first) if known.allowed else None
+        now = at.timestamp()
+        due = max(
+            _earliest(now, limit, window_s, used)
+            for limit, window_s, used in self._rules(now, sender, thread, listed=listed)
+        )
+        waiting = sum(1 for entry in self._counted(now) if entry.sender == sender and entry.due > now)
+        allowed = waiting < MAX_WAITING
+        first = due > now and waiting == 0
+        due = due if allowed else now
+        self._note(native_id, _Entry(now, sender, thread, listed, allowed, due, first))
+        return Place(due - now, first) if allowed else None
+
+    def admit(self, native_id: str, *, sender: str, thread: str, listed: bool, at: datetime) -> bool:
+        """
+        Whether there is room for this mail now; if so it is counted.
+
+        Args:
+            native_id: The mail. Asking twice for one mail gives the same answer and counts once.
+            sender: Its sender.
+            thread: Its session.
+            listed: Whether the sender is among those who may write.
+            at: When it arrived.
+        """
         known = self._entries.get(native_id)
         if known is not None:
             return known.allowed
         now = at.timestamp()
-        allowed = self._room(now, sender, thread, listed=listed)
-        self._entries[native_id] = _Entry(now, sender, thread, listed, allowed)
-        self._forget(now)
-        self.changed = True
+        allowed = all(
+            limit == 0 or sum(1 for due in used if due > now - window_s) < limit
+            for limit, window_s, used in self._rules(now, sender, thread, listed=listed)
+        )
+        self._note(native_id, _Entry(now, sender, thread, listed, allowed, now))
         return allowed
 
-    def _room(self, now: float, sender: str, thread: str, *, listed: bool) -> bool:
-        limits = self._limits
-        counted = [entry for entry in self._entries.values() if entry.allowed and abs(now - entry.at) < DAY_S]
-        hour = [entry for entry in counted if abs(now - entry.at) < HOUR_S]
-        rules = [
-            (limits.sender_per_hour, sum(1 for entry in hour if entry.sender == sender)),
-            (limits.sender_per_day, sum(1 for entry in counted if entry.sender == sender)),
-            (limits.thread_per_hour, sum(1 for entry in hour if entry.thread == thread)),
-        ]
-        if listed:
-            rules.append((limits.total_per_hour, sum(1 for entry in hour if entry.listed)))
-        return all(limit == 0 or used < limit for limit, used in rules)
+    def _counted(self, now: float) -> list[_Entry]:
+        """What counts: an arrival more than a day ahead was noted by a clock that was wrong."""
+        return [entry for entry in self._entries.values() if entry.allowed and entry.at < now + DAY_S]
 
-    def _forget(self, now: float) -> None:
-        old = [key for key, entry in self._entries.items() if now - entry.at > DAY_S]
+    def _rules(
+        self, now: float, sender: str, thread: str, *, listed: bool
+    ) -> Iterable[tuple[int, float, list[float]]]:
+        """Each limit, the time for which it holds, and when the answers are due that it counts."""
+        limits, counted = self._limits, self._counted(now)
+        of_sender = [entry.due for entry in counted if entry.sender == sender]
+        yield limits.sender_per_hour, HOUR_S, of_sender
+        yield limits.sender_per_day, DAY_S, of_sender
+        yield limits.thread_per_hour, HOUR_S, [entry.due for entry in counted if entry.thread == thread]
+        if listed:
+            yield limits.total_per_hour, HOUR_S, [entry.due for entry in counted if entry.listed]
+
+    def _note(self, native_id: str, entry: _Entry) -> None:
+        self._entries[native_id] = entry
+        old = [key for key, each in self._entries.items() if entry.at - each.due > DAY_S]
         for key in old:
             del self._entries[key]
         while len(self._entries) > MAX_ENTRIES:
             self._entries.popitem(last=False)
+        self.changed = True
 
     def dump(self) -> str:
         """The state as text, for a file."""
         self.changed = False
         return json.dumps(
-            [[key, e.at, e.sender, e.thread, e.listed, e.allowed] for key, e in self._entries.items()]
+            [
+                [key, e.at, e.sender, e.thread, e.listed, e.allowed, e.due, e.first]
+                for key, e in self._entries.items()
+            ]
         )
 
     def load(self, text: str) -> bool:
         """Take over what `dump` wrote; False, and nothing taken, if it is damaged."""
         try:
-            entries = {
-                str(key): _Entry(float(at), str(sender), str(thread), bool(listed), bool(allowed))
-                for key, at, sender, thread, listed, allowed in json.loads(text)
-            }
-        except (ValueError, TypeError):
+            entries = {str(row[0]): _entry(row) for row in json.loads(text)}
+        except (ValueError, TypeError, LookupError):
             return False
         self._entries = OrderedDict(list(entries.items())[-MAX_ENTRIES:])
         return True
+
+
+def _entry(row: Sequence[object]) -> _Entry:
+    """Earlier versions knew no ``due`` and no ``first``."""
+    at, sender, thread, listed, allowed = row[1:_FIELDS]
+    due, first = row[_FIELDS:] or (at, False)
+    return _Entry(
+        float(str(at)), str(sender), str(thread), bool(listed), bool(allowed), float(str(due)), bool(first)
+    )
+
+
+def _earliest(now: float, limit: int, window_s: float, used: list[float]) -> float:
+    """The first moment from now on before which fewer than ``limit`` places lie within the window."""
+    if limit == 0 or len(used) < limit:
+        return now
+    return max(now, sorted(used)[-limit] + window_s)

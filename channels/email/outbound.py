@@ -101,7 +101,7 @@ def compose(
     """
     recipient = _recipient(message)
     message_id = message_id_of(message.id, message.session, account=address)
-    cc = _cc(message, {address, recipient})
+    cc = () if message.kind is OutboundKind.NOTICE else _cc(message, {address, recipient})
     head = Message()
     head["From"] = address
     head["To"] = recipient

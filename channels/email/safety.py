@@ -22,7 +22,7 @@ from agent_core.messages import OutboundKind, OutboundMessage
 from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
 from channels.email.brake import Brake, Pulled
 from channels.email.config import EmailConfig
-from channels.email.limits import AnswerLimiter
+from channels.email.limits import HOUR_S, AnswerLimiter
 from channels.email.threads import OWN_ID_PREFIX, is_own_id
 
 __all__ = ["Alert", "LoginPatience", "Safety"]
@@ -178,6 +178,16 @@ class Safety:
             f"{where} is answered on {self._name} for {minutes} minutes: {pulled.why}. It looks like a loop. "
             "What comes in meanwhile waits: squidbot inbox list --quarantine. To end it sooner: "
             "squidbot email release.",
+        )
+
+    def crowded(self, sender: str, wait_s: float) -> None:
+        """Somebody's mail waits for more than an hour: the owner may want to know, it may be a program."""
+        _log.warning("mail.sender_waits", channel=self._name, wait_s=round(wait_s))
+        self._alert(
+            f"limits {sender}",
+            f"`{sender}` has had as many answers by mail on {self._name} as one person gets in a day; "
+            f"the next one goes out in about {round(wait_s / HOUR_S)} hours. If a program writes from there, "
+            "name it in read_only_from, or take it out of allow_from; the numbers are under limits.",
         )
 
     def told(self) -> str:
