@@ -11,6 +11,7 @@ servers may have looked at the first), is an error, and an error is never somebo
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Mailbox",
     "find_addresses",
     "find_in_order",
+    "mailboxes_or_none",
     "normalise",
     "parse_mailboxes",
     "without_tag",
@@ -94,6 +96,14 @@ def parse_mailboxes(value: str) -> list[Mailbox]:
             mailboxes.append(mailbox)
         if reader.at_end:
             return mailboxes
+
+
+def mailboxes_or_none(values: Iterable[str]) -> frozenset[str] | None:
+    """The addresses in several address fields; None if any of it cannot be read."""
+    try:
+        return frozenset(mailbox.address for value in values for mailbox in parse_mailboxes(value))
+    except AddressInvalid:
+        return None
 
 
 class _Reader:

@@ -360,4 +360,10 @@ def _prover(
     config: EmailConfig, clock: Clock, knows: Callable[[str], bool], lookup: Lookup | None
 ) -> SenderProof:
     records = TextRecords(lookup or DnsLookup(config.dns_servers), clock.monotonic)
-    return SenderProof(records, lambda: clock.now().timestamp(), knows)
+    return SenderProof(
+        records,
+        lambda: clock.now().timestamp(),
+        config.address,
+        knows=knows,
+        ingested=lambda address: is_read_only(address, config.read_only_from),
+    )

@@ -6,9 +6,11 @@ is signed), asks DNS by itself, and tells only yes or no. What is needed here is
 the domain of the From field, over the bytes as they were fetched. The cryptography is that of a library.
 
 What a verifier may accept and this one does not, because identity hangs on it: ``l=`` (section 8.2),
-``rsa-sha1`` and RSA keys below 1024 bits (RFC 8301), keys "in testing" (``t=y``), a header in which a second
-From, Subject, Date, Message-ID, Reply-To or In-Reply-To was added to what is signed, and bare line ends or
-NULs in the header, which other programs may read differently. ``ed25519-sha256`` is RFC 8463.
+``rsa-sha1`` and RSA keys below 1024 bits (RFC 8301), keys "in testing" (``t=y``), and bare line ends or NULs
+in the header, which other programs may read differently. ``ed25519-sha256`` is RFC 8463. Every field that
+acts here must be signed wherever it stands, and stand there once (`_ONCE`): who it is from, whom it is for,
+what is answered, and how the text is to be read. Otherwise whoever has a copy could change what it means. And
+a signed mail that is not for us (To, Cc) is somebody's copy of what was said to another.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from channels.email.addresses import mailboxes_or_none, without_tag
 from channels.email.dkim_tags import DkimInvalid, Key, decoded, domain_name, parse_tags, unfolded
 
-__all__ = ["Signature", "check_body", "find_signatures", "verify"]
+__all__ = ["Claim", "Signature", "check_body", "claims_of", "find_signatures", "verify"]
 
 MAX_SIGNATURES = 10
 MAX_FIELD_BYTES = 16_000
@@ -29,8 +32,11 @@ MIN_RSA_BITS = 1024
 MAX_RSA_BITS = 8192
 """Larger ones only cost time."""
 FUTURE_S = 3600.0
-_ONCE = ("from", "subject", "date", "message-id", "reply-to", "in-reply-to")
-"""Fields that act here: who it is, what is answered. Each instance must be signed."""
+_ONCE = (
+    *("from", "to", "cc", "subject", "date", "message-id", "reply-to", "in-reply-to", "references"),
+    *("mime-version", "content-type", "content-transfer-encoding", "content-disposition"),
+)
+"""Fields that act here. Each may stand once, and then it must be signed."""
 _WSP = re.compile(rb"[ \t]+")
 
 
@@ -58,6 +64,61 @@ class Signature:
     def key_name(self) -> str:
         """Where in DNS the key is."""
         return f"{self.selector}._domainkey.{self.domain}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """
+    What a DKIM-Signature field says of itself; whether it holds is for somebody else to say.
+
+    ``domain`` is empty if it cannot be read. ``lacks`` is why the signature would not vouch for the mail as
+    it is read here, empty if it would; ``recipients`` are those whom the signed fields name.
+    """
+
+    domain: str
+    lacks: str = ""
+    recipients: frozenset[str] = frozenset()
+
+    def names(self, address: str) -> bool:
+        """Whether the signed mail is for this address."""
+        return without_tag(address) in {without_tag(each) for each in self.recipients}
+
+
+def claims_of(raw: bytes) -> tuple[Claim, ...]:
+    """All signatures of a mail, also those that could not count; total. For where another one verifies."""
+    fields = _fields_or_none(raw)
+    if fields is None:
+        known = b"dkim-signature" in raw[: 8 * MAX_HEADER_BYTES].lower()
+        return (Claim("", "no well-formed header"),) if known else ()
+    found: list[Claim] = []
+    for position, (name, field) in enumerate(fields):
+        if name == "dkim-signature":
+            too_long = len(field) > MAX_FIELD_BYTES
+            found.append(Claim("", "too long") if too_long else _claim(fields, field, position))
+        if len(found) > MAX_SIGNATURES:
+            return (Claim("", "too many signatures"),)
+    return tuple(found)
+
+
+def _claim(fields: Sequence[tuple[str, bytes]], field: bytes, position: int) -> Claim:
+    domain = ""
+    try:
+        domain = domain_name(parse_tags(field.partition(b":")[2].decode("latin-1")).get("d", ""))
+        signature = _parse_signature(field, position, None)
+        _check_coverage(fields, signature)
+    except DkimInvalid as exc:
+        return Claim(domain, str(exc))
+    return Claim(domain, "", _recipients(fields))
+
+
+def _recipients(fields: Sequence[tuple[str, bytes]]) -> frozenset[str]:
+    """Whom To and Cc name; of a field that cannot be read nobody."""
+    values = [
+        field.partition(b":")[2].replace(b"\r\n", b"").decode("utf-8", "replace")
+        for name, field in fields
+        if name in {"to", "cc"}
+    ]
+    return frozenset(address for value in values for address in mailboxes_or_none([value]) or ())
 
 
 def find_signatures(raw: bytes, now: float) -> list[Signature]:
@@ -106,7 +167,7 @@ def _fields_or_none(raw: bytes) -> list[tuple[str, bytes]] | None:
     return fields
 
 
-def _parse_signature(field: bytes, position: int, now: float) -> Signature:
+def _parse_signature(field: bytes, position: int, now: float | None) -> Signature:
     tags = parse_tags(field.partition(b":")[2].decode("latin-1"))
     needed = {name: _needed(tags, name) for name in ("v", "a", "b", "bh", "d", "h", "s")}
     if needed["v"] != "1":
@@ -117,7 +178,8 @@ def _parse_signature(field: bytes, position: int, now: float) -> Signature:
         raise DkimInvalid("an algorithm that is not believed")
     if "dns/txt" not in tags.get("q", "dns/txt").split(":"):
         raise DkimInvalid("the key is not in DNS")
-    _check_times(tags, now)
+    if now is not None:
+        _check_times(tags, now)
     header_form, _, body_form = tags.get("c", "simple/simple").partition("/")
     body_form = body_form or "simple"
     if {header_form, body_form} - {"simple", "relaxed"}:
@@ -194,9 +256,9 @@ def _relaxed_body(body: bytes) -> bytes:
     return b"".join(line + b"\r\n" for line in lines)
 
 
-def verify(raw: bytes, signature: Signature, key: Key) -> None:
+def verify(raw: bytes, signature: Signature, key: Key) -> frozenset[str]:
     """
-    Prove that the domain signed this mail.
+    Prove that the domain signed this mail. Returns for whom it is.
 
     Raises:
         DkimInvalid: It did not.
@@ -215,6 +277,7 @@ def verify(raw: bytes, signature: Signature, key: Key) -> None:
         _verify_rsa(data, signature.value, key.data)
     else:
         _verify_ed25519(data, signature.value, key.data)
+    return _recipients(fields)
 
 
 def _check_coverage(fields: Sequence[tuple[str, bytes]], signature: Signature) -> None:
@@ -222,8 +285,8 @@ def _check_coverage(fields: Sequence[tuple[str, bytes]], signature: Signature) -
     if there.count("from") != 1:
         raise DkimInvalid("there is not exactly one From")
     for name in _ONCE:
-        if there.count(name) > signature.signed.count(name):
-            raise DkimInvalid(f"{name} is not signed, or stands there more often than was signed")
+        if there.count(name) > min(signature.signed.count(name), 1):
+            raise DkimInvalid(f"{name} is not signed, or stands there more than once")
 
 
 def _signed_data(fields: Sequence[tuple[str, bytes]], signature: Signature) -> bytes:

@@ -3,8 +3,9 @@ Is the sender's address forged? What one's own mail provider says about it, in A
 
 Only the **topmost** field of a trusted server counts (RFC 8601, section 5): anybody can write such a field
 into a mail, and the provider puts its own on top. It must say ``dmarc=pass`` for the very domain of the From
-field, or, where there is no DMARC, ``dkim=pass`` for it (`verdict_of`). The field is read with its grammar
-and not with a pattern, because comments and quoted strings may hold anything, such as
+field, or, where there is no DMARC, ``dkim=pass`` for it (`verdict_of`). Whether the pass rests on the server
+that sent the mail (`came_directly`) makes a difference: a signature alone also fits a copy. The field is read
+with its grammar and not with a pattern, because comments and quoted strings may hold anything, such as
 ``(dmarc=pass header.from=bank.example)``; what cannot be read is no evidence.
 """
 
@@ -15,7 +16,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["AuthResults", "MethodResult", "Verdict", "Word", "parse_auth_results", "verdict_of"]
+from channels.email.addresses import without_tag
+
+__all__ = [
+    "AuthResults",
+    "MethodResult",
+    "Verdict",
+    "Word",
+    "came_directly",
+    "parse_auth_results",
+    "verdict_of",
+]
 
 MAX_TOKENS = 2_000
 _WORD = re.compile(r"[^\s;=()\"]+")
@@ -57,10 +68,15 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A word, and whose it is."""
+    """
+    A word, and whose it is: ``number`` is the place of the field among its like. ``by_dmarc`` says that there
+    is a policy which was met; otherwise a signature is all there is.
+    """
 
     word: Word
     server: str = ""
+    number: int = 0
+    by_dmarc: bool = False
 
 
 def verdict_of(
@@ -90,8 +106,46 @@ def verdict_of(
         nameless = headerless and number == 0 and not parsed.authserv_id
         if not nameless and parsed.authserv_id not in trusted:
             continue
-        return Verdict(_word(parsed, domain), parsed.authserv_id or "the topmost field")
+        by_dmarc = any(result.method == "dmarc" and result.result == "pass" for result in parsed.results)
+        server = parsed.authserv_id or "the topmost field"
+        return Verdict(_word(parsed, domain), server, number, by_dmarc)
     return Verdict(Word.SILENT)
+
+
+def came_directly(fields: Sequence[str], sender: str, *, any_mailbox: bool = False) -> bool:
+    """
+    Whether a server of the sender's domain has handed the mail in, in the sender's name (SPF): then it is no
+    copy of another mail.
+
+    The envelope must bear the very address, because a provider that forwards mail of anybody puts its own
+    domain there, with the mailbox that forwards. Some servers write only its domain; then that must do.
+
+    Args:
+        fields: Authentication-Results that are the trusted server's own: the one that was believed, and those
+            of the same name right below it.
+        sender: The From address.
+        any_mailbox: The domain alone is enough.
+    """
+    server: str | None = None
+    for value in fields:
+        parsed = parse_auth_results(value, headerless=True)
+        if parsed is None or server not in (None, parsed.authserv_id) or server == "":
+            return False  # of fields without a name only the topmost is believed
+        server = parsed.authserv_id
+        told = [result for result in parsed.results if result.method == "spf"]
+        if told:
+            return all(_in_the_name_of(result, sender, any_mailbox=any_mailbox) for result in told)
+    return False
+
+
+def _in_the_name_of(result: MethodResult, sender: str, *, any_mailbox: bool) -> bool:
+    envelope = result.property("smtp.mailfrom") or ""
+    if result.result != "pass" or not envelope:
+        return False
+    domain = sender.rpartition("@")[2]
+    if any_mailbox or not envelope.rpartition("@")[0]:
+        return _is_above(_domain(envelope), domain)
+    return without_tag(envelope) == without_tag(sender)
 
 
 def _word(parsed: AuthResults, domain: str) -> Word:

@@ -10,6 +10,11 @@ address that was given to him; a signature of his domain was verified by us (``s
 only where `open_question` finds nothing better). Where the trusted server says that it is forged, nothing
 else counts.
 
+Every copy of a mail bears its signatures. So where the trusted server's word rests on a signature alone, that
+must vouch for all that is read here and name us in its To or Cc, as one that we verify ourselves must;
+otherwise the mail is somebody's copy, perhaps a changed one. Delivered-To and its like say where a copy went,
+and nobody signs them.
+
 *A robot?* RFC 3834 and its many informal relatives: two programs that answer each other never stop by
 themselves, so whatever looks like a program gets no answer. It is remembered as seen, with the reason.
 
@@ -20,7 +25,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -32,7 +37,9 @@ from channels.email.addresses import (
     parse_mailboxes,
     without_tag,
 )
-from channels.email.evidence import Word, verdict_of
+from channels.email.dkim import Claim
+from channels.email.evidence import Verdict as Told
+from channels.email.evidence import Word, came_directly, verdict_of
 from channels.email.mime import Headers
 from channels.email.threads import is_own_id
 
@@ -103,6 +110,8 @@ class OwnIdentity:
     """By sender: the tag of our address that proves him."""
     listed: Callable[[str], bool] = field(default=lambda _: False, repr=False, compare=False)
     """Whether an address is among those who may write, and so may be named by them as the place to answer."""
+    ingested: Callable[[str], bool] = field(default=lambda _: False, repr=False, compare=False)
+    """Whose mail is only read: it may be for others, and be sent by a service in their name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +121,7 @@ class Verdict:
 
     ``address`` is empty if the mail has no single sender. ``reply_to`` is where an answer goes.
     ``others`` says that more people than the sender and us have got the mail, or will get the answer.
-    ``evidence`` says in a word or two what proves the sender.
+    ``evidence`` says in a word or two what proves the sender, ``doubt`` why something that seems to does not.
     """
 
     address: str
@@ -122,6 +131,7 @@ class Verdict:
     others: bool = False
     refused: Refused | None = None
     evidence: str = ""
+    doubt: str = ""
 
     @property
     def redirected(self) -> bool:
@@ -129,13 +139,30 @@ class Verdict:
         return without_tag(self.reply_to) != without_tag(self.address)
 
 
-def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False, proof: str = "") -> Verdict:
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What proves the sender, whether he is proven wrong, and why a trusted word did not help."""
+
+    proof: str = ""
+    denied: bool = False
+    doubt: str = ""
+
+
+def inspect(
+    headers: Headers,
+    own: OwnIdentity,
+    *,
+    claims: Sequence[Claim] = (),
+    just_answered: bool = False,
+    proof: str = "",
+) -> Verdict:
     """
     Look at a mail's header fields.
 
     Args:
         headers: All of them, in order.
         own: Who we are.
+        claims: The mail's signatures.
         just_answered: Whether we have written to this sender within the last minutes; an out-of-office
             notice without any of the proper fields is recognised only then.
         proof: What else was found to prove the sender (`open_question`); empty if nothing.
@@ -143,12 +170,11 @@ def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False, 
     sender = _single_sender(headers)
     if sender is None:
         return Verdict("", "", verified=False, reply_to="", refused=Refused.NO_SENDER)
-    evidence, denied = _evidence(headers, sender.address, own)
-    if not denied:
-        evidence = evidence or proof
+    found = _evidence(headers, sender.address, own, claims)
+    evidence = found.proof if found.denied else found.proof or proof
     verified = bool(evidence)
     refused = _own_mail(headers, sender.address, own) or _robot(headers, sender.address)
-    if refused is Refused.OWN_COPY and denied:
+    if refused is Refused.OWN_COPY and found.denied:
         refused = Refused.OWN_ADDRESS
     if refused is None and not verified:
         refused = Refused.NOT_VERIFIED
@@ -164,11 +190,14 @@ def inspect(headers: Headers, own: OwnIdentity, *, just_answered: bool = False, 
         others=_others(headers, sender.address, own),
         refused=refused,
         evidence=evidence,
+        doubt="" if verified else found.doubt,
     )
     return replace(verdict, others=True) if verdict.redirected else verdict
 
 
-def open_question(headers: Headers, own: OwnIdentity, *, robots_too: bool = False) -> str | None:
+def open_question(
+    headers: Headers, own: OwnIdentity, *, claims: Sequence[Claim] = (), robots_too: bool = False
+) -> str | None:
     """
     The sender of a mail that would be answered if only something proved him; None for all others.
 
@@ -180,8 +209,8 @@ def open_question(headers: Headers, own: OwnIdentity, *, robots_too: bool = Fals
         return None
     if _robot(headers, sender.address) and not robots_too:
         return None
-    evidence, denied = _evidence(headers, sender.address, own)
-    return None if evidence or denied or _not_for_us(headers, own) else sender.address
+    found = _evidence(headers, sender.address, own, claims)
+    return None if found.proof or found.denied or _not_for_us(headers, own) else sender.address
 
 
 def claimed_senders(headers: Headers) -> list[str]:
@@ -203,21 +232,45 @@ def _single_sender(headers: Headers) -> Mailbox | None:
     return mailboxes[0] if len(mailboxes) == 1 else None
 
 
-def _evidence(headers: Headers, sender: str, own: OwnIdentity) -> tuple[str, bool]:
-    """What proves the sender, and whether he is proven wrong."""
+def _evidence(headers: Headers, sender: str, own: OwnIdentity, claims: Sequence[Claim]) -> _Evidence:
     if not own.evidence_needed:
-        return "not asked for", False
+        return _Evidence("not asked for")
     told = verdict_of(
         headers.all("authentication-results"),
         trusted=own.trusted_authserv_ids,
         domain=sender.rpartition("@")[2],
         headerless=own.headerless,
     )
-    if told.word is Word.PROVEN:
-        return f"told by {told.server}", False
     if told.word is Word.DENIED:
-        return "", True
-    return ("secret address", False) if _knows_secret(headers, sender, own) else ("", False)
+        return _Evidence(denied=True)
+    doubt = _doubt(headers, told, sender, own, claims) if told.word is Word.PROVEN else ""
+    if told.word is Word.PROVEN and not doubt:
+        return _Evidence(f"told by {told.server}")
+    return _Evidence("secret address" if _knows_secret(headers, sender, own) else "", doubt=doubt)
+
+
+def _doubt(headers: Headers, told: Told, sender: str, own: OwnIdentity, claims: Sequence[Claim]) -> str:
+    """Why a trusted server's good word may be for another mail than this one; empty if it is not."""
+    only_read = own.ingested(sender)
+    if came_directly(headers.run("authentication-results", told.number), sender, any_mailbox=only_read):
+        return ""
+    # The server does not tell which signature it means, so each that it may mean must do. Where DMARC passed
+    # without any, it was by the way that the mail came.
+    domain = sender.rpartition("@")[2]
+    meant = [claim for claim in claims if not claim.domain or _one_organisation(claim.domain, domain)]
+    if not meant and not told.by_dmarc:
+        return "no signature of the domain is there"
+    for claim in meant:
+        if claim.lacks:
+            return claim.lacks
+        if not only_read and not claim.names(own.address):
+            return "what is signed is not for us"
+    return ""
+
+
+def _one_organisation(one: str, other: str) -> bool:
+    """Whether two domains may belong together: rather too often than not."""
+    return one.split(".")[-2:] == other.split(".")[-2:]
 
 
 def _knows_secret(headers: Headers, sender: str, own: OwnIdentity) -> bool:

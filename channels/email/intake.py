@@ -26,6 +26,7 @@ from typing import Any
 from agent_core.messages import Audience, InboundMessage, Sender
 from channels.email.addresses import find_in_order, without_tag
 from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.dkim import Claim, claims_of
 from channels.email.guard import OwnIdentity, Refused, Verdict, claimed_senders, inspect, open_question
 from channels.email.inbound import ParsedMail, parse_mail
 from channels.email.limits import DAY_S, HOUR_S, AnswerLimiter, Place
@@ -67,6 +68,8 @@ class Arrival:
     digest: str
     mail: ParsedMail | None = None
     trouble: str = ""
+    claims: tuple[Claim, ...] = ()
+    """Its signatures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +98,17 @@ def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) ->
         try:
             mail = parse_mail(raw)
         except Unreadable as exc:
-            return Arrival(uid, received_at, headers_of(raw), digest, trouble=exc.reason)
-        return Arrival(uid, received_at, mail.headers, mail.digest, mail)
-    return Arrival(uid, received_at, headers_of(raw), digest, trouble=TOO_LARGE)
+            return Arrival(uid, received_at, headers_of(raw), digest, None, exc.reason, claims_of(raw))
+        return Arrival(uid, received_at, mail.headers, mail.digest, mail, "", claims_of(raw))
+    return Arrival(uid, received_at, headers_of(raw), digest, None, TOO_LARGE, claims_of(raw))
 
 
 def given_up(uid: int, received_at: datetime, raw: bytes, trouble: str) -> Arrival:
     """What is left of a mail whose reading had no end, or a bad one; total. Call it in a worker thread."""
     headers = Headers(()) if ambiguous_header(raw) else headers_of(raw)
-    return Arrival(uid, received_at, headers, hashlib.sha256(raw).hexdigest(), trouble=trouble)
+    return Arrival(
+        uid, received_at, headers, hashlib.sha256(raw).hexdigest(), trouble=trouble, claims=claims_of(raw)
+    )
 
 
 class Intake:
@@ -142,6 +147,7 @@ class Intake:
             headerless=config.trust_headerless_auth_results,
             secret_tags=config.secret_by_sender,
             listed=self._is_named,
+            ingested=self._read_only,
         )
         self._quote = config.quote
         self._reply_all = config.reply_all
@@ -159,7 +165,7 @@ class Intake:
         if arrival.mail is None and arrival.trouble == TOO_LARGE:
             return None  # what is signed was not fetched
         robots_too = any(self._read_only(who) for who in claimed_senders(arrival.headers))
-        return open_question(arrival.headers, self._own, robots_too=robots_too)
+        return open_question(arrival.headers, self._own, claims=arrival.claims, robots_too=robots_too)
 
     def own_copy(self, arrival: Arrival) -> OwnCopy | None:
         """The copy of a mail of ours that this seems to be; None for all others. Nothing is counted."""
@@ -170,7 +176,7 @@ class Intake:
     ) -> InboundMessage | OwnCopy:
         """What this mail is. ``proof`` is what was found besides to prove its sender."""
         headers = arrival.headers
-        verdict = inspect(headers, self._own, just_answered=just_answered, proof=proof)
+        verdict = inspect(headers, self._own, claims=arrival.claims, just_answered=just_answered, proof=proof)
         message_id = headers.message_id()
         copy = _own_copy(arrival, verdict)
         if copy is not None:
@@ -199,6 +205,7 @@ class Intake:
             "subject": self._without_secrets(headers.subject()),
             "reply_to": "" if read_only else verdict.reply_to or (person if "@" in person else ""),
             **({"evidence": verdict.evidence} if verdict.evidence else {}),
+            **({"doubt": verdict.doubt} if verdict.doubt else {}),
             **({} if refused else self._for_the_answer(arrival, verdict, word)),
             **({"unreadable": apology_of(arrival.trouble)} if _is_unread(arrival) and not refused else {}),
             **({"read_only": True} if read_only and not refused else {}),

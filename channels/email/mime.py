@@ -82,6 +82,12 @@ class Headers:
         """The topmost value."""
         return next((value for key, value in self.fields if key == name), None)
 
+    def run(self, name: str, number: int) -> list[str]:
+        """The values of the field's instances from this one on, as long as nothing stands in between."""
+        places = [place for place, (key, _) in enumerate(self.fields) if key == name][number:]
+        together = [place for place, first in enumerate(places) if first == places[0] + place]
+        return [self.fields[places[place]][1] for place in together]
+
     def message_id(self) -> str | None:
         """The Message-ID with its angle brackets; None if there is none that can be used."""
         value = (self.first("message-id") or "").strip()

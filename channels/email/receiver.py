@@ -282,6 +282,8 @@ class Receiver:
         )
         if isinstance(taken, InboundMessage) and taken.context.get("refused") == BOUNCE:
             self._bounced(raw)
+        if isinstance(taken, InboundMessage) and taken.context.get("doubt"):
+            _log.info("mail.not_proven", reason=taken.context["doubt"])
         return taken
 
     async def _read(self, info: MailInfo, raw: bytes) -> Arrival:

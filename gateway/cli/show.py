@@ -189,6 +189,7 @@ def inbox_row(answer: Mapping[str, Any]) -> str:
     for label, value in (
         ("session", row["session"]),
         ("sender", f"{row['sender']}{'' if row['verified'] else ' (not verified)'}"),
+        ("doubt", row.get("doubt")),
         ("accepted", _time(row["accepted_at"])),
         ("attempts", f"{row['attempts']}, put off {row['deferrals']} times"),
         ("next try", _time(row["next_at"]) if row["next_at"] else None),

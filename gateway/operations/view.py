@@ -22,6 +22,7 @@ def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
         "session": str(message.session),
         "sender": message.sender.address,
         "verified": message.sender.verified,
+        "doubt": message.context.get("doubt", ""),
         "text": text,
         "accepted_at": row.accepted_at.isoformat(),
         "attempts": row.attempts,
