@@ -78,7 +78,9 @@ class HttpProvider:
             and 400 <= status < 500
             and status != 429
         ):
-            raise ProviderRefused(said["error"][:100], _first_line(said.get("error_description")))
+            raise ProviderRefused(
+                _first_line(said["error"])[:100], _first_line(said.get("error_description"))
+            )
         if status != 200 or not isinstance(said, dict):
             unreadable = " and nothing that can be read" if status == 200 else ""
             raise ProviderAway(f"{urlsplit(url).hostname} answers {status}{unreadable}")
@@ -101,7 +103,9 @@ async def _whole(content: aiohttp.StreamReader) -> bytes:
 
 
 def _first_line(text: object) -> str:
-    return text.splitlines()[0][:200] if isinstance(text, str) and text.strip() else ""
+    """What a provider wrote, for a person: on one line, and nothing in it that steers a terminal."""
+    line = text.strip().splitlines()[0][:200] if isinstance(text, str) and text.strip() else ""
+    return "".join(char for char in line if char.isprintable())
 
 
 async def by_device(oauth: OAuth, ask: AskProvider, clock: Clock, show: Callable[[str], None]) -> Tokens:
@@ -126,11 +130,12 @@ async def by_device(oauth: OAuth, ask: AskProvider, clock: Clock, show: Callable
         given = await ask(endpoints.device, {"client_id": oauth.client_id, "scope": endpoints.scope})
     except (ProviderAway, ProviderRefused) as exc:
         raise ChannelUnavailable(f"the provider gives no code: {exc}") from exc
-    where = given.get("verification_uri") or given.get("verification_url")
-    if not all(isinstance(given.get(name), str) for name in ("device_code", "user_code")) or not where:
+    where = _first_line(given.get("verification_uri") or given.get("verification_url"))
+    code, secret = _first_line(given.get("user_code"))[:40], given.get("device_code")
+    if not where.startswith(("https://", "http://")) or not code or not isinstance(secret, str):
         raise ChannelUnavailable("the provider gives no code that could be used")
-    show(f"Open {where} in any browser, type in {given['user_code']} and log in there. I wait here.")
-    form = {"grant_type": _DEVICE, "device_code": given["device_code"], **_client(oauth)}
+    show(f"Open {where} in any browser, type in {code} and log in there. I wait here.")
+    form = {"grant_type": _DEVICE, "device_code": secret, **_client(oauth)}
     pause_s = _seconds(given.get("interval"), PAUSE_S)
     ends_at = clock.monotonic() + min(_seconds(given.get("expires_in"), LONGEST_WAIT_S), LONGEST_WAIT_S)
     while clock.monotonic() < ends_at:
@@ -207,11 +212,14 @@ async def by_browser(
 
 
 def _code_in(text: str, state: str) -> str:
-    found = parse_qs(urlsplit(text.strip()).query)
+    try:
+        found = parse_qs(urlsplit(text.strip()).query)
+    except ValueError:
+        found = {}
     if "error" in found:
-        raise ChannelAuthFailed(f"the provider says: {found['error'][0][:100]}")
+        raise ChannelAuthFailed(f"the provider says: {_first_line(found['error'][0])[:100]}")
     if (
-        not secrets.compare_digest(found.get("state", [""])[0].encode(), state.encode())
+        not secrets.compare_digest(found.get("state", [""])[0].encode("utf-8", "replace"), state.encode())
         or "code" not in found
     ):
         raise ChannelAuthFailed("this is not the address that the login ends with; begin again")
@@ -227,7 +235,11 @@ def _client(oauth: OAuth) -> dict[str, str]:
 
 
 def _seconds(value: object, usual: float) -> float:
-    return min(max(float(value), 1.0), LONGEST_WAIT_S) if isinstance(value, int | float) else usual
+    try:
+        told = float(value)  # type: ignore[arg-type]  # whatever it is, there is an answer
+    except (TypeError, ValueError, OverflowError):
+        return usual
+    return min(max(told, 1.0), LONGEST_WAIT_S)
 
 
 def _not_given(exc: ProviderRefused) -> ChannelAuthFailed:

@@ -53,6 +53,8 @@ def main() -> None:
         told = describe(error)
         if told.fields["error"] != type(error).__name__ or not hasattr(error, "public"):
             raise
-        sys.stderr.write(f"squidbot: {error}\n")
+        from gateway.plain import plain_text  # noqa: PLC0415
+
+        sys.stderr.write(f"squidbot: {plain_text(str(error))}\n")
         code = getattr(error, "exit_code", 75 if told.temporary else 74)
     sys.exit(code if isinstance(code, int) else 0)

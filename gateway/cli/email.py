@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from cyclopts import App, Parameter
@@ -100,6 +101,7 @@ async def _login(settings: Settings, home: Home, account: str) -> int:
     from channels.email.login_source import give_access
     from gateway.clock import SystemClock
     from gateway.errors import ConfigInvalid
+    from gateway.plain import plain_line, plain_text
 
     name, config = _mailbox(settings, account)
     if config.oauth is None:
@@ -107,12 +109,18 @@ async def _login(settings: Settings, home: Home, account: str) -> int:
         raise ConfigInvalid(f"{where}.oauth is not set, so there is nothing to log in to")
 
     async def pasted() -> str:
-        return await anyio.to_thread.run_sync(input, "> ")
+        return await anyio.to_thread.run_sync(input, "> ", abandon_on_cancel=True)
+
+    def show(text: str) -> None:
+        print(plain_text(text))
 
     try:
-        await give_access(config, home.state(name), SystemClock(), show=print, pasted=pasted)
-    except ChannelError as error:
-        print(f"squidbot: {error}")
+        await give_access(config, home.state(name), SystemClock(), show=show, pasted=pasted)
+    except (ChannelError, OSError) as error:
+        print(f"squidbot: {plain_line(str(error))}", file=sys.stderr)
+        return 1
+    except EOFError:
+        print("squidbot: nothing was pasted; begin again", file=sys.stderr)
         return 1
     print(f"{config.username} can be used now. Try it with: squidbot check")
     return 0
