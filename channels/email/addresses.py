@@ -98,10 +98,10 @@ def parse_mailboxes(value: str) -> list[Mailbox]:
             return mailboxes
 
 
-def mailboxes_or_none(values: Iterable[str]) -> frozenset[str] | None:
-    """The addresses in several address fields; None if any of it cannot be read."""
+def mailboxes_or_none(values: Iterable[str]) -> tuple[str, ...] | None:
+    """The addresses in several address fields, each once; None if any of it cannot be read."""
     try:
-        return frozenset(mailbox.address for value in values for mailbox in parse_mailboxes(value))
+        return tuple(dict.fromkeys(mailbox.address for value in values for mailbox in parse_mailboxes(value)))
     except AddressInvalid:
         return None
 

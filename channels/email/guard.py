@@ -34,13 +34,14 @@ from channels.email.addresses import (
     Mailbox,
     find_addresses,
     find_in_order,
+    mailboxes_or_none,
     parse_mailboxes,
     without_tag,
 )
 from channels.email.dkim import Claim
 from channels.email.evidence import Verdict as Told
 from channels.email.evidence import Word, came_directly, verdict_of
-from channels.email.mime import Headers
+from channels.email.mime import FOR_WHOM, Headers
 from channels.email.threads import is_own_id
 
 __all__ = ["OwnIdentity", "Refused", "Verdict", "claimed_senders", "inspect", "open_question"]
@@ -334,13 +335,12 @@ def _not_for_us(headers: Headers, own: OwnIdentity) -> Refused | None:
 
 
 def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:
+    """Whether anybody else has got the mail. Who cannot be read for certain is somebody else."""
+    if headers.doubtful.intersection(FOR_WHOM):
+        return True
+    named = mailboxes_or_none(value for name in FOR_WHOM for value in headers.all(name))
     known = {without_tag(own.address), without_tag(sender)}
-    return any(
-        without_tag(address) not in known
-        for name in ("to", "cc")
-        for value in headers.all(name)
-        for address in find_addresses(value)
-    )
+    return named is None or any(without_tag(address) not in known for address in named)
 
 
 def _reply_target(headers: Headers, sender: str, own: OwnIdentity) -> str:

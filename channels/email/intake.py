@@ -19,18 +19,18 @@ import fnmatch
 import hashlib
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from agent_core.messages import Audience, InboundMessage, Sender
-from channels.email.addresses import find_in_order, without_tag
+from channels.email.addresses import find_in_order, mailboxes_or_none, without_tag
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.dkim import Claim, claims_of
 from channels.email.guard import OwnIdentity, Refused, Verdict, claimed_senders, inspect, open_question
 from channels.email.inbound import ParsedMail, parse_mail
 from channels.email.limits import DAY_S, HOUR_S, AnswerLimiter, Place
-from channels.email.mime import Headers, Unreadable, ambiguous_header
+from channels.email.mime import Headers, Unreadable, ambiguous_header, ambiguous_recipients
 from channels.email.telling import background_of, quotation, text_of
 from channels.email.threads import (
     SEND_COPY_TAG,
@@ -98,17 +98,25 @@ def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) ->
         try:
             mail = parse_mail(raw)
         except Unreadable as exc:
-            return Arrival(uid, received_at, headers_of(raw), digest, None, exc.reason, claims_of(raw))
-        return Arrival(uid, received_at, mail.headers, mail.digest, mail, "", claims_of(raw))
-    return Arrival(uid, received_at, headers_of(raw), digest, None, TOO_LARGE, claims_of(raw))
+            arrival = Arrival(uid, received_at, headers_of(raw), digest, trouble=exc.reason)
+        else:
+            arrival = Arrival(uid, received_at, mail.headers, mail.digest, mail)
+    else:
+        arrival = Arrival(uid, received_at, headers_of(raw), digest, trouble=TOO_LARGE)
+    return _examined(arrival, raw)
 
 
 def given_up(uid: int, received_at: datetime, raw: bytes, trouble: str) -> Arrival:
     """What is left of a mail whose reading had no end, or a bad one; total. Call it in a worker thread."""
     headers = Headers(()) if ambiguous_header(raw) else headers_of(raw)
-    return Arrival(
-        uid, received_at, headers, hashlib.sha256(raw).hexdigest(), trouble=trouble, claims=claims_of(raw)
-    )
+    digest = hashlib.sha256(raw).hexdigest()
+    return _examined(Arrival(uid, received_at, headers, digest, trouble=trouble), raw)
+
+
+def _examined(arrival: Arrival, raw: bytes) -> Arrival:
+    """With what takes all of its header to know."""
+    doubtful = arrival.headers.doubtful | ambiguous_recipients(raw)
+    return replace(arrival, headers=replace(arrival.headers, doubtful=doubtful), claims=claims_of(raw))
 
 
 class Intake:
@@ -238,11 +246,11 @@ class Intake:
             found["own"] = f"{local}+{word}@{domain}"
         known = {without_tag(one) for one in (self.account, verdict.address, verdict.reply_to)}
         others = [
-            address.lower()
+            address
             for name in ("to", "cc")
             for value in arrival.headers.all(name)
-            for address in find_in_order(value)[:MAX_COPIED]
-            if without_tag(address.lower()) not in known and self._is_named(address.lower())
+            for address in (mailboxes_or_none([value]) or ())[:MAX_COPIED]
+            if without_tag(address) not in known and self._is_named(address)
         ]
         if self._reply_all and others:
             found["cc"] = list(dict.fromkeys(others))[:MAX_COPIED]

@@ -20,11 +20,13 @@ from email.message import Message
 __all__ = [
     "CONTROL",
     "FIELD",
+    "FOR_WHOM",
     "Caps",
     "Headers",
     "Part",
     "Unreadable",
     "ambiguous_header",
+    "ambiguous_recipients",
     "decoded",
     "decoded_header",
     "normalised",
@@ -34,12 +36,14 @@ __all__ = [
 
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-FIELD = re.compile(rb"([!-9;-~]{1,100})[ \t]{0,20}:", re.DOTALL)
+FIELD = re.compile(rb"([!-9;-~]{1,100})[ \t]*:", re.DOTALL)
 _PIECE = 1 << 20
 _BARE_CR = re.compile(rb"\r(?!\n)")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _NUL = re.compile(rb"\0")
 _WHO = ("from", "authentication-results")
+FOR_WHOM = ("to", "cc", "bcc", "apparently-to", "resent-to", "resent-cc", "resent-bcc")
+"""Fields that say who else has got the mail."""
 # Codecs that are no character sets, or that take quadratic time.
 _ENCODED_WORD = re.compile(r"=\?[^?\s]{1,60}\?[bBqQ]\?[^?\s]{0,500}\?=")
 _WIDE = ("utf-16", "utf_16", "utf-32", "utf_32")
@@ -70,9 +74,13 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """Header fields in their order, names in lower case, values unfolded but not decoded."""
+    """
+    Header fields in their order, names in lower case, values unfolded but not decoded. Of those in
+    ``doubtful`` a part is missing, or other programs read them differently.
+    """
 
     fields: tuple[tuple[str, str], ...]
+    doubtful: frozenset[str] = frozenset()
 
     def all(self, name: str) -> list[str]:
         """Every value of a field, topmost first."""
@@ -149,17 +157,42 @@ def ambiguous_header(raw: bytes) -> bool:
     it, and another one to us. So the header is read in the other ways too. One in which there is no From
     field is nobody's way to vouch for it; all others must agree with ours.
     """
+    try:
+        ours, others = _readings(raw)
+    except Unreadable:
+        return True
+    return any(other.all(name) != ours.all(name) for other in others for name in _WHO)
+
+
+def ambiguous_recipients(raw: bytes) -> frozenset[str]:
+    """The fields of `FOR_WHOM` of which the same is true: another program may show its reader more people."""
+    try:
+        ours, others = _readings(raw)
+    except Unreadable:
+        return frozenset(FOR_WHOM)
+    return frozenset(
+        name for other in others for name in FOR_WHOM if _unfolded(other, name) != _unfolded(ours, name)
+    )
+
+
+def _unfolded(headers: Headers, name: str) -> list[str]:
+    return [" ".join(value.replace("\x7f", " ").split()) for value in headers.all(name)]
+
+
+def _readings(raw: bytes) -> tuple[Headers, list[Headers]]:
+    """
+    The header as we read it, and in the other ways in which it has a sender.
+
+    Raises:
+        Unreadable: It is beyond the caps in one of them.
+    """
     head = raw[: Caps().header_block + 1_000]
     odd = [each for each in (_BARE_CR, _BARE_LF, _NUL) if each.search(head)]
     if not odd or (odd == [_BARE_LF] and b"\r\n" not in head):
-        return False
-    try:
-        ours = parse_headers(head)
-        others = [parse_headers(_without(head, *each)) for each in {(one,) for one in odd} | {tuple(odd)}]
-    except Unreadable:
-        return True
-    told = [other for other in others if other.first("from") is not None]
-    return any(other.all(name) != ours.all(name) for other in told for name in _WHO)
+        return Headers(()), []
+    ways = {(one,) for one in odd} | {tuple(odd)}
+    others = [parse_headers(_without(head, *each)) for each in ways]
+    return parse_headers(head), [other for other in others if other.first("from") is not None]
 
 
 def _without(head: bytes, *odd: re.Pattern[bytes]) -> bytes:
@@ -273,24 +306,29 @@ def _headers(data: bytes, caps: Caps, start: int = 0, end: int | None = None) ->
             raise Unreadable("header_too_large")
         blank = end
     fields: list[tuple[str, str]] = []
+    doubtful: set[str] = set()
     name, value = "", bytearray()
     for line in data[start:blank].split(b"\n"):
         if line[:1] in (b" ", b"\t") and name:
             value += b" " + line.strip()
             continue
-        _add_field(fields, name, value, caps)
+        _add_field(fields, name, value, caps, doubtful)
         name, value = "", bytearray()
         match = FIELD.match(line)
         if match is not None:
             name = match.group(1).decode("ascii").lower()
             value += line[match.end() :].strip()
-    _add_field(fields, name, value, caps)
-    return Headers(tuple(fields)), min(blank + 2, end)
+    _add_field(fields, name, value, caps, doubtful)
+    return Headers(tuple(fields), frozenset(doubtful)), min(blank + 2, end)
 
 
-def _add_field(fields: list[tuple[str, str]], name: str, value: bytearray, caps: Caps) -> None:
+def _add_field(
+    fields: list[tuple[str, str]], name: str, value: bytearray, caps: Caps, doubtful: set[str]
+) -> None:
     if not name:
         return
+    if len(value) > caps.header_value:
+        doubtful.add(name)
     if len(fields) >= caps.header_fields:
         raise Unreadable("too_many_header_fields")
     fields.append((name, decoded(bytes(value[: caps.header_value]), None)))

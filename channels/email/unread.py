@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from channels.email.mime import FIELD, Headers, Unreadable, decoded, parse_headers
+from channels.email.mime import FIELD, FOR_WHOM, Headers, Unreadable, decoded, parse_headers
 
 __all__ = ["TOO_LARGE", "apology_of", "headers_of"]
 
@@ -22,7 +22,8 @@ MOST_VALUE = 16_000
 MOST_FIELDS = 300
 _TELLING = frozenset(
     {
-        *("from", "reply-to", "to", "cc", "delivered-to", "x-original-to", "envelope-to", "x-envelope-to"),
+        *FOR_WHOM,
+        *("from", "reply-to", "delivered-to", "x-original-to", "envelope-to", "x-envelope-to"),
         *("x-forwarded-to", "authentication-results", "return-path", "message-id", "references"),
         *("in-reply-to", "subject", "date", "content-type", "auto-submitted", "precedence"),
         *("x-auto-response-suppress", "x-autoreply", "x-autorespond", "x-autoresponder", "x-auto-reply"),
@@ -64,12 +65,15 @@ def _outline(head: bytes) -> Headers:
     if not whole or b"\0" in head:
         return Headers(())
     fields: list[tuple[str, str]] = []
+    doubtful: set[str] = set()
     for name, value in _fields(head):
+        if len(value) > MOST_VALUE:
+            doubtful.add(name)
         if name in _TELLING or name.startswith("list-"):
             fields.append((name, decoded(value[:MOST_VALUE], None)))
         if len(fields) > MOST_FIELDS:
             return Headers(())
-    return Headers(tuple(fields))
+    return Headers(tuple(fields), frozenset(doubtful))
 
 
 def _fields(head: bytes) -> Iterator[tuple[str, bytes]]:
