@@ -25,9 +25,10 @@ class Timing:
     """Without anything arriving."""
     transfer_s: float = 600.0
     """For one whole answer, however busy the line."""
-    idle_refresh_s: float = 270.0
+    idle_refresh_s: float = 20.0
     """
-    An IDLE is renewed this often: proof that the server is alive, and a look for what was not announced.
+    An IDLE is renewed this often: proof that the server is alive, and a look for what was not announced. With
+    ``command_s`` it is how late a connection is given up on which nobody answers any more.
     """
     idle_deadline_s: float = 10.0
     poll_s: float = 20.0
