@@ -79,12 +79,13 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
 def kills(record: Record, limit: int = MAX_DEATHS) -> bool:
     """
     Whether it is what the process died of: it was alone in flight at the last ``limit`` deaths and got no
-    further; one death more where it was in flight with others before. Where others die alone in between, too,
-    the reason is hardly in the messages; but two killers look like that as well, so ``limit + 2`` such deaths
-    are enough in any case.
+    further. One death more where it was in flight with others before, and two where others died alone since,
+    too, and came through. Two killers take turns: so ``limit + 2`` deaths alone are enough without a row, and
+    one more for each such death of others.
     """
     with_others = record.deaths > record.alone
-    return record.in_a_row >= limit + with_others or record.alone >= limit + 2
+    in_a_row = limit + with_others + min(record.others, 2)
+    return record.in_a_row >= in_a_row or record.alone >= limit + 2 + record.others
 
 
 def poisonous(turn: Turn, policy: TurnPolicy, record: Record = Record()) -> Failure | None:  # noqa: B008 - a frozen value

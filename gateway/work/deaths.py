@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 __all__ = ["KEPT", "Death", "Record", "acquit", "judged", "of_send", "of_turn", "record", "suspects"]
@@ -38,12 +38,14 @@ class Record:
     What deaths say about a turn or an outbox row.
 
     ``deaths`` at which it was in flight; ``alone``: at which nothing else was; ``in_a_row``: the newest
-    deaths of the process, as far as they were all of that kind, and at the same step.
+    deaths of the process, as far as they were all of that kind, and at the same step. ``others``: deaths
+    since its first at which something else was alone in flight that came through later, and so does not kill.
     """
 
     deaths: int = 0
     alone: int = 0
     in_a_row: int = 0
+    others: int = 0
 
 
 def of_turn(turn: str) -> str:
@@ -56,19 +58,22 @@ def of_send(outbox_id: int) -> str:
     return f"send:{outbox_id}"
 
 
-def judged(deaths: Iterable[Death]) -> dict[str, Record]:
-    """The record of everything that was ever in flight at a death."""
+def judged(deaths: Iterable[Death], still_open: Collection[str]) -> dict[str, Record]:
+    """The records of what is ``still_open``; the rest has come through."""
     by_item: dict[str, list[Death]] = defaultdict(list)
     newest_first = sorted(deaths, key=lambda death: -death.number)
     for death in newest_first:
         by_item[death.item].append(death)
+    innocent = [death.number for death in newest_first if death.company == 0 and death.item not in still_open]
     return {
         item: Record(
             deaths=len(own),
             alone=sum(death.company == 0 for death in own),
             in_a_row=_in_a_row(newest_first, own[0]),
+            others=sum(number > own[-1].number for number in innocent),
         )
-        for item, own in by_item.items()
+        for item in still_open
+        if (own := by_item.get(item))
     }
 
 
@@ -122,11 +127,8 @@ def suspects(db: sqlite3.Connection) -> list[tuple[str | None, int | None, str, 
     rows = [Death(*row) for row in db.execute("SELECT number, item, step, company FROM deaths")]
     if not rows:
         return []
-    records: Mapping[str, Record] = judged(rows)
-    turns = [
-        (turn, None, session, records[of_turn(turn)])
-        for turn, session in db.execute(_OPEN_TURNS)
-        if of_turn(turn) in records
-    ]
-    sends = [(None, row_id, session, records[of_send(row_id)]) for row_id, session in db.execute(_OPEN_SENDS)]
-    return [*turns, *sends]
+    found: dict[str, tuple[str | None, int | None, str]] = {
+        of_turn(turn): (turn, None, session) for turn, session in db.execute(_OPEN_TURNS)
+    }
+    found |= {of_send(row_id): (None, row_id, session) for row_id, session in db.execute(_OPEN_SENDS)}
+    return [(*found[item], record) for item, record in judged(rows, found).items()]

@@ -147,12 +147,12 @@ async def test_what_was_in_flight_is_remembered(tmp_path: Path) -> None:
 
 # ── the judgement ──
 def died(*deaths: str) -> dict[str, Record]:
-    """One death a word: each letter was in flight; a digit behind it is the step."""
+    """One death a word: each letter was in flight, a digit behind it is the step; what is called x came through."""
     found = []
     for number, word in enumerate(deaths):
         items = [(word[place], word[place + 1 : place + 2]) for place in range(0, len(word), 2)]
         found += [Death(number, item, int(step), len(items) - 1) for item, step in items]
-    return judged(found)
+    return judged(found, {death.item for death in found} - {"x"})
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,12 @@ def died(*deaths: str) -> dict[str, Record]:
         (["a0", "b0", "a0", "b0", "a0"], ""),
         (["a0", "b0", "a0", "b0", "a0", "b0", "a0", "b0", "a0"], "a"),
         (["a0", "a0", "b0c0", "a0"], ""),
+        (["a0", "x0", "a0", "x0", "a0", "x0", "a0", "x0", "a0"], ""),
+        (["a0", "x0", "a0", "a0", "a0"], ""),
+        (["a0", "x0", "a0", "a0", "a0", "a0"], "a"),
+        (["x0", "a0", "a0", "a0"], "a"),
     ],
 )
 def test_who_is_blamed(deaths: list[str], killers: str) -> None:
-    """Alone three times without getting further; one more in company before; five times in any case."""
+    """Alone three times without getting further; oftener where it had company, or where others die of nothing."""
     assert [item for item, record in died(*deaths).items() if kills(record)] == list(killers)
