@@ -48,6 +48,7 @@ from gateway.target import OwnerTarget
 from gateway.turns import TurnHandler, TurnPolicy
 from gateway.unasked import Unasked, build_unasked
 from gateway.upkeep import Upkeep
+from gateway.waits import Waits
 from gateway.work.ask_port import AskStore
 from gateway.work.lanes import LaneDispatcher
 from gateway.work.plan_port import PlanStore
@@ -266,6 +267,14 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
     )
     intake = Intake(mark.perhaps_answered)
+    waits = Waits(
+        store,
+        clock=clock,
+        zone=limits.zone,
+        wake=dispatcher.wake,
+        on_outbox=on_outbox,
+        on_link=lambda _: unasked.scheduler.changed(),
+    )
     supervisor = build_supervisor(
         channels,
         store=store,
@@ -277,6 +286,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         stop_turn=lambda session, turn, why: handler.stop(session, why, turn=turn),
         wake_aside=asides.wake,
         deliveries=deliveries,
+        waits=waits,
         told=notes.channel_changed,
     )
     parts = Parts(
@@ -295,6 +305,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         at_close=[mark.note, mind.models.aclose, mind.search.aclose],
         background=[
             mark.run,
+            waits.run,
             upkeep.run,
             stages.run,
             Leftovers(store, stages, by_name, clock).run,

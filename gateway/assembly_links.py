@@ -21,6 +21,7 @@ from gateway.lifecycle import CAN_SEND
 from gateway.router import ChannelInbox, Intake, StopTurn
 from gateway.supervisor import ChannelStatus, Supervisor
 from gateway.suspects import Suspects
+from gateway.waits import Waits
 from gateway.work.port import Dispatcher, WorkStore
 
 __all__ = ["Configured", "build_deliveries", "build_supervisor"]
@@ -67,6 +68,7 @@ def build_supervisor(
     stop_turn: StopTurn,
     wake_aside: Callable[[SessionKey], None],
     deliveries: Mapping[str, Delivery],
+    waits: Waits,
     told: Callable[[ChannelStatus], None],
 ) -> Supervisor:
     """
@@ -83,11 +85,14 @@ def build_supervisor(
         stop_turn: See `ChannelInbox`.
         wake_aside: See `ChannelInbox`.
         deliveries: Told whether they can send.
+        waits: Ends what waits for a link.
         told: Hears of every change of a link.
     """
 
     def changed(status: ChannelStatus) -> None:
-        deliveries[status.name].link(up=status.state in CAN_SEND)
+        up = status.state in CAN_SEND
+        deliveries[status.name].link(up=up)
+        waits.link(status.name, up=up)
         told(status)
 
     supervisor = Supervisor(clock, on_change=changed)

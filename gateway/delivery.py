@@ -34,6 +34,7 @@ from gateway.bodies import going_out, quiet
 from gateway.errors import describe
 from gateway.failure import SUDDEN_END, kills
 from gateway.suspects import ALONE_AFTER, Suspects
+from gateway.waits import link_of
 from gateway.work.port import OutboxRow, StoreUnavailable, Suspect, WorkStore
 from gateway.work.states import IllegalMove, OutboxState
 
@@ -270,7 +271,9 @@ class Delivery:
         # Probing is not counted in attempts, so the age has to make the tries rarer.
         delay_s = max(self._delay(row, error), min(age_s / 8, 60.0))
         _log.info("outbox.probe_postponed", channel=self._channel.name, outbox=row.id, error=text)
-        await self._store.send_failed(row, text, delay_s=delay_s, certain=False)
+        await self._store.send_failed(
+            row, text, delay_s=delay_s, certain=False, waits_for=self._waits_for(error)
+        )
 
     async def _failed(self, row: OutboxRow, error: Exception, *, certain: bool) -> None:
         if isinstance(error, NobodyThere):
@@ -305,9 +308,22 @@ class Delivery:
                 certain=certain,
             )
         apology = _apology(row, describe(error).public) if give_up in ("refused", "defect") else None
-        await self._store.send_failed(row, text, delay_s=delay_s, certain=certain, apology=apology)
+        await self._store.send_failed(
+            row,
+            text,
+            delay_s=delay_s,
+            certain=certain,
+            apology=apology,
+            waits_for=None if give_up else self._waits_for(error),
+        )
         if apology is not None:
             self.wake()
+
+    def _waits_for(self, error: Exception) -> str | None:
+        """The link, unless the server has said itself how long to wait, or the defect is ours."""
+        if not isinstance(error, (ChannelError, TimeoutError)) or getattr(error, "retry_after_s", None):
+            return None
+        return link_of(self._channel.name)
 
     def _delay(self, row: OutboxRow, error: Exception) -> float:
         asked_s = getattr(error, "retry_after_s", None)

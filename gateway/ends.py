@@ -133,7 +133,7 @@ class Ends:
         )
         self._stages.tell((row.message for row in turn.rows), Stage.FAILED)
 
-    async def defer(self, turn: Turn, error: str, delay_s: float) -> None:
+    async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:
         """
         Later, and not because of the message.
 
@@ -142,7 +142,9 @@ class Ends:
         """
         metrics.TURNS.labels(turn.session.channel, "deferred").inc()
         _log.warning("turn.deferred", channel=turn.session.channel, error=error, retry_in_s=round(delay_s, 1))
-        await self.until_stored(lambda: self._store.retry(turn, error, delay_s=delay_s, deferral=True))
+        await self.until_stored(
+            lambda: self._store.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
+        )
 
     def answered(self, turn: Turn, result: TurnResult, took_s: float) -> None:
         """Tell the log and the metrics of a turn that was completed after ``took_s``."""

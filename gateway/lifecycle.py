@@ -34,6 +34,7 @@ from gateway.router import Intake
 from gateway.supervisor import Supervisor
 from gateway.suspects import Suspects
 from gateway.turns import TurnHandler
+from gateway.waits import BUDGET
 from gateway.work.port import Dispatcher, StoreUnavailable, WorkStore
 
 __all__ = ["CAN_SEND", "Gateway", "Parts"]
@@ -139,6 +140,7 @@ class Gateway:
         while not self.stopping:
             try:
                 await self.parts.store.recover()
+                await self.parts.store.due_now(BUDGET)  # it may be another one
                 await self.parts.suspects.look()
                 await self.parts.history.recover()
                 return self.parts.suspects.last_first(await self.parts.store.open_sessions())

@@ -13,11 +13,14 @@ import structlog
 
 from agent_core.errors import AgentError, BudgetSpent
 from agent_core.messages import OutboundKind
+from channels.base import ChannelError
 from gateway.budget.tally import Tally
 from gateway.ends import Ends
 from gateway.failure import Failure, TurnPolicy, decide_failure
 from gateway.refusals import Refusals
+from gateway.schedule.rights import PlaceUnknown
 from gateway.ticks import TickPlan, Ticks
+from gateway.waits import link_of
 from gateway.work.port import NewOutbound, Turn
 
 __all__ = ["Mishaps"]
@@ -61,7 +64,9 @@ class Mishaps:
         if not isinstance(error, AgentError):
             _log.error("turn.defect", channel=turn.session.channel, exc_info=error)
         if failure.delay_s is not None:
-            await self._ends.defer(turn, failure.error, failure.delay_s)
+            link = isinstance(error, PlaceUnknown | ChannelError)
+            waits_for = link_of(turn.session.channel) if link else None
+            await self._ends.defer(turn, failure.error, failure.delay_s, waits_for=waits_for)
             return
         if tally is not None:
             await tally.record()

@@ -6,8 +6,8 @@ no second writing, and nobody is sent the same apology for every line. One notic
 day says so, with the time. It is committed under a name of its own (`SpendStore.post_once`), so it is said
 once, whatever crashes. Commands do not wait: they overtake (`WorkStore.claim`).
 
-A turn that waits is looked at again every half hour, so that a limit that was raised, or a clock that was set
-right, is noticed soon. A look costs no model call.
+A turn that waits is looked at again at each start, because the limit may be another one, when the day ends or
+the clock is set (`gateway.waits`), and every half hour. A look costs no model call.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gateway.budget.rules import Limits, day_of, next_day_at, opens_at
 from gateway.budget.spending import Spending
 from gateway.budget.tally import Tally
 from gateway.ends import Ends
+from gateway.waits import BUDGET
 from gateway.work.port import NewOutbound, Turn, WorkStore
 from gateway.work.spend_port import SpendStore
 
@@ -112,7 +113,9 @@ class Refusals:
         for channel in dict.fromkeys(row.message.channel for row in said):
             self._on_outbox(channel)
         delay_s = wait_s(now, self._limits)
-        await self._ends.until_stored(lambda: self._store.postpone(turn, str(error), delay_s=delay_s))
+        await self._ends.until_stored(
+            lambda: self._store.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)
+        )
         _log.warning(
             "turn.put_off",
             channel=turn.session.channel,

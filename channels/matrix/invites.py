@@ -66,6 +66,8 @@ class _Progress:
     due_at: float = 0.0
     tried: bool = False
     """It is being tried at this moment."""
+    unreached: bool = False
+    """At the last try our own server was not reached."""
 
 
 class Invites:
@@ -144,6 +146,14 @@ class Invites:
         """What `learn` found is committed and may be acted on."""
         self._news.set()
         self._news = anyio.Event()
+
+    def link_is_up(self) -> None:
+        """Our own server can be reached again: what could not be tried is due at once."""
+        for progress in self._progress.values():
+            if progress.unreached:
+                progress.unreached, progress.due_at = False, 0.0
+                progress.pauses.reset()
+        self.wake()
 
     async def run(self, save: Save) -> None:
         """Answer invitations until cancelled; ``save`` makes a new `dump` durable."""
@@ -269,9 +279,11 @@ class Invites:
         """One try; whatever its outcome, this invitation is either gone or due later."""
         progress = self._progress[invite.room_id]
         refused = not invite.welcome
+        progress.unreached = False
         try:
             retry_s = await (self._refuse(invite) if refused else self._join(invite, progress))
         except LinkBroken as error:
+            progress.unreached = True
             _log.info("matrix.invite_postponed", room=invite.room_id, error=str(error))
             retry_s = 0.0
         if refused:

@@ -238,7 +238,7 @@ class Receiver:
         messages = await self._timeline.with_files(found.messages)
         await self._inbox.accept(messages, positions, found.amendments)
         self._secret = secret
-        self._invites.wake()
+        self._invites.link_is_up() if self._pauses.failures else self._invites.wake()
         self._mark_read(found.messages)
         self._answered_at = self._clock.monotonic()
         self._pauses.reset()

@@ -20,6 +20,7 @@ from gateway.work.waiting import wait_s
 __all__ = [
     "drop",
     "due_in",
+    "due_now",
     "end_quarantine",
     "ended_inbox",
     "ended_outbox",
@@ -49,6 +50,21 @@ def recover(db: sqlite3.Connection, now: float) -> None:
         "UPDATE outbox SET state = CASE WHEN uncertain_at IS NULL THEN 'pending' ELSE 'uncertain' END"
         " WHERE state = 'sending'"
     )
+
+
+def due_now(db: sqlite3.Connection, waits_for: str) -> list[str]:
+    """Let nothing wait for this any more; returns the sessions of turns."""
+    found = db.execute(
+        "UPDATE inbox SET next_at = NULL, waits_for = NULL WHERE state = 'ready' AND waits_for = ?"
+        " RETURNING session",
+        (waits_for,),
+    ).fetchall()
+    db.execute(
+        "UPDATE outbox SET next_at = NULL, waits_for = NULL WHERE state IN ('pending', 'uncertain')"
+        " AND waits_for = ?",
+        (waits_for,),
+    )
+    return list(dict.fromkeys(session for (session,) in found))
 
 
 def open_sessions(db: sqlite3.Connection, now: float) -> list[tuple[str, float]]:

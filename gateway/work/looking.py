@@ -40,6 +40,11 @@ class Looking(Part):
             if (session := session_or_none(text)) is not None
         ]
 
+    async def due_now(self, waits_for: str) -> list[SessionKey]:
+        """Let nothing wait for this any more."""
+        found = await self._writer.call("due_now", lambda db: care.due_now(db, waits_for))
+        return [key for text in found if (key := session_or_none(text)) is not None]
+
     async def open_sessions(self) -> list[tuple[SessionKey, float]]:
         """Sessions with something to do, and in how many seconds their head is due."""
         now = self._now()

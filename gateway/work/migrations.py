@@ -102,7 +102,9 @@ def _to_3(db: sqlite3.Connection) -> None:
 
 
 def _to_4(db: sqlite3.Connection) -> None:
-    """What was in flight when the process died."""
+    """What was in flight when the process died, and for what a row waits."""
+    db.execute("ALTER TABLE inbox ADD COLUMN waits_for TEXT")
+    db.execute("ALTER TABLE outbox ADD COLUMN waits_for TEXT")
     db.execute(
         """CREATE TABLE deaths (
             number INTEGER NOT NULL, item TEXT NOT NULL, step INTEGER NOT NULL, company INTEGER NOT NULL,

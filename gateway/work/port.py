@@ -156,17 +156,19 @@ class WorkStore(LeasePort, Protocol):
         """
         ...
 
-    async def retry(self, turn: Turn, error: str, *, delay_s: float, deferral: bool) -> None:
+    async def retry(
+        self, turn: Turn, error: str, *, delay_s: float, deferral: bool, waits_for: str | None = None
+    ) -> None:
         """
-        ``running → ready``, not before ``delay_s``. ``deferral``: it was not the message's fault (the
-        provider is away), so the start does not count in ``attempts`` but in ``deferrals``.
+        ``running → ready``, not before ``delay_s``, or `due_now`. ``deferral``: it was not the message's
+        fault (the provider is away), so the start does not count in ``attempts`` but in ``deferrals``.
         """
         ...
 
-    async def postpone(self, turn: Turn, why: str, *, delay_s: float) -> None:
+    async def postpone(self, turn: Turn, why: str, *, delay_s: float, waits_for: str | None = None) -> None:
         """
-        ``running → ready``, not before ``delay_s``. Nothing has failed: neither the start nor the time counts
-        as an attempt or a deferral. Its steps stay.
+        ``running → ready``, not before ``delay_s``, or `due_now`. Nothing has failed: neither the start nor
+        the time counts as an attempt or a deferral. Its steps stay.
         """
         ...
 
@@ -238,10 +240,11 @@ class WorkStore(LeasePort, Protocol):
         delay_s: float | None,
         certain: bool = True,
         apology: str | None = None,
+        waits_for: str | None = None,
     ) -> None:
         """
-        Not sent. ``delay_s`` None: for good (DEAD). Otherwise again after that time: as PENDING if it is
-        ``certain`` that the server does not have it, else it stays UNCERTAIN.
+        Not sent. ``delay_s`` None: for good (DEAD). Otherwise again after that time, or `due_now`: as PENDING
+        if it is ``certain`` that the server does not have it, else it stays UNCERTAIN.
 
         With ``apology`` this text is put into the outbox in its place, in the same commit, unless a part of
         the same answer has led to one already.
@@ -292,6 +295,13 @@ class WorkStore(LeasePort, Protocol):
         """
         The turns and outbox rows that were in flight at a death and are still open. What is dead-lettered
         leaves this list, and is no suspect any more if it is tried again.
+        """
+        ...
+
+    async def due_now(self, waits_for: str) -> list[SessionKey]:
+        """
+        What a turn or an outbox row waits for is there: whatever was put back with this ``waits_for`` is due
+        at once. Returns the sessions of those turns.
         """
         ...
 

@@ -72,7 +72,7 @@ CREATE TABLE inbox (
         'quarantined')),
     attempts INTEGER NOT NULL DEFAULT 0, deferrals INTEGER NOT NULL DEFAULT 0,
     first_deferred_at REAL, next_at REAL, fence INTEGER NOT NULL DEFAULT 0, turn TEXT, tail INTEGER,
-    error TEXT, accepted_at REAL NOT NULL, ended_at REAL, withdrawn TEXT,
+    error TEXT, accepted_at REAL NOT NULL, ended_at REAL, withdrawn TEXT, waits_for TEXT,
     UNIQUE (channel, account, native_id)
 );
 CREATE INDEX inbox_work ON inbox (state, session);
@@ -92,7 +92,7 @@ CREATE TABLE outbox (
     state TEXT NOT NULL CHECK (state IN ('pending', 'sending', 'uncertain', 'sent', 'dead', 'unknown',
         'held')),
     attempts INTEGER NOT NULL DEFAULT 0, next_at REAL, uncertain_at REAL, provider_id TEXT, error TEXT,
-    created_at REAL NOT NULL, ended_at REAL
+    created_at REAL NOT NULL, ended_at REAL, waits_for TEXT
 );
 CREATE INDEX outbox_inbox ON outbox (inbox_id);
 CREATE INDEX outbox_state ON outbox (state);

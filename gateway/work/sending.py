@@ -79,6 +79,7 @@ class Sending(Part):
         delay_s: float | None,
         certain: bool = True,
         apology: str | None = None,
+        waits_for: str | None = None,
     ) -> None:
         """Not sent: for good, or to be tried again."""
         now, text = self._now(), error_text(error)
@@ -92,7 +93,9 @@ class Sending(Part):
             [instead] = new_outbox([said], secret=self._secret, origin=f"apology\0{told.id}", now=now)
 
         def write(db: sqlite3.Connection) -> None:
-            gone = sends.failed(db, row.id, text, next_at=next_at, certain=certain, now=now)
+            gone = sends.failed(
+                db, row.id, text, next_at=next_at, certain=certain, now=now, waits_for=waits_for
+            )
             if gone and instead is not None:
                 sends.apologise(db, row.id, instead, now)
 

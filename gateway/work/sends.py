@@ -154,17 +154,24 @@ _TO_DEAD = (
     + _sources(OutboxState.DEAD)
 )
 _TO_PENDING = (
-    "UPDATE outbox SET state = 'pending', next_at = ?, error = ?, uncertain_at = NULL WHERE id = ? AND "
-    "state IN ('pending', 'sending', 'uncertain')"
+    "UPDATE outbox SET state = 'pending', next_at = ?, waits_for = ?, error = ?, uncertain_at = NULL"
+    " WHERE id = ? AND state IN ('pending', 'sending', 'uncertain')"
 )
 _STAYS_UNCERTAIN = (
-    "UPDATE outbox SET state = 'uncertain', next_at = ?, error = ?, uncertain_at = COALESCE(uncertain_at, ?)"
-    " WHERE id = ? AND state IN ('sending', 'uncertain')"
+    "UPDATE outbox SET state = 'uncertain', next_at = ?, waits_for = ?, error = ?,"
+    " uncertain_at = COALESCE(uncertain_at, ?) WHERE id = ? AND state IN ('sending', 'uncertain')"
 )
 
 
 def failed(
-    db: sqlite3.Connection, row_id: int, error: str, *, next_at: float | None, certain: bool, now: float
+    db: sqlite3.Connection,
+    row_id: int,
+    error: str,
+    *,
+    next_at: float | None,
+    certain: bool,
+    now: float,
+    waits_for: str | None = None,
 ) -> bool:
     """
     Not sent: dead, or to be tried again. What a person has given up meanwhile stays given up.
@@ -175,10 +182,10 @@ def failed(
         target, cursor = OutboxState.DEAD, db.execute(_TO_DEAD, (now, error, row_id))
         deaths.acquit(db, deaths.of_send(row_id))
     elif certain:
-        target, cursor = OutboxState.PENDING, db.execute(_TO_PENDING, (next_at, error, row_id))
+        target, cursor = OutboxState.PENDING, db.execute(_TO_PENDING, (next_at, waits_for, error, row_id))
     else:
         target = OutboxState.UNCERTAIN
-        cursor = db.execute(_STAYS_UNCERTAIN, (next_at, error, now, row_id))
+        cursor = db.execute(_STAYS_UNCERTAIN, (next_at, waits_for, error, now, row_id))
     if cursor.rowcount != 1 and _state(db, row_id) != OutboxState.DEAD:
         _moved(db, cursor, row_id, target)
     return target is OutboxState.DEAD and cursor.rowcount == 1

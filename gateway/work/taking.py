@@ -190,24 +190,39 @@ class Taking(Part):
         ids = await self._writer.call("complete", write)
         return pending(ids, messages, owned.tail, held)
 
-    async def retry(self, turn: Turn, error: str, *, delay_s: float, deferral: bool) -> None:
+    async def retry(
+        self, turn: Turn, error: str, *, delay_s: float, deferral: bool, waits_for: str | None = None
+    ) -> None:
         """``running → ready``, not before ``delay_s``."""
         now, owned, text = self._now(), turns.owned_by(turn), error_text(error)
         counted = {"attempts": -1, "deferrals": 1} if deferral else {"attempts": 0, "deferrals": 0}
         await self._writer.call(
             "retry",
             lambda db: turns.put_back(
-                db, owned, next_at=due_at(now, delay_s), error=text, now=now, **counted
+                db,
+                owned,
+                next_at=due_at(now, delay_s),
+                error=text,
+                now=now,
+                waits_for=waits_for,
+                **counted,
             ),
         )
 
-    async def postpone(self, turn: Turn, why: str, *, delay_s: float) -> None:
+    async def postpone(self, turn: Turn, why: str, *, delay_s: float, waits_for: str | None = None) -> None:
         """``running → ready``, not before ``delay_s``, and nothing has failed."""
         now, owned, text = self._now(), turns.owned_by(turn), error_text(why)
         await self._writer.call(
             "postpone",
             lambda db: turns.put_back(
-                db, owned, next_at=due_at(now, delay_s), error=text, now=now, attempts=-1, deferrals=0
+                db,
+                owned,
+                next_at=due_at(now, delay_s),
+                error=text,
+                now=now,
+                attempts=-1,
+                deferrals=0,
+                waits_for=waits_for,
             ),
         )
 

@@ -165,7 +165,7 @@ def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: fl
     fence = max(row[14] for row in rows) + 1
     db.executemany(
         "UPDATE inbox SET state = 'running', turn = ?, fence = ?, tail = ?, attempts = attempts + 1,"
-        " next_at = NULL WHERE id = ?",
+        " next_at = NULL, waits_for = NULL WHERE id = ?",
         [(turn, fence, rows[-1][0], row[0]) for row in rows],
     )
     deferred = [row[15] for row in rows if row[15] is not None]
@@ -212,6 +212,11 @@ def owned_by(turn: Turn) -> Owned:
 
 
 _MINE = "state = 'running' AND session = ? AND turn = ? AND fence = ?"
+
+
+def _proof(owned: Owned) -> tuple[str, str, int]:
+    """The arguments of `_MINE`."""
+    return owned.session, owned.turn, owned.fence
 
 
 def _check(cursor: sqlite3.Cursor, owned: Owned) -> None:
@@ -265,14 +270,27 @@ def put_back(
     attempts: int,
     deferrals: int,
     now: float,
+    waits_for: str | None = None,
 ) -> None:
     """``running → ready`` with changed counters."""
     cursor = db.execute(
-        "UPDATE inbox SET state = 'ready', next_at = ?, error = COALESCE(?, error), attempts = attempts + ?,"
+        "UPDATE inbox SET state = 'ready', next_at = ?, waits_for = ?, error = COALESCE(?, error),"
+        " attempts = attempts + ?,"
         " deferrals = deferrals + ?,"
         " first_deferred_at = CASE WHEN ? > 0 THEN COALESCE(first_deferred_at, ?) ELSE first_deferred_at END"
         f" WHERE {_MINE}",
-        (next_at, error, attempts, deferrals, deferrals, now, owned.session, owned.turn, owned.fence),
+        (
+            next_at,
+            waits_for,
+            error,
+            attempts,
+            deferrals,
+            deferrals,
+            now,
+            owned.session,
+            owned.turn,
+            owned.fence,
+        ),
     )
     _check(cursor, owned)
 

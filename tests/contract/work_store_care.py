@@ -28,6 +28,28 @@ DAY_S = 86_400
 class CareContract:
     """Everything that is not the way of a message."""
 
+    async def test_what_waits_for_something_is_due_when_that_is_there(
+        self, store: WorkStore, clock: ManualClock
+    ):
+        """Turns and sends that wait for it, and no others; a later wait is a wait of its own."""
+        await accept(store, "a")
+        await accept(store, "x", session=OTHER)
+        await store.postpone(await claim(store), "later", delay_s=60, waits_for="budget")
+        await store.retry(await claim(store, OTHER), "away", delay_s=60, deferral=True, waits_for="link:m")
+        posted = await store.post([out("one"), out("two", session=OTHER)])
+        for row, waits_for in zip(posted, ("link:m", None), strict=True):
+            await store.sending(row)
+            await store.send_failed(row, "away", delay_s=60, waits_for=waits_for)
+        assert await store.due_now("nothing") == []
+        assert await store.due_now("link:m") == [OTHER]
+        assert dict(await store.open_sessions()) == {ROOM: pytest.approx(60), OTHER: 0.0}
+        assert [row.id for row in await store.next_sends("matrix", BOT)] == [posted[0].id]
+        assert await store.due_now("link:m") == []
+        assert await store.due_now("budget") == [ROOM]
+        await store.postpone(await claim(store), "later", delay_s=60)
+        assert await store.due_now("budget") == []
+        assert await store.due_in(ROOM) == pytest.approx(60)
+
     async def test_open_sessions_are_those_with_something_to_do(self, store: WorkStore, clock: ManualClock):
         """Each session with a waiting head comes once, with the seconds until it is due."""
         await accept(store, "a", "b")

@@ -172,9 +172,7 @@ class TestOverDays:
             await exactly(one, ANN, {"reply": 2, "notice": 1})
             assert model.calls == 2
         async with world(tmp_path, server=server, settings=settings(tokens_per_day=9_000), **common) as one:
-            clock.advance(1801)  # a limit that was raised is noticed within half an hour
-            await _look_again(one)
-            await until(lambda: _has(one, ANN, reply=4))
+            await until(lambda: _has(one, ANN, reply=4))  # a limit that was raised is noticed at the start
 
 
 class TestWithinATurn:

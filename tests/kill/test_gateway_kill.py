@@ -25,6 +25,7 @@ CHANNEL = ["fetched", "accepted", "acknowledged", "sending", "uncertain", "taken
 THINKING = ["model.asked", "model.answered", "tool.start", "tool.effect"]
 WRITES = [
     "store.recover",
+    "store.due_now",
     "store.accept",
     "store.claim",
     "store.step_started",

@@ -117,6 +117,21 @@ async def test_a_failing_join_is_tried_again_with_growing_pauses(it):
     assert len(it.invites) == 0
 
 
+async def test_what_could_not_be_tried_is_tried_when_the_link_is_up(it):
+    """A pause of minutes ends with its reason; one that the server has asked for does not."""
+    cut = [LinkBroken("cut", maybe_taken=False)] * 6
+    it.server.on("POST", "21a/join$", *cut, Answer(200, {}))
+    it.server.on("POST", "21b/join$", *[failure(500, "M_UNKNOWN")] * 6, Answer(200, {}))
+    it.invites.learn(invitation("!a", "!b"))
+    async with it.working():
+        await anyio.sleep(65)
+        tries = len(it.server.asked("POST", "21a/join$")), len(it.server.asked("POST", "21b/join$"))
+        it.invites.link_is_up()
+        await anyio.sleep(0.5)
+        assert len(it.server.asked("POST", "21a/join$")) == tries[0] + 1
+        assert len(it.server.asked("POST", "21b/join$")) == tries[1]
+
+
 async def test_an_answer_ends_it(it):
     """An invitation that was withdrawn or forbidden is not tried again."""
     it.server.on("POST", "/join$", failure(403, "M_FORBIDDEN"))
