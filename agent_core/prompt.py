@@ -199,9 +199,9 @@ def _called(name: str) -> str:
     return f" ({said})" if said else ""
 
 
-_LOOKS_SAID = re.compile(r"^(\s*)\[", re.MULTILINE)
+_LOOKS_SAID = re.compile(r"^([^\S\n]*)\[", re.MULTILINE)
 _LOOKS_LIKE_OURS = re.compile(
-    r"<(?=\s*/?\s*(?:mail|thread_start|earlier_talk|quoted|forwarded|memory|summary|skill_text|found)\b)",
+    r"<(?=\s*+/?\s*+(?:mail|thread_start|earlier_talk|quoted|forwarded|memory|summary|skill_text|found)\b)",
     re.IGNORECASE,
 )
 

@@ -43,7 +43,6 @@ _SCHEMES = {"https", "http", "mailto", "matrix", "ftp", "magnet"}
 _LANGUAGE = re.compile(r"language-[\w+#.\-]{1,40}")
 _MANY_BREAKS = re.compile(r"\n{3,}")
 _STEERING = re.compile(r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_TRAILING_BLANKS = re.compile(r"[ \t]+(?=\n)")
 
 
 def to_html(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
@@ -93,7 +92,8 @@ def to_text(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
     if tokens is None:
         return source
     text = _TextWriter(source.splitlines()).write(tokens)
-    return _MANY_BREAKS.sub("\n\n", _TRAILING_BLANKS.sub("", text)).strip("\n")
+    trimmed = "\n".join(line.rstrip(" \t") for line in text.split("\n"))
+    return _MANY_BREAKS.sub("\n\n", trimmed).strip("\n")
 
 
 def _tokens_or_none(source: str, max_bytes: int) -> list[Token] | None:

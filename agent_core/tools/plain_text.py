@@ -1,21 +1,13 @@
-"""The text in a file, where there is any. Pure: bytes in, text or None out."""
+"""The text in a file, where there is any. Pure and linear: bytes in, text or None out."""
 
 from __future__ import annotations
 
-import re
-from html.parser import HTMLParser
+from agent_core.html_to_text import html_to_text
 
 __all__ = ["looks_like_html", "text_in"]
 
 _LOOKED_AT = 8192
-_MAX_PAGE_CHARS = 500_000
-"""Parsing a hostile page can take time that grows with its square."""
 _ODD_SHARE = 0.02
-_HIDDEN = frozenset({"script", "style", "template", "head", "noscript", "svg"})
-_BREAKS = frozenset(
-    {"p", "div", "br", "li", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "table", "section", "article", "pre"}
-)
-_MANY_BREAKS = re.compile(r"[ \t]*\n[ \t]*(?:\n[ \t]*)+")
 _MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
 
@@ -32,7 +24,7 @@ def text_in(content: bytes, *, html: bool = False, cut: bool = False) -> str | N
     if text is None:
         return None
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _visible(text[:_MAX_PAGE_CHARS]) if html else text
+    return html_to_text(text) if html else text
 
 
 def looks_like_html(media_type: str, name: str) -> bool:
@@ -63,35 +55,3 @@ def _is_written(text: str) -> bool:
     """Whether hardly a character is one that nobody writes."""
     odd = sum(char == "\ufffd" or (char < " " and char not in "\t\n\r\f\x1b") for char in text)
     return odd <= len(text) * _ODD_SHARE
-
-
-class _Visible(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
-        self._hidden = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "body":  # whatever was left open before it
-            self._hidden = 0
-        elif tag in _HIDDEN:
-            self._hidden += 1
-        elif tag in _BREAKS:
-            self.parts.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in _HIDDEN:
-            self._hidden = max(0, self._hidden - 1)
-        elif tag in _BREAKS:
-            self.parts.append("\n")
-
-    def handle_data(self, data: str) -> None:
-        if not self._hidden:
-            self.parts.append(data)
-
-
-def _visible(page: str) -> str:
-    parser = _Visible()
-    parser.feed(page)
-    parser.close()
-    return _MANY_BREAKS.sub("\n\n", "".join(parser.parts)).strip()

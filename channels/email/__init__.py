@@ -11,7 +11,7 @@ The email channel: one mailbox, read by IMAP, answered by SMTP.
 ``submit``          SMTP: the door to aiosmtplib, one step at a time
 ``intake``          one fetched mail → what the gateway is told about it (pure)
 ``inbound``         bytes → text and files, under caps (pure); ``mime``, ``transfer``, ``flowed``,
-                    ``html_text``, ``calendar`` and ``quoting`` help; ``telling`` says it to the gateway
+                    ``calendar``, ``quoting``, `agent_core.html_to_text` help; ``telling`` tells the gateway
 ``attachments``     files of mails: into the store before a mail is accepted, out of it for an answer
 ``dsn``             a report that a mail did not arrive → which one, and why (pure)
 ``guard``           who wrote it, and may it be answered (pure); ``evidence``, ``addresses``, ``limits`` help

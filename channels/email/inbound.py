@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from agent_core.html_to_text import html_to_text
 from channels.email.calendar import in_words
 from channels.email.flowed import unflow
-from channels.email.html_text import html_to_text
 from channels.email.mime import (
     CONTROL,
     Caps,

@@ -43,7 +43,7 @@ _SHOWN_CHARS = 1500
 _ITEMS_SHOWN, _ITEM_CHARS = 30, 300
 _KILL_LIMIT_S = 5.0
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME")
-_OUTPUT_TAG = re.compile(r"<\s*/?\s*output", re.IGNORECASE)
+_OUTPUT_TAG = re.compile(r"<\s*+/?\s*+output", re.IGNORECASE)
 _log = structlog.get_logger(__name__)
 
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from agent_core.html_to_text import html_to_text
 from channels.email.addresses import AddressInvalid, find_in_order, normalise, parse_mailboxes
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.dkim import find_signatures, verify
 from channels.email.dkim_tags import DkimInvalid, Key, parse_key
 from channels.email.dsn import in_words, read_report
 from channels.email.evidence import Word, parse_auth_results, verdict_of
-from channels.email.html_text import html_to_text
 from channels.email.imap_names import folder_name, folder_wire
 from channels.email.imap_syntax import ResponseReader, WireError, parse_fetch, parse_list, response_code
 from channels.email.intake import Intake, OwnCopy, read_arrival

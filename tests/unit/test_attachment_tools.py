@@ -107,7 +107,7 @@ async def test_a_text_is_read_in_portions(store, memory):
             "a.html",
             "text/html",
             b"<head><title>x</title><body><p>One<script>bad()</script><p>Two",
-            "One\nTwo",
+            "One\n\nTwo",
         ),
         ("a.html", "text/html", b"<head><body>One", "One"),
         ("a.pdf", "application/pdf", b"%PDF-1.7\n\x00\x01", None),

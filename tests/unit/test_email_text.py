@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.html_text import html_to_text
+from agent_core.html_to_text import html_to_text
 from channels.email.quoting import new_text
 
 

@@ -1,5 +1,5 @@
 """
-HTML of a mail → readable text. Pure, one pass, time linear in the input whatever the input is.
+HTML of a mail or a file → readable text. Pure, one pass, time linear in the input whatever the input is.
 
 Not a browser and not a sanitiser: tags go, their text stays, blocks become lines, links keep their address,
 and what no reader would have seen (scripts, styles, ``hidden``, ``display:none``, a font size of nothing)
