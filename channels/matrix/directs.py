@@ -22,7 +22,7 @@ import structlog
 
 from channels.base import ChannelError, ChannelUnavailable, DeliveryFailed
 from channels.matrix.answers import send_problem
-from channels.matrix.gaps import members_of
+from channels.matrix.gaps import check_room, members_of
 from channels.matrix.rooms import JsonObject, Rooms, object_of, text_of
 from channels.matrix.wire import CLIENT, Answer, Homeserver, LinkBroken, part, problem
 
@@ -107,15 +107,9 @@ class Directs:
     async def _fits(self, room_id: str, person: str) -> bool:
         """Whether exactly this person and we are in a room; somebody invited counts as being there."""
         room = self._rooms.get(room_id)
-        if room is None or room.is_open:
+        if room is None or room.is_open or not await check_room(self._homeserver, room) or room.is_open:
             return False
-        members = await members_of(self._homeserver, room_id)
-        there = {
-            text_of(event, "state_key")
-            for event in members or ()
-            if text_of(object_of(event, "content"), "membership") in ("join", "invite")
-        }
-        return there == {person, self._user_id}
+        return room.joined | room.invited == {person, self._user_id}
 
     async def _own(self, person: str) -> str:
         """The room that was made for somebody, or a new one."""

@@ -22,11 +22,13 @@ import structlog
 
 from channels.base import ChannelUnavailable
 from channels.matrix.json_values import JsonObject, object_of, objects_of, text_of
+from channels.matrix.rooms import Room
 from channels.matrix.wire import CLIENT, Answer, Homeserver, part, problem
 
 __all__ = [
     "Page",
     "back_to",
+    "check_room",
     "members_of",
     "own_membership",
     "pages_since",
@@ -47,6 +49,7 @@ _TYPES = [
     "m.room.member",
     "m.room.encryption",
 ]
+_DOORS = ("m.room.join_rules", "m.room.history_visibility")
 _FILTER = json.dumps({"types": _TYPES, "lazy_load_members": True})
 _log = structlog.get_logger(__name__)
 
@@ -127,6 +130,28 @@ async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] |
     if not answer.good or not isinstance(answer.body.get("chunk"), list):
         raise _failed(answer)
     return objects_of(answer.body, "chunk")
+
+
+async def check_room(homeserver: Homeserver, room: Room) -> bool:
+    """
+    Learn from the homeserver itself who is in a room and who can come in; returns whether the bot is in it.
+
+    Raises:
+        ChannelUnavailable: It cannot be fetched now.
+        LinkBroken: As above.
+    """
+    for kind in _DOORS:
+        path = f"{CLIENT}/rooms/{part(room.room_id)}/state/{kind}"
+        answer = await homeserver.request("GET", path)
+        if answer.good:
+            room.state({"type": kind, "state_key": "", "content": answer.body})
+        elif not _is_closed(answer):
+            raise _failed(answer)
+    members = await members_of(homeserver, room.room_id)
+    if members is not None:
+        room.members(members)
+    room.checked = True
+    return members is not None
 
 
 def own_membership(event: JsonObject, user_id: str) -> str:

@@ -10,9 +10,9 @@ them), redacted messages and types that are no messages.
 Text and emotes become text. A picture, a sticker, a file, a sound or a video becomes its caption and a remark
 in brackets; what is needed to fetch it stands in the context until ``downloads`` has done that.
 
-Who is meant: in a conversation of two the bot always is. Elsewhere the group policy decides; a mention is
-``m.mentions`` (MSC3952), a pill in the formatted text of older clients, or the bot's name standing alone in
-the text. ``@room`` is no mention.
+Who is meant: in a room of two the bot always is, called direct or not. Elsewhere the group policy decides; a
+mention is ``m.mentions`` (MSC3952), a pill in the formatted text of older clients, or the bot's name standing
+alone in the text. ``@room`` is no mention.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class Me:
     group_allow_from: tuple[str, ...] = ()
     mention_by_name: bool = True
     threads: ThreadMode = "off"
+    silent: bool = False
+    """Not even in a room of two, unless it is a direct one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,9 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         text=text,
         received_at=received_at(event, now),
         audience=Audience.DIRECT if direct else Audience.GROUP,
-        addressed=direct or _addressed(content, room_id, me),
+        addressed=direct
+        or (rooms.are_two(room_id, sender) and not me.silent)
+        or _addressed(content, room_id, me),
         context=_context(
             event_id, sender, content, event.get("origin_server_ts"), direct=direct, thread=place.thread
         )

@@ -15,7 +15,10 @@ then kept current by what follows. Two questions must never be answered too opti
 
 A membership event that comes without a new summary makes the count unknown, and so does a restart: with lazy
 loading Synapse sends neither members nor a summary of rooms that it believes to be known (seen with
-``since`` and ``full_state``). `Rooms.lacks_members` says when it is worth asking for the list.
+``since`` and ``full_state``). `Rooms.lacks_members` says when it is worth asking for the list. And where two
+events were made at the same time, such as the bot's joining and a new join rule, the state in an answer of
+Synapse is that of one of them, without the other: what makes a room private is asked for once
+(`Rooms.is_unchecked`).
 Everything is sent by strangers, so every field is checked before it is believed.
 """
 
@@ -59,6 +62,8 @@ class Room:
     """The content of ``m.room.power_levels``."""
     tombstone: JsonObject = field(default_factory=dict)
     """The event that says that another room has taken this one's place."""
+    checked: bool = False
+    """The homeserver was asked once who is in the room and who can come in."""
 
     @property
     def is_open(self) -> bool:
@@ -233,10 +238,21 @@ class Rooms:
         self._note(room)
 
     def lacks_members(self, room_id: str) -> bool:
-        """Whether somebody called this room direct, and who is in it is not known."""
+        """Whether the room may be one of two, as far as is known, and how many are in it is not known."""
         room = self._rooms.get(room_id)
-        called_direct = room_id in self._direct or room_id in self._promised
-        return room is not None and called_direct and room.member_count is None
+        if room is None or room.member_count is not None:
+            return False
+        others = (room.joined | room.invited) - {self._user_id}
+        return self.is_called_direct(room_id) or len(others) <= 1
+
+    def is_unchecked(self, room_id: str) -> bool:
+        """Whether this room was called direct, and the homeserver was not asked whether it is private."""
+        room = self._rooms.get(room_id)
+        return room is not None and not room.checked and self.is_called_direct(room_id)
+
+    def is_called_direct(self, room_id: str) -> bool:
+        """Whether somebody called this room direct."""
+        return room_id in self._direct or room_id in self._promised
 
     def is_direct(self, room_id: str, sender: str) -> bool:
         """Whether ``sender`` and the bot are alone in a room that was made for the two of them."""
@@ -244,10 +260,15 @@ class Rooms:
         return (
             room is not None
             and self.was_made_for(room_id, sender)
-            and room.member_count == 2
-            and sender in room.joined
-            and sender != self._user_id
+            and self.are_two(room_id, sender)
             and not room.is_open
+        )
+
+    def are_two(self, room_id: str, sender: str) -> bool:
+        """Whether nobody but ``sender`` and the bot is in a room or invited, whatever it was made for."""
+        room = self._rooms.get(room_id)
+        return (
+            room is not None and room.member_count == 2 and sender in room.joined and sender != self._user_id
         )
 
     def is_overheard(self, room_id: str, partner: str | None) -> bool:

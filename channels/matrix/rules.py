@@ -97,7 +97,7 @@ class Rules:
                 named = names_person(rule.allow_from or (), sender)
                 return replace(changed, group_policy="open" if named else "mention")
             case "off":
-                return replace(changed, group_policy="allowlist", group_allow_from=())
+                return replace(changed, group_policy="allowlist", group_allow_from=(), silent=True)
 
     def allows(self, room_id: str, sender: str) -> bool | None:
         """Whether the room's own list names somebody; None if it has none."""

@@ -36,7 +36,7 @@ from channels.matrix.answers import TokenLost, TooLarge, send_problem
 from channels.matrix.config import MatrixConfig
 from channels.matrix.cover import Cover
 from channels.matrix.crypto import Crypto
-from channels.matrix.gaps import members_of
+from channels.matrix.gaps import check_room
 from channels.matrix.outbound import (
     as_edit,
     build_content,
@@ -316,16 +316,15 @@ class Sending:
         Raises:
             ChannelUnavailable: It cannot be said now.
         """
-        if self._is_current() and not self._rooms.is_overheard(room_id, partner):
+        room = self._rooms.get(room_id)
+        known = self._is_current() and room is not None and room.checked
+        if known and not self._rooms.is_overheard(room_id, partner):
             return False
         try:
-            members = await members_of(self._homeserver, room_id)
+            if room is None or not await check_room(self._homeserver, room):
+                return False  # we are not in there, so nothing will be sent
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
-        room = self._rooms.get(room_id)
-        if members is None or room is None:
-            return False  # we are not in there, so nothing will be sent
-        room.members(members)
         return self._rooms.is_overheard(room_id, partner)
 
     async def send_event(self, room_id: str, kind: str, content: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.base import ChannelError, ChannelUnavailable, Inbox
 from channels.matrix.conversation import Conversation
 from channels.matrix.downloads import Downloads
-from channels.matrix.gaps import back_to, members_of, pages_since, since_invited, was_just_joined
+from channels.matrix.gaps import back_to, check_room, members_of, pages_since, since_invited, was_just_joined
 from channels.matrix.inbound import Me, Skip
 from channels.matrix.reading import Reading
 from channels.matrix.rooms import JsonObject, Rooms, events_of, object_of, text_of
@@ -86,6 +86,8 @@ class Timeline:
         self._secret_rooms: set[str] = set()
         self._gap_failures: Counter[str] = Counter()
         self._gaps_left = 0
+        self._unknown: dict[str, int] = {}
+        """Rooms whose members were asked for, and their revision then."""
 
     def facts(self) -> dict[str, Any]:
         """For the operator."""
@@ -131,12 +133,13 @@ class Timeline:
 
     async def read(self, room_id: str, events: Sequence[JsonObject]) -> Found:
         """What these events of a room say."""
-        if self._rooms.lacks_members(room_id) and any(
+        if (self._rooms.is_unchecked(room_id) or self._rooms.lacks_members(room_id)) and any(
             event.get("type") in ("m.room.message", "m.room.encrypted")
+            and self._conversation.is_heard(room_id, text_of(event, "sender"))
             and event.get("sender") != self._me.user_id
             for event in events
         ):
-            await self._learn_members(room_id)
+            await self._learn_privacy(room_id)
         if self._reading is not None:
             await self._reading.meet(events)
         found = Found()
@@ -204,16 +207,23 @@ class Timeline:
         self._gap_failures.pop(room_id, None)
         _log.info("matrix.gap_filled", room=room_id, messages=count)
 
-    async def _learn_members(self, room_id: str) -> None:
+    async def _learn_privacy(self, room_id: str) -> None:
         """Find out whether a conversation is one of two; while that is unknown it counts as a group."""
-        try:
-            members = await members_of(self._homeserver, room_id)
-        except (ChannelUnavailable, LinkBroken) as error:
-            self._gap_failed(room_id, error)
-            return
         room = self._rooms.get(room_id)
-        if room is not None and members is not None:
-            room.members(members)
+        if room is None:
+            return
+        try:
+            if self._rooms.is_unchecked(room_id):
+                await check_room(self._homeserver, room)
+            elif self._unknown.get(room_id) != room.revision:
+                self._unknown[room_id] = room.revision  # asked once, whatever comes of it
+                members = await members_of(self._homeserver, room_id)
+                if members is not None:
+                    room.members(members)
+        except (ChannelUnavailable, LinkBroken) as error:
+            if self._rooms.is_called_direct(room_id):
+                self._unknown.pop(room_id, None)
+                self._gap_failed(room_id, error)
 
     def _gap_failed(self, room_id: str, error: ChannelError | LinkBroken) -> None:
         """Try the whole answer again later; or, after many tries, go on without."""

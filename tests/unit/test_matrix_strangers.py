@@ -150,6 +150,7 @@ async def test_a_thousand_invitations_of_strangers(server, channel, inbox):
     server.sync_body(rooms={"invite": many})
     server.sync_body(rooms={"invite": invitation("friend", ALICE)})
     server.sync_body(rooms=said(text("$question"), room=DIRECT))
+    server.on("GET", "invitedfriend/state/m.room.member/", Answer(200, {"membership": "join"}))
     before = len(server.calls)
     async with running(channel, inbox):
         await inbox.until_accepted(1)
