@@ -80,8 +80,8 @@ class ModelUnreadable(ModelError):
     """
     The language model's server sent something that I cannot read.
 
-    ``kind`` is ``large``, ``packed``, ``malformed``, ``redirect`` or ``slow``. Asking once more can help,
-    except for ``slow``; a second one is final.
+    ``kind`` is ``large``, ``packed``, ``malformed``, ``redirect``, ``slow`` or ``crash``. Asking once more
+    can help, except for ``slow``; a second one is final.
     """
 
     _PUBLIC: ClassVar[dict[str, str]] = {
@@ -89,6 +89,7 @@ class ModelUnreadable(ModelError):
         "packed": "The language model's server sent a packed answer, which I do not read.",
         "malformed": "The language model's server sent something that is no valid answer.",
         "redirect": "The language model's server sends me elsewhere; my operator must look at its address.",
+        "crash": "What connects me to the language model broke down over its answer.",
         "slow": "The language model's server sent its answer too slowly, so I stopped it.",
     }
 

@@ -304,6 +304,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         suspects=suspects,
         at_close=[mark.note, mind.models.aclose, mind.search.aclose],
         background=[
+            mind.models.warm_up,
             mark.run,
             waits.run,
             upkeep.run,

@@ -11,12 +11,15 @@ litellm for the others. Models called ``demo/…`` need no provider: they are th
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import structlog
+
 from agent_core.llm.demo_model import DemoModel, EchoModel
-from agent_core.llm.litellm_client import LiteLLMClient, close_clients, ensure_loaded
+from agent_core.llm.litellm_client import LiteLLMClient
+from agent_core.llm.litellm_process import CallFailed, LiteLLMProcess
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price, listed_price
@@ -26,6 +29,18 @@ from agent_core.llm.streaming import AnswerLimits
 from agent_core.ports import AttachmentPort, Clock, LLMPort
 
 __all__ = ["Models", "build_models"]
+
+_MORE_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "bedrock": ("AWS_",),
+    "sagemaker": ("AWS_",),
+    "vertex_ai": ("GOOGLE_", "VERTEXAI_"),
+    "gemini": ("GOOGLE_API_KEY",),
+    "cohere": ("CO_API_KEY",),
+    "huggingface": ("HF_TOKEN",),
+    "watsonx": ("WX_",),
+}
+"""Where the variables of a provider do not begin with its name."""
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +58,7 @@ class Models:
     uses_litellm: bool
     vision: bool = False
     """Whether any model in use looks at pictures."""
+    litellm: LiteLLMProcess = field(default_factory=LiteLLMProcess, repr=False)
     _clients: tuple[LLMPort, ...] = field(default=(), repr=False)
 
     def pool(self, name: str = "") -> ModelPool:
@@ -50,16 +66,20 @@ class Models:
         return self.pools[name or self.default_pool]
 
     async def warm_up(self) -> None:
-        """Load litellm now if any model needs it, so that the first message does not wait for it."""
-        if self.uses_litellm:
-            await ensure_loaded()
+        """Start litellm if any model needs it: the first message shall not wait for it. Never fails."""
+        if not self.uses_litellm:
+            return
+        try:
+            await self.litellm.start()
+        except CallFailed as error:
+            _log.error("litellm.not_started", error=str(error))
 
     async def aclose(self) -> None:
-        """Close all connections, also litellm's."""
+        """Close all connections, and end litellm's process."""
         for client in self._clients:
             if isinstance(client, OpenAIClient):
                 await client.aclose()
-        await close_clients()
+        await self.litellm.aclose()
 
 
 def build_models(
@@ -89,10 +109,15 @@ def build_models(
     if problems := check_references(spec):
         raise ValueError("; ".join(f"{path}: {text}" for path, text in problems))
     used = {member for members in spec.pools.values() for member in members}
+    process = LiteLLMProcess(idle_s=spec.idle_minutes * 60, variables=_variables(spec, used))
     clients = {
         name: (given or {}).get(name)
         or _client(
-            model, spec.providers.get(model.provider), clock, pictures=attachments if model.vision else None
+            model,
+            spec.providers.get(model.provider),
+            clock,
+            process,
+            pictures=attachments if model.vision else None,
         )
         for name, model in spec.models.items()
         if name in used
@@ -107,13 +132,19 @@ def build_models(
             name: spec.models[members[0]].max_context_tokens for name, members in spec.pools.items()
         },
         uses_litellm=any(isinstance(client, LiteLLMClient) for client in clients.values()),
+        litellm=process,
         vision=attachments is not None and any(spec.models[name].vision for name in used),
         _clients=tuple(clients.values()),
     )
 
 
 def _client(
-    model: ModelSpec, provider: ProviderSpec | None, clock: Clock, *, pictures: AttachmentPort | None
+    model: ModelSpec,
+    provider: ProviderSpec | None,
+    clock: Clock,
+    process: LiteLLMProcess,
+    *,
+    pictures: AttachmentPort | None,
 ) -> LLMPort:
     if model.is_demo:
         return EchoModel() if model.model == "demo/echo" else DemoModel()
@@ -134,7 +165,7 @@ def _client(
         "pictures": pictures,
     }
     if not is_plain(model, provider):
-        return cast("LLMPort", LiteLLMClient(model.model, **common))
+        return cast("LLMPort", LiteLLMClient(model.model, process=process, **common))
     endpoint = (
         endpoint_of(model.model, provider.api_base)
         if model.client == "auto" or not provider.api_base
@@ -146,6 +177,18 @@ def _client(
         if common["price"] is None and endpoint.public:
             common["price"] = listed_price(model.model)
     return cast("LLMPort", OpenAIClient(model.model, **common))
+
+
+def _variables(spec: LLMSpec, used: Collection[str]) -> set[str]:
+    """Beginnings of the variables in which litellm looks for keys: of providers that have none here."""
+    prefixes = {
+        model.model.partition("/")[0].lower()
+        for name, model in spec.models.items()
+        if name in used and not spec.providers.get(model.provider, ProviderSpec()).api_key.get_secret_value()
+    }
+    return {
+        begins for prefix in prefixes for begins in (f"{prefix.upper()}_", *_MORE_VARIABLES.get(prefix, ()))
+    }
 
 
 def _key_of_environment(model: str, endpoint: Endpoint) -> str:

@@ -8,6 +8,7 @@ status, the first Retry-After, and any error of the connection itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from agent_core.llm.classify import Failure
@@ -30,6 +31,20 @@ _TRANSPORT_NAMES = frozenset(
 )
 
 
+_UNREADABLE = {
+    **dict.fromkeys(
+        ("JSONDecodeError", "UnicodeDecodeError", "RecursionError", "DecodingError"), "malformed"
+    ),
+    **dict.fromkeys(("APIResponseValidationError", "ContentEncodingError"), "malformed"),
+    "MemoryError": "large",
+}
+_UNREADABLE_TEXT = re.compile(
+    r"Expecting (value|property name|',' delimiter|':' delimiter): line|Unterminated string starting at"
+    r"|maximum recursion depth|'choices' that is not a list|Empty or invalid response from LLM endpoint"
+)
+"""litellm keeps the text of an error and not always the error."""
+
+
 def failure_of(error: BaseException, *, secret: str = "") -> Failure:
     """What is known of the failure, from the error and everything it came from."""
     chain = _chain(error)
@@ -40,7 +55,16 @@ def failure_of(error: BaseException, *, secret: str = "") -> Failure:
         headers=_headers(chain),
         transport=_is_transport(chain),
         secret=secret,
+        unreadable=_unreadable(chain),
     )
+
+
+def _unreadable(chain: Sequence[BaseException]) -> str:
+    """The kind of rubbish that the server sent, if it did."""
+    for link in chain:
+        if kind := _UNREADABLE.get(type(link).__name__):
+            return kind
+    return "malformed" if any(_UNREADABLE_TEXT.search(str(link)[:2000]) for link in chain) else ""
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -70,8 +70,8 @@ class ModelSpec(_Spec):
     """
     ``auto``: the plain client for providers that speak OpenAI's protocol (``openai``, ``openrouter``,
     ``groq``, ``mistral``, ``deepseek``, ``xai``, ``together``, ``fireworks``, ``gemini``, ``ollama``,
-    ``vllm``, ``lm_studio``), ``litellm`` for the others, such as ``anthropic``. ``litellm`` takes 200 MB
-    more memory, and speaks a provider's own protocol where that can do more.
+    ``vllm``, ``lm_studio``), ``litellm`` for the others, such as ``anthropic``. ``litellm`` takes a
+    process of 270 MB, and speaks a provider's own protocol where that can do more.
     """
     temperature: float | None = Field(default=None, ge=0, le=2)
     """Empty: the provider's own."""
@@ -100,6 +100,11 @@ class LLMSpec(_Spec):
     models: dict[str, ModelSpec] = Field(default_factory=dict)
     pools: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Lists of models; the next one is tried when one fails."""
+    idle_minutes: float = Field(default=60.0, ge=0)
+    """
+    The process that litellm lives in ends after so long without a question, and gives 200 MB back; the next
+    question waits some seconds for a new one. 0: it stays.
+    """
 
     def is_plain(self, model: ModelSpec) -> bool:
         """Whether a model is asked by our own client and not by litellm."""

@@ -156,7 +156,7 @@ def _proved(offer: ModelOffer, given: Given, settings: Settings, dialogue: Dialo
             )
         dialogue.say("  It answers.")
         if offer.needs_litellm:
-            dialogue.say("  (It is asked through litellm, in a process of its own: 200 MB more memory.)")
+            dialogue.say("  (It is asked through litellm, in a process of its own that takes 270 MB.)")
     return None if _is_present(offer, settings) else offer
 
 

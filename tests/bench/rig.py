@@ -251,6 +251,18 @@ class Daemon:
         raise RuntimeError("the daemon has gone")
 
     @property
+    def children_mb(self) -> float:
+        """The resident memory of the processes that it has started."""
+        tasks = Path(f"/proc/{self._pid}/task").iterdir()
+        children = {pid for task in tasks for pid in (task / "children").read_text().split()}
+        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in children)
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def log(self) -> str:
+        """What it has said."""
+        return (self.home / "daemon.log").read_text(errors="replace")
+
+    @property
     def cpu_s(self) -> float:
         """The processor time that it has used since its start, in steps of 10 ms; threads that ended count."""
         fields = self._proc("stat").rpartition(")")[2].split()
@@ -283,7 +295,7 @@ class Daemon:
             return False
 
     def _log_tail(self) -> str:
-        return "\n".join((self.home / "daemon.log").read_text(errors="replace").splitlines()[-20:])
+        return "\n".join(self.log().splitlines()[-20:])
 
 
 def child_environment() -> dict[str, str]:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from agent_core.errors import ModelError
 from agent_core.llm.demo_model import DemoModel
-from agent_core.llm.litellm_client import LiteLLMClient, close_clients, ensure_loaded
+from agent_core.llm.litellm_client import LiteLLMClient
+from agent_core.llm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm_worker import _cost_or_none
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price
 from agent_core.llm.streaming import AnswerLimits
-from agent_core.llm.wire import Tokens
+from agent_core.llm.wire import Piece, Tokens
 from agent_core.models import Message, ToolCall
 from tests.clock import LoopClock, ManualClock
 from tests.contract.llm import LLMContract, Situation, collect
-from tests.fake_openai import TOO_LONG, Call, Cut, FakeOpenAI, Say, Status
+from tests.fake_openai import TOO_LONG, Call, Cut, FakeOpenAI, Raw, Say, Status
 
 # litellm 1.105 asks pydantic objects for attributes that pydantic wants to be asked of their class.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm")
@@ -75,10 +76,19 @@ class DemoRig:
         ]
 
 
-@pytest.fixture(scope="session")
-def warm_litellm() -> None:
-    """Import litellm once; that takes seconds."""
-    asyncio.run(ensure_loaded())
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop for all tests here, because the process of litellm belongs to one."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def process(anyio_backend: str) -> AsyncIterator[LiteLLMProcess]:
+    """litellm in its process; starting it takes seconds."""
+    one = LiteLLMProcess()
+    await one.start()
+    yield one
+    await one.aclose()
 
 
 @pytest.fixture
@@ -100,17 +110,29 @@ class TestOpenAIClient(LLMContract):
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.usefixtures("warm_litellm")
 class TestLiteLLMClient(LLMContract):
     """litellm. Its streamed tool call is the test that catches releases which fail on every call with tools."""
 
     @pytest.fixture
-    async def rig(self, fake: FakeOpenAI) -> AsyncIterator[FakeServerRig]:
+    async def rig(self, fake: FakeOpenAI, process: LiteLLMProcess) -> AsyncIterator[FakeServerRig]:
         client = LiteLLMClient(
-            "openai/test", api_base=fake.api_base, clock=LoopClock(), api_key="sk-test", limits=LIMITS
+            "openai/test",
+            api_base=fake.api_base,
+            clock=LoopClock(),
+            process=process,
+            api_key="sk-test",
+            limits=LIMITS,
         )
         yield FakeServerRig(fake, client)
-        await close_clients()
+        assert process.pid is not None, "the process did not survive the test"
+
+    @pytest.mark.parametrize("body", [b"<html>", b"[" * 200_000, b"{}", b"\xff\xfe"])
+    async def test_rubbish_is_no_outage(self, rig: FakeServerRig, body: bytes):
+        """What cannot be read is final, as with the plain client."""
+        rig.fake.plan(Raw(body))
+        with pytest.raises(ModelError) as caught:
+            await collect(rig.llm, [Message(role="user", content="hi")], stream=False)
+        assert not caught.value.temporary
 
     async def test_the_server_sees_one_request_with_the_tools(self, rig: FakeServerRig):
         """A streamed call with tools is one request that carries them; a failure is one request as well."""
@@ -180,7 +202,6 @@ class TestTheContractBites:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.usefixtures("warm_litellm")
 class TestCost:
     """What an answer cost, as far as anybody knows."""
 
@@ -198,9 +219,12 @@ class TestCost:
         """A price of the operator's first, then litellm's table, else None: never zero, never an exception."""
         import litellm
 
-        client = LiteLLMClient(model, clock=LoopClock(), api_base=api_base, price=price)
+        client = LiteLLMClient(
+            model, clock=LoopClock(), process=LiteLLMProcess(), api_base=api_base, price=price
+        )
         usage = litellm.Usage(prompt_tokens=1000, completion_tokens=100, total_tokens=1100)
-        cost = client._cost_or_none(Tokens(1000, 100), usage)
+        listed = _cost_or_none(model, usage) if client._wants_cost else None
+        cost = client._priced(Piece(tokens=Tokens(1000, 100), cost_usd=listed)).cost_usd
 
         assert (cost is not None) is known
         assert cost is None or 0 < cost < 1

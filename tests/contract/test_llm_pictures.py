@@ -7,7 +7,8 @@ import base64
 import pytest
 
 from agent_core.llm.build import build_models
-from agent_core.llm.litellm_client import LiteLLMClient, close_clients
+from agent_core.llm.litellm_client import LiteLLMClient
+from agent_core.llm.litellm_process import LiteLLMProcess
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pictures import MAX_PICTURE_BYTES, pictures_of
 from agent_core.llm.spec import LLMSpec
@@ -25,6 +26,19 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(scope="module")
+def anyio_backend():
+    """One event loop for all tests here, because the process of litellm belongs to one."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def process(anyio_backend):
+    one = LiteLLMProcess()
+    yield one
+    await one.aclose()
+
+
 @pytest.fixture
 async def fake():
     async with FakeOpenAI() as server:
@@ -37,10 +51,12 @@ def store(tmp_path):
 
 
 @pytest.fixture(params=[OpenAIClient, LiteLLMClient])
-async def make_client(request, fake):
+async def make_client(request, fake, process):
     clients = []
 
     def make(**more):
+        if request.param is LiteLLMClient:
+            more["process"] = process
         clients.append(request.param("openai/test", api_base=fake.api_base, clock=LoopClock(), **more))
         return clients[-1]
 
@@ -48,7 +64,6 @@ async def make_client(request, fake):
     for client in clients:
         if isinstance(client, OpenAIClient):
             await client.aclose()
-    await close_clients()
 
 
 async def question(store):

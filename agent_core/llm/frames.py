@@ -1,0 +1,61 @@
+"""JSON objects over a stream of bytes: four bytes of length, then the object. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["MAX_FRAME_BYTES", "FrameDecoder", "encode_frame"]
+
+MAX_FRAME_BYTES = 48 * 1024 * 1024
+"""A request with as many pictures as are sent at once, and a long conversation."""
+_HEAD = 4
+
+
+def encode_frame(frame: Mapping[str, Any], *, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
+    """
+    One object as bytes.
+
+    Raises:
+        ValueError: It is too large, or no JSON.
+    """
+    body = json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    if len(body) > max_bytes:
+        raise ValueError(f"a frame of {len(body)} bytes")
+    return len(body).to_bytes(_HEAD) + body
+
+
+class FrameDecoder:
+    """Bytes in any cut, complete objects out. No more than ``max_bytes`` of one are kept."""
+
+    def __init__(self, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._data = bytearray()
+        self.size = 0
+        """Of the object that was given last."""
+
+    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+        """
+        Take bytes, give the objects that they complete.
+
+        Raises:
+            ValueError: One is too large, or no JSON object.
+        """
+        self._data += data
+        while len(self._data) >= _HEAD:
+            size = int.from_bytes(self._data[:_HEAD])
+            if size > self._max_bytes:
+                raise ValueError(f"a frame of {size} bytes")
+            if len(self._data) < _HEAD + size:
+                return
+            body = bytes(self._data[_HEAD : _HEAD + size])
+            del self._data[: _HEAD + size]
+            try:
+                frame = json.loads(body)
+            except RecursionError as error:
+                raise ValueError("a frame too deep") from error
+            if not isinstance(frame, dict):
+                raise ValueError("a frame that is no object")  # noqa: TRY004 - about content, not types
+            self.size = size
+            yield frame
