@@ -151,7 +151,8 @@ class MemoryScope:
 
     Args:
         kind: Whose it is.
-        name: Empty for the owner; the address of the person, or the text of the room's session key.
+        name: Empty for the owner; the address of the person, with the account behind a blank if it is not the
+            same person elsewhere; or the text of the room's session key.
     """
 
     kind: ScopeKind

@@ -5,6 +5,11 @@ Theory of operation. The default is no. A sender counts only if the channel has 
 only the address counts, never the name that people give themselves. The owner is recognised by an alias of
 the same channel, and is always let in there. Everybody else needs an entry in the channel's ``allow_from``.
 
+An address is worth what the account is worth that vouches for it. So an alias for a kind of channel means the
+first account of that kind and those that believe nobody else than it does; on the others (another homeserver,
+a mailbox with looser rules) the owner is who has an alias for that very account, and no other person there is
+taken for the person of the same address elsewhere.
+
 Addresses are compared after `normalise`. A Matrix id stays exactly as it is, because its local part is case
 sensitive in old accounts and nothing may make two people one. A mail address is compared without regard to
 the case of its ASCII letters (only those: folding others would make two mailboxes one, such as the Kelvin
@@ -39,7 +44,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """The owner's address on one channel."""
+    """The owner's address on one channel: a kind of them, or one account by its name."""
 
     channel: str
     address: str
@@ -66,7 +71,8 @@ class Access:
         owner_aliases: The owner's addresses.
         allow_from: For each channel, by its name, who else may talk to the bot there.
         kinds: What each channel is (``matrix``, ``email``), by its name; one that is not there is named after
-            its kind. The owner is the same person on every account of a kind.
+            its kind.
+        apart: Accounts on which an address is not the same person as on the others of the kind.
         own: The bot's own addresses. One account never talks to another because of a ``*``: they would not
             stop. Who is the owner, or stands in ``allow_from`` by address, is let in all the same.
         local_channels: Channels on which the sender is always the owner.
@@ -78,10 +84,12 @@ class Access:
         allow_from: Mapping[str, Iterable[str]],
         *,
         kinds: Mapping[str, str] | None = None,
+        apart: Iterable[str] = (),
         own: Iterable[str] = (),
         local_channels: Iterable[str] = LOCAL_CHANNELS,
     ) -> None:
         self._kinds = dict(kinds or {})
+        self._apart = frozenset(apart)
         self._own = frozenset(map(normalise, own))
         self._owner = frozenset((alias.channel, normalise(alias.address)) for alias in owner_aliases)
         self._local = frozenset(local_channels)
@@ -118,7 +126,7 @@ class Access:
         if channel in self._local:
             return Role.OWNER
         normal = normalise(address)
-        if (self.kind(channel), normal) in self._owner:
+        if any((name, normal) in self._owner for name in self._names(channel)):
             return Role.OWNER
         if normal in self._exact.get(channel, ()):
             return Role.ALLOWED
@@ -129,12 +137,20 @@ class Access:
         return Role.STRANGER
 
     def owner_on(self, channel: str) -> list[str]:
-        """The owner's addresses on a channel of this kind."""
-        return sorted(address for kind, address in self._owner if kind == self.kind(channel))
+        """The owner's addresses on this channel."""
+        return sorted({address for name, address in self._owner if name in self._names(channel)})
+
+    def is_apart(self, channel: str) -> bool:
+        """Whether an address there is not the same person as on the other accounts of the kind."""
+        return channel in self._apart
 
     def kind(self, channel: str) -> str:
         """What the channel of this name is: ``matrix``, ``email`` or its own name."""
         return self._kinds.get(channel, channel)
+
+    def _names(self, channel: str) -> tuple[str, ...]:
+        """What aliases that count on this channel are for."""
+        return (channel,) if self.is_apart(channel) else (channel, self.kind(channel))
 
     def _learn(self, channel: str, entries: tuple[str, ...]) -> None:
         exact, servers = set(), set()

@@ -133,6 +133,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         settings.owner.aliases,
         {**settings.allow_from(), **overrides.allow_from},
         kinds=settings.channels.kinds(),
+        apart=settings.channels.apart(),
         own=accounts_of(settings).values(),
     )
     attachments = open_attachments(settings, home, access)
@@ -146,9 +147,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         tools=overrides.tools,
         paid=spending.in_current,
     )
-    target = OwnerTarget(
-        store, setting=settings.agents.heartbeat.target, access=access, aliases=settings.owner.aliases
-    )
+    target = OwnerTarget(store, setting=settings.agents.heartbeat.target, access=access)
     on_outbox: Callable[[str], None] = lambda name: deliveries[name].wake() if name in deliveries else None  # noqa: E731
     notes = OwnerNotes(
         store=store,

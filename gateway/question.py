@@ -58,6 +58,7 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
         sender_is_owner=all(role is Role.OWNER for role in roles),
         sender_address=messages[-1].sender.address,
         sender_verified=all(message.sender.verified for message in messages),
+        account=turn.session.channel if access.is_apart(turn.session.channel) else "",
     )
     attachments = tuple(file for message in messages for file in message.attachments)
     return Session(turn.session, scope, audience, purpose, turn.id, attachments)

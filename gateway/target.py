@@ -11,7 +11,7 @@ short. A setting must name one of the owner's addresses, or a room with the owne
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import anyio
@@ -20,7 +20,7 @@ import structlog
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from channels.base import Channel, ChannelError, ChannelUnavailable, Reaching
 from channels.heartbeat.config import split_target
-from gateway.access import LOCAL_CHANNELS, Access, Alias, Role
+from gateway.access import LOCAL_CHANNELS, Access, Role
 from gateway.work.port import StoreUnavailable, WorkStore
 
 __all__ = ["NO_TARGET", "OwnerTarget", "Reached", "Target", "better"]
@@ -72,7 +72,6 @@ class OwnerTarget:
         setting: What the settings name (`agents.heartbeat.target`); empty: what was learned.
         channels: All channels by name; may be set later, when they are known.
         access: Tells the owner from others.
-        aliases: The owner's addresses.
     """
 
     def __init__(
@@ -82,13 +81,11 @@ class OwnerTarget:
         setting: str = "",
         channels: Mapping[str, Channel] | None = None,
         access: Access | None = None,
-        aliases: Iterable[Alias] = (),
     ) -> None:
         self._store = store
         self.setting = setting
         self.channels = channels or {}
         self._access = access
-        self._aliases = tuple(aliases)
         self._known: Target | None = None
         self._loaded = False
         self.changed: Callable[[], None] = lambda: None
@@ -149,9 +146,9 @@ class OwnerTarget:
         kind = self._kind(name)
         if kind == "matrix" and place.startswith("!"):
             session = SessionKey(name, place)
-            for alias in self._aliases:
-                if alias.channel == kind and await channel.alone_with(session, alias.address):
-                    return Reached(Target(name, channel.account, session, alias.address))
+            for address in self._access.owner_on(name) if self._access is not None else ():
+                if await channel.alone_with(session, address):
+                    return Reached(Target(name, channel.account, session, address))
             return Reached(
                 why="in the target's room somebody else could read along, or the owner is not there"
             )

@@ -8,6 +8,8 @@ Who may see which memory: one rule, decided by who can read along, never by what
 | direct | somebody else, address not proven | this conversation's alone |
 | shared | anybody, the owner too | the room's; in a mail thread each person's own of that thread |
 
+A person is an address; on an account that verifies people otherwise than the others, an address there.
+
 In a shared room even the owner's message is answered before the eyes of all, so the owner's document stays
 out of it. An address that may be forged opens nobody's document.
 
@@ -36,6 +38,7 @@ def scope_for(
     sender_address: str,
     *,
     sender_verified: bool = True,
+    account: str = "",
 ) -> MemoryScope:
     """
     The memory document of a conversation.
@@ -46,6 +49,7 @@ def scope_for(
         sender_is_owner: The sender's proven address is one of the owner's.
         sender_address: The sender's address on the channel, never a display name.
         sender_verified: There is evidence that the address is not forged.
+        account: Where the address is known from, if it is not the same person elsewhere.
     """
     if audience is not Audience.DIRECT:
         return _room(key)
@@ -54,7 +58,8 @@ def scope_for(
     name = _person(sender_address)
     if not name or not sender_verified:
         return _room(key)
-    return MemoryScope(ScopeKind.PERSON, name)
+    # No address holds a blank, so this is nobody else's name.
+    return MemoryScope(ScopeKind.PERSON, f"{name} {account}" if account else name)
 
 
 def private_in(scopes: Iterable[str | None]) -> frozenset[str]:

@@ -56,7 +56,7 @@ def targets(settings: Settings) -> list[str]:
     kinds = settings.channels.kinds()
     for kind in dict.fromkeys(kinds[name] for name in settings.channels.enabled()):
         name = next(name for name in settings.channels.enabled() if kinds[name] == kind)
-        alias = next((one for one in settings.owner.aliases if one.channel == kind), None)
+        alias = next((one for one in settings.owner.aliases if one.channel in (kind, name)), None)
         if alias is not None:
             found.append(f"{name}:{alias.address}")
     return found

@@ -154,7 +154,10 @@ def find_person(layout: Layout, database: Path, person: Person) -> PersonFiles:
     for row in (*found.rows.inbox, *found.rows.outbox):
         files |= _files_in(as_object((row["payload"] or "").encode("utf-8", "replace")) or {})
     found.attachments = frozenset(files)
-    scopes = [MemoryScope(ScopeKind.PERSON, address) for address in sorted(person.addresses)]
+    names = set(person.addresses)
+    names |= {f"{address} {share.key.channel}" for address in names for share in found.shares}
+    names |= {scope.name for scope in layout.scopes() if scope.name.partition(" ")[0] in person.addresses}
+    scopes = [MemoryScope(ScopeKind.PERSON, name) for name in sorted(names)]
     for scope in [MemoryScope(ScopeKind.OWNER), *scopes] if person.owner else scopes:
         if layout.document(scope).exists() or layout.versions(scope).exists():
             found.documents.append(scope)

@@ -55,7 +55,10 @@ class Place:
 
     def owns(self, job: Job) -> bool:
         """Whether a job is this person's, and may be shown here."""
-        theirs = job.person == self.person or job.person in self.persons
+        # The same address on another account may be somebody else, unless it is known to be the owner.
+        theirs = job.person in self.persons or (
+            job.person == self.person and job.session.channel == self.session.channel
+        )
         return theirs and (self.audience is Audience.DIRECT or job.session == self.session)
 
 

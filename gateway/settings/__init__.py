@@ -71,9 +71,8 @@ def _alias(value: Any) -> Any:
     if isinstance(value, dict):
         if set(value) != {"channel", "address"} or not all(isinstance(text, str) for text in value.values()):
             raise ValueError("must have exactly the keys channel and address, both text")
-        if value["channel"] not in KINDS:
-            raise ValueError(f"there is no channel {value['channel']!r}; known: {', '.join(KINDS)}")
-        if kind_of(value["address"]) != value["channel"]:
+        # The name of an account is looked up when all of them are known (`check_whole`).
+        if value["channel"] in KINDS and kind_of(value["address"]) != value["channel"]:
             raise ValueError(f"{value['address']!r} is no address on the channel {value['channel']}")
         return Alias(value["channel"], value["address"])
     if isinstance(value, Alias):
@@ -82,7 +81,10 @@ def _alias(value: Any) -> Any:
 
 
 class OwnerSettings(_Strict):
-    """Who the owner is: ``aliases`` are addresses, or ``{channel, address}``."""
+    """
+    Who the owner is: ``aliases`` are addresses, or ``{channel, address}`` with the name of an account that
+    verifies people otherwise than the first of its kind.
+    """
 
     aliases: tuple[Annotated[Alias, BeforeValidator(_alias)], ...] = ()
 
@@ -304,8 +306,16 @@ def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
 def _soft_warnings(settings: Settings) -> list[str]:
     found = list(settings.agents.heartbeat.warnings)
     kinds, places = settings.channels.kinds(), settings.channels.places()
+    apart = settings.channels.apart()
     for name, config in settings.channels.enabled().items():
-        reachable = any(alias.channel == kinds[name] for alias in settings.owner.aliases)
+        own = {alias.channel for alias in settings.owner.aliases} & {name, kinds[name]}
+        if name in apart and own == {kinds[name]}:
+            found.append(
+                f"{places[name]}: you are not the owner there, because others say there who people are than "
+                f"on the first account; if you trust it, add {{channel: {name}, address: …}} to owner.aliases"
+            )
+            own = set()
+        reachable = bool(own)
         # A rule for one room may let people in that the channel does not.
         rules = getattr(config, "rooms", {}).values()
         if not (config.allow_from or reachable or any(rule.allow_from for rule in rules)):

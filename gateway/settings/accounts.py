@@ -3,7 +3,8 @@ Several accounts of one kind: ``channels.matrix`` and ``channels.email`` as a ma
 
 A mapping is one account that bears the name of its kind. In a list each has a ``name`` of its own; the first
 may go without. Everything else knows a channel by that name: sessions, positions, folders, ``allow_from``,
-``status``. Only who the owner is goes by the kind, because an address is the same person on every account.
+``status``. Who the owner is goes by the kind as far as the accounts of a kind verify people alike; those that
+believe more than the first one are apart (`ChannelSettings.apart`).
 """
 
 from __future__ import annotations
@@ -92,6 +93,18 @@ class ChannelSettings(BaseModel):
         """``matrix`` or ``email``, by name of the account."""
         return {name: kind for _, kind, name, _ in self._all()}
 
+    def apart(self) -> frozenset[str]:
+        """
+        The accounts that take somebody's word for who people are whom the first account of the kind does not
+        ask: another homeserver, or a mailbox that verifies less. There an address is not the same person.
+        """
+        first: dict[str, AccountConfig] = {}
+        return frozenset(
+            name
+            for _, kind, name, config in self._all()
+            if not _believes_no_more(config, first.setdefault(kind, config))
+        )
+
     def places(self) -> dict[str, str]:
         """Where each account stands in the file, by name."""
         return {name: show_path(path) for path, _, name, _ in self._all()}
@@ -129,3 +142,21 @@ class ChannelSettings(BaseModel):
         if problems:
             raise AccountProblems(problems)
         return self
+
+
+def _believes_no_more(config: AccountConfig, first: AccountConfig) -> bool:
+    if isinstance(config, MatrixConfig) or isinstance(first, MatrixConfig):
+        return _homeserver(config) == _homeserver(first)
+    if config.sender_verification == "off":
+        return first.sender_verification == "off"
+    return _vouching(config) <= _vouching(first)
+
+
+def _homeserver(config: AccountConfig) -> str:
+    return config.user_id.partition(":")[2] if isinstance(config, MatrixConfig) else ""
+
+
+def _vouching(config: EmailConfig) -> set[tuple[str, str]]:
+    """Whose word on senders counts: a name in Authentication-Results is worth what its mail server is."""
+    names = {*config.trusted_authserv_ids, *([""] if config.trust_headerless_auth_results else [])}
+    return {(config.imap.host.lower(), name) for name in names}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,7 @@ _PART = re.compile(r"\[(\d+)\]$")
 def check_whole(source: Source) -> list[Problem]:
     """References between the parts, and who is let in by mail."""
     problems = _mail_entries(source.data)
+    problems += _aliases(source.data)
     problems += _target(source.data)
     problems += _tools(source.data)
     spec = _sound_part(source.data.get("llm"))
@@ -105,7 +106,7 @@ def _target(data: Mapping[str, Any]) -> list[Problem]:
         name, place = split_target(target)
     except ValueError:
         return []  # said by its type already
-    said = _target_problem(name, place, _enabled_accounts(data.get("channels")), data.get("owner"))
+    said = _target_problem(name, place, _accounts(data.get("channels")), data.get("owner"))
     return [Problem(("agents", "heartbeat", "target"), said)] if said else []
 
 
@@ -117,7 +118,7 @@ def _target_problem(name: str, place: str, kinds: Mapping[str, str], owner: Any)
     if not _fits(kind, place):
         told = "matrix places are @you:server and !room" if kind == "matrix" else "mail goes to you@domain"
         return f"{name!r} is an account of {kind}; {told}"
-    known = _owner_addresses(owner, kind)
+    known = _owner_addresses(owner, (kind, name))
     if place.startswith("!"):
         lonely = "owner.aliases has no address on matrix, so nobody could be alone in this room"
         return None if known else lonely
@@ -134,26 +135,46 @@ def _fits(kind: str, place: str) -> bool:
     return True
 
 
-def _enabled_accounts(channels: Any) -> dict[str, str]:
-    """The kinds of the accounts that are switched on, by name, of what is not checked yet."""
+def _aliases(data: Mapping[str, Any]) -> list[Problem]:
+    """Aliases for one account."""
+    owner = data.get("owner")
+    aliases = owner.get("aliases") if isinstance(owner, dict) else None
+    kinds = {**{kind: kind for kind in KINDS}, **_accounts(data.get("channels"), off_too=True)}
+    found = []
+    for number, alias in enumerate(aliases if isinstance(aliases, list) else ()):
+        channel = alias.get("channel") if isinstance(alias, dict) else None
+        address = alias.get("address") if isinstance(alias, dict) else None
+        if not isinstance(channel, str) or not isinstance(address, str) or channel in KINDS:
+            continue
+        if channel not in kinds:
+            told = f"there is no channel {channel!r}; known: {', '.join(kinds)}"
+            found.append(Problem(("owner", "aliases", number), told))
+        elif kind_of(address) != kinds[channel]:
+            told = f"{address!r} is no address on the channel {channel}"
+            found.append(Problem(("owner", "aliases", number), told))
+    return found
+
+
+def _accounts(channels: Any, *, off_too: bool = False) -> dict[str, str]:
+    """The kinds of the accounts, or of those that are switched on, by name, of what is not checked yet."""
     found: dict[str, str] = {}
     for kind in KINDS:
         given = channels.get(kind) if isinstance(channels, dict) else None
         for number, account in enumerate(given if isinstance(given, list) else [given]):
-            if isinstance(account, dict) and account.get("enabled") is not False:
+            if isinstance(account, dict) and (off_too or account.get("enabled") is not False):
                 found[str(account.get("name") or (kind if number == 0 else ""))] = kind
     found.pop("", None)
     return found
 
 
-def _owner_addresses(owner: Any, kind: str) -> set[str]:
-    """The owner's addresses on a kind of channel, as far as they are sound."""
+def _owner_addresses(owner: Any, channels: Collection[str]) -> set[str]:
+    """The owner's addresses on these channels, as far as they are sound."""
     aliases = owner.get("aliases") if isinstance(owner, dict) else None
     found = set()
     for alias in aliases if isinstance(aliases, list) else ():
         address = str(alias.get("address") if isinstance(alias, dict) else alias)
         named = alias.get("channel") if isinstance(alias, dict) else None
-        if (named or kind_of(address)) == kind:
+        if (named or kind_of(address)) in channels:
             found.add(normalise(address))
     return found
 

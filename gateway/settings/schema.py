@@ -15,7 +15,6 @@ from pydantic import BaseModel
 
 from gateway.access import Alias
 from gateway.settings import Settings
-from gateway.settings.accounts import KINDS
 from gateway.settings.described import bare, section_text, setting_text
 
 __all__ = ["DRAFT", "config_schema"]
@@ -110,7 +109,7 @@ def _alias() -> dict[str, Any]:
         "type": "object",
         "additionalProperties": False,
         "required": ["channel", "address"],
-        "properties": {"channel": {"enum": list(KINDS)}, "address": {"type": "string"}},
+        "properties": {"channel": {"type": "string"}, "address": {"type": "string"}},
     }
     told = "An address of the owner: a Matrix id, a mail address, or {channel, address}."
     return {"description": told, "anyOf": [{"type": "string"}, whole]}
