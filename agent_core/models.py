@@ -8,6 +8,7 @@ other without loss.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -243,6 +244,8 @@ class Session:
     """Id of the turn in hand; ids of history lines are made from it."""
     attachments: tuple[Attachment, ...] = ()
     """The files that came with the messages of this turn."""
+    since: datetime | None = None
+    """Who asks came then, and is shown nothing of what was said before; None: everything may be shown."""
 
     @property
     def id(self) -> str:

@@ -181,7 +181,9 @@ class Inbox(Protocol):
         history, and nobody is answered), ``unreadable`` (a sentence: all that its sender is told),
         ``moderator`` (whether the sender has a moderator's rights among those who read along), ``wait_s`` (it
         is answered no sooner than so many seconds after it was accepted; with ``tell_wait`` its sender is
-        told so).
+        told so), ``seen_at`` (an instant in ISO 8601: where it stands among what was said here, whatever
+        others say of its time), ``visible_from`` (such an instant: its sender came then, and sees nothing of
+        what was said before).
 
         After it has returned the server may be told that the messages are taken. A message that is already
         known is a success without work. Raises nothing but cancellation: while the store cannot take

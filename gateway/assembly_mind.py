@@ -102,7 +102,7 @@ def build_mind(
         shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
         return [
             MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
-            SearchHistoryTool(search, session.id, scope=session.scope, clock=clock),
+            SearchHistoryTool(search, session.id, scope=session.scope, clock=clock, not_before=session.since),
             *attachment_tools(session, memory, attachments, settings=settings, home=home),
         ]
 

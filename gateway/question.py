@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 
 from agent_core.memory.scopes import scope_for
 from agent_core.messages import Audience, InboundMessage
@@ -20,9 +20,12 @@ def question_of(messages: Sequence[InboundMessage]) -> str:
     What was said in a turn: its messages, and in a shared conversation who said them.
 
     The sender's address stands in front, not the name that people choose for themselves. What a message
-    answers and what was said before it comes first, marked as such. A letter is fenced as a whole.
+    answers and what was said before it comes first, marked as such, unless somebody else in the turn has come
+    later and has not seen it. A letter is fenced as a whole.
     """
     shared = any(message.audience is Audience.GROUP for message in messages)
+    if len({message.context.get("visible_from") for message in messages}) > 1:
+        messages = [message.model_copy(update={"background": ()}) for message in messages]
     lines = dict.fromkeys(
         (line.kind, line.sender, line.name, line.text) for message in messages for line in message.background
     )
@@ -61,7 +64,8 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
         account=turn.session.channel if access.is_apart(turn.session.channel) else "",
     )
     attachments = tuple(file for message in messages for file in message.attachments)
-    return Session(turn.session, scope, audience, purpose, turn.id, attachments)
+    since = max(filter(None, (_instant(message, "visible_from") for message in messages)), default=None)
+    return Session(turn.session, scope, audience, purpose, turn.id, attachments, since)
 
 
 def facts_of(turn: Turn, zone: tzinfo | None) -> str:
@@ -78,16 +82,34 @@ def _is_letter(message: InboundMessage) -> bool:
 
 
 def user_lines(turn: Turn) -> list[Message]:
-    """The history lines of the question, one for each message."""
+    """
+    The history lines of the question, one for each message.
+
+    Where the past is closed to newcomers, a line has its place in the order of the conversation for its time,
+    and nothing of what was said before it.
+    """
     return [
         Message(
             role="user",
-            content=question_of([row.message]),
+            content=question_of([_alone(row.message)]),
             id=f"{turn.id}.{number}",
             turn=turn.id,
-            timestamp=row.message.received_at,
+            timestamp=_instant(row.message, "seen_at") or row.message.received_at,
             sender=row.message.sender.address,
             attachments=row.message.attachments,
         )
         for number, row in enumerate(turn.rows)
     ]
+
+
+def _alone(message: InboundMessage) -> InboundMessage:
+    closed = _instant(message, "seen_at") is not None
+    return message.model_copy(update={"background": ()}) if closed else message
+
+
+def _instant(message: InboundMessage, name: str) -> datetime | None:
+    """An instant that the channel has noted; ``seen_at`` of a job is that of the wish, and means nothing."""
+    noted = message.context.get(name)
+    if not isinstance(noted, str) or (message.kind != "message" and name == "seen_at"):
+        return None
+    return datetime.fromisoformat(noted)

@@ -57,6 +57,7 @@ class PromptMemory(Protocol):
         tool_names: Collection[str] = (),
         context_tokens: int | None = None,
         attachments: Sequence[Attachment] = (),
+        since: datetime | None = None,
     ) -> list[Message]:
         """The prompt, within ``context_tokens`` if given."""
         ...
@@ -178,6 +179,7 @@ class Turn:
             tool_names=[definition.name for definition in self._definitions],
             context_tokens=context_tokens,
             attachments=self._session.attachments,
+            since=self._session.since,
         )
 
     # ── the model ──

@@ -134,6 +134,7 @@ class MemoryManager(Condensing):
         tool_names: Collection[str] = (),
         context_tokens: int | None = None,
         attachments: Sequence[Attachment] = (),
+        since: datetime | None = None,
     ) -> list[Message]:
         """
         The prompt for one turn.
@@ -147,6 +148,7 @@ class MemoryManager(Condensing):
             tool_names: The tools of this run. Only what is there is mentioned.
             context_tokens: Less than usual, for example after the model said that it was too much.
             attachments: The files of this question. Pictures among them are shown to models that look.
+            since: Nothing of what was said before is shown.
         """
         limit = self._context_tokens if context_tokens is None else context_tokens
         document = await self.remembered.document(scope)
@@ -157,7 +159,7 @@ class MemoryManager(Condensing):
             attachments=self._shown_pictures(attachments, limit),
             scope=str(scope),
         )
-        return await self._assembled(session_id, system_prompt, question, document, tool_names, limit)
+        return await self._assembled(session_id, system_prompt, question, document, tool_names, limit, since)
 
     async def _assembled(  # noqa: PLR0917 - what `build_messages` has worked out
         self,
@@ -167,6 +169,7 @@ class MemoryManager(Condensing):
         document: MemoryDocument,
         tool_names: Collection[str],
         limit: int,
+        since: datetime | None = None,
     ) -> list[Message]:
         guess = self._estimate
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(limit))
@@ -174,7 +177,8 @@ class MemoryManager(Condensing):
         summary = tail.summary
         if summary is None:
             summary = await self._storage.load_session_summary(session_id)
-        if hidden_from(question.scope, tail.private):
+        seen = not summary or await self._began(session_id, since)
+        if not seen or hidden_from(question.scope, tail.private):
             summary = ""
 
         warning = [prompt.condensing_warning()] if self._warns(tail, tool_names) else []
@@ -192,10 +196,10 @@ class MemoryManager(Condensing):
         skills = self._skill_texts(tool_names, limit // 8)
         room = limit - guess.message(system(prompt.CUT_NOTE)) - guess.message(question)
         scope_name = question.scope or ""
-        window = self._window(_seen_by(question.scope, tail), room, limit // 4, scope_name)
+        window = self._window(_seen_by(question.scope, tail, since), room, limit // 4, scope_name)
         if not window.messages and not tail.complete:  # the newest message alone filled what was read
             tail = await self._storage.load_history(session_id, max_messages=_AT_LEAST)
-            window = self._window(_seen_by(question.scope, tail), room, limit // 8, scope_name)
+            window = self._window(_seen_by(question.scope, tail, since), room, limit // 8, scope_name)
         notes = [] if tail.complete and window.left_out == 0 else [prompt.CUT_NOTE]
         return [system(*notes), *window.messages, question]
 
@@ -273,6 +277,13 @@ class MemoryManager(Condensing):
 
     # ── inside ──
 
+    async def _began(self, session_id: str, since: datetime | None) -> bool:
+        """Whether nothing was said in a session before ``since``; its summary holds nothing older then."""
+        if since is None:
+            return True
+        beginning = await self._storage.load_segment(session_id, start=0, max_messages=1)
+        return all(_is_since(message, since) for message in beginning.messages)
+
     def _remember_shown(self, session_id: str, version: int) -> None:
         self._shown[session_id] = version
         self._shown.move_to_end(session_id)
@@ -324,8 +335,14 @@ class MemoryManager(Condensing):
         return texts
 
 
-def _seen_by(scope: str | None, tail: HistoryTail) -> HistoryTail:
-    """The history without what was said to one person alone, if others read along now."""
+def _is_since(message: Message, since: datetime | None) -> bool:
+    return since is None or (message.timestamp is not None and message.timestamp >= since)
+
+
+def _seen_by(scope: str | None, tail: HistoryTail, since: datetime | None) -> HistoryTail:
+    """The history without what was said before ``since``, or to one person alone if others read along now."""
+    if since is not None:
+        tail = replace(tail, messages=tuple(each for each in tail.messages if _is_since(each, since)))
     hidden = {
         said for said in {each.scope for each in tail.messages} if hidden_from(scope, private_in([said]))
     }

@@ -74,9 +74,13 @@ class ConversationFiles:
         scope = str(self._session.scope)
         for message in reversed(messages):
             for file in message.attachments:
-                if file.id == file_id and message.scope == scope:
+                if file.id == file_id and message.scope == scope and self._was_there(message):
                     return file
         return None
+
+    def _was_there(self, message: Message) -> bool:
+        since, at = self._session.since, message.timestamp
+        return since is None or (at is not None and at >= since)
 
     def listed(self) -> str:
         """What came in this turn, for a model that asked for something else."""

@@ -8,7 +8,7 @@ What is found is quoted: it is shown between tags that it cannot close, with who
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from agent_core.memory_ports import SearchPort
@@ -34,6 +34,7 @@ class SearchHistoryTool:
         session_id: The conversation in hand, to tell it from others.
         scope: Whose conversations.
         clock: What "days" are counted from.
+        not_before: Nothing of what was said earlier is found.
     """
 
     name = "search_history"
@@ -51,11 +52,20 @@ class SearchHistoryTool:
         "required": ["query"],
     }
 
-    def __init__(self, search: SearchPort, session_id: str, *, scope: MemoryScope, clock: Clock) -> None:
+    def __init__(
+        self,
+        search: SearchPort,
+        session_id: str,
+        *,
+        scope: MemoryScope,
+        clock: Clock,
+        not_before: datetime | None = None,
+    ) -> None:
         self._search = search
         self._session_id = session_id
         self._scope = scope
         self._clock = clock
+        self._not_before = not_before
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Search for ``query``, at most ``days`` back."""
@@ -64,9 +74,10 @@ class SearchHistoryTool:
             return ToolResult(content="'query' must have at least one word.", is_error=True)
         count = arguments.get("max_results")
         count = _DEFAULT_RESULTS if count is None else min(max(1, int(count)), _MOST_RESULTS)
-        since = None
+        since = self._not_before
         if days is not None and 0 <= int(days) <= _MOST_DAYS:
-            since = self._clock.now() - timedelta(days=int(days))
+            start = self._clock.now() - timedelta(days=int(days))
+            since = start if since is None else max(start, since)
         answer = await self._search.search(self._scope, query, since=since, max_results=count)
         return ToolResult(content=self._told(answer))
 
@@ -84,9 +95,15 @@ class SearchHistoryTool:
         where = "this conversation" if hit.session_id == self._session_id else hit.session_id
         lines = [f"{when}, {where}"]
         for number, message in enumerate(hit.messages):
+            if number != hit.at and not self._may_be_shown(message):
+                continue
             mark, limit = ("> ", _HIT_CHARS) if number == hit.at else ("  ", _BESIDE_CHARS)
             lines.append(f"{mark}{_who(message)}: {_clipped(message.content, limit)}")
         return "\n".join(lines)
+
+    def _may_be_shown(self, message: Message) -> bool:
+        at, limit = message.timestamp, self._not_before
+        return limit is None or (at is not None and at >= limit)
 
 
 def _who(message: Message) -> str:

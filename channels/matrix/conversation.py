@@ -19,6 +19,7 @@ from channels.base import Clock, Inbox
 from channels.matrix.config import MatrixConfig
 from channels.matrix.edits import Early, Senders, bundled_edit, edited_text, edits, read_edit, redacts
 from channels.matrix.inbound import Me, Skip, read_event
+from channels.matrix.joinings import Joinings
 from channels.matrix.media import MEDIA
 from channels.matrix.quoting import Asker, Quotes, Uncover
 from channels.matrix.reactions import reacts_to, read_reaction
@@ -73,6 +74,7 @@ class Conversation:
         self._quotes = Quotes(homeserver, rooms, uncover, user_id=me.user_id)
         talk = config.group_talk
         self._talk = Talk(messages=talk.messages, chars=talk.chars)
+        self.joinings = Joinings(me.user_id, rooms)
         self._early = Early()
         self._senders = Senders()
         self._begun: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -88,6 +90,8 @@ class Conversation:
     async def read(self, room_id: str, event: JsonObject) -> InboundMessage | Amendment | Skip:
         """Read one event of a room's timeline, in clear."""
         sender = text_of(event, "sender")
+        if event.get("type") == "m.room.member" and self.joinings.saw(room_id, event, self._clock.now()):
+            self._talk.came(room_id, text_of(event, "state_key"))
         if any(fnmatchcase(sender, pattern) for pattern in self._config.ignore_senders):
             return Skip("ignored_sender")
         match event.get("type"):
@@ -116,6 +120,16 @@ class Conversation:
     def left(self, room_id: str) -> None:
         """The bot is no longer in this room."""
         self._talk.forget(room_id)
+        self.joinings.forget(room_id)
+
+    def joined(self, room_id: str) -> None:
+        """The bot has come into this room, and has read nothing of it yet."""
+        self.joinings.joined(room_id, self._clock.now())
+
+    def missed(self, room_id: str) -> None:
+        """Something that happened in a room will never be read."""
+        self._talk.forget(room_id)
+        self.joinings.missed(room_id, self._clock.now())
 
     async def _message(self, room_id: str, event: JsonObject) -> InboundMessage | Amendment | Skip:
         sender = text_of(event, "sender")
@@ -128,9 +142,10 @@ class Conversation:
         self._senders.note(room_id, message.native_id, sender)
         message = message.model_copy(update={"text": self._newest(room_id, event) or message.text})
         here = self.rules.allows(room_id, sender)
+        context = {**message.context, **self._seen_at(room_id, sender)}
         if here is not None:
-            context = {**message.context, "allowed_here": here}
-            message = message.model_copy(update={"context": context})
+            context["allowed_here"] = here
+        message = message.model_copy(update={"context": context})
         room = self._rooms.get(room_id)
         if message.audience is Audience.GROUP and room is not None and may_moderate(room, sender):
             message = message.model_copy(update={"context": {**message.context, "moderator": True}})
@@ -148,6 +163,15 @@ class Conversation:
             return message
         background = await self._background(message, place)
         return (await self._with_quoted_file(message, room_id)).model_copy(update={"background": background})
+
+    def _seen_at(self, room_id: str, sender: str) -> dict[str, Any]:
+        """Where the past is closed to newcomers: when this was said, and since when its sender is here."""
+        at = self.joinings.stamp(room_id, self._clock.now())
+        since = self.joinings.of(room_id, sender)
+        return {
+            **({} if at is None else {"seen_at": at.isoformat()}),
+            **({} if since is None else {"visible_from": since.isoformat()}),
+        }
 
     async def _with_quoted_file(self, message: InboundMessage, room_id: str) -> InboundMessage:
         """A question about somebody's picture brings the picture along, unless it has one of its own."""
@@ -185,7 +209,7 @@ class Conversation:
         if message.audience is Audience.GROUP:
             # A question that opens a thread takes the talk of the room along and leaves it for the next.
             opens = not root and message.context.get("thread") is not None
-            found += self._talk.told(place, keep=opens)
+            found += self._talk.told(place, message.sender.address, keep=opens)
         answered = message.context.get("in_reply_to")
         if isinstance(answered, str):
             found += await self._quotes.chain(room_id, answered, _asker(message))

@@ -71,6 +71,11 @@ class Room:
         return self.join_rule in _OPEN_DOORS or self.visibility == "world_readable"
 
     @property
+    def hides_past(self) -> bool:
+        """Whether people who come into the room see nothing of what was said before."""
+        return self.visibility not in ("shared", "world_readable")
+
+    @property
     def version(self) -> str:
         """The version of the room; empty while that is not known."""
         if not self.create:

@@ -40,6 +40,7 @@ from channels.matrix.gaps import sent_at_ms
 from channels.matrix.hints import Hints
 from channels.matrix.inbound import Me
 from channels.matrix.invites import Invites
+from channels.matrix.joinings import JOININGS
 from channels.matrix.reading import Reading
 from channels.matrix.rooms import JsonObject, Rooms, events_of, object_of, text_of
 from channels.matrix.session import Login, unreachable
@@ -159,6 +160,7 @@ class Receiver:
         self._newest_ms = int(newest) if newest.isdecimal() else 0
         self._invites.load(await self._inbox.position(OPEN_INVITES))
         self._rooms.successors.load(await self._inbox.position(UPGRADES))
+        self._conversation.joinings.load(await self._inbox.position(JOININGS))
         self._rooms.load_secret(await self._inbox.position(ENCRYPTED))
         self._secret = len(self._rooms.secret)
         if self._reading is not None:
@@ -225,7 +227,7 @@ class Receiver:
             found.add(await self._timeline.read_answer(body, since, known))
         elif anew and self._newest_ms:
             found.add(await self._timeline.read_after(body, self._newest_ms))
-        positions = {POSITION: following} | self._newest(body)
+        positions = {POSITION: following} | self._newest(body) | self._conversation.joinings.position()
         if self._reading is not None:
             positions |= self._reading.positions()
         if invites_changed:
@@ -238,6 +240,7 @@ class Receiver:
         messages = await self._timeline.with_files(found.messages)
         await self._inbox.accept(messages, positions, found.amendments)
         self._secret = secret
+        self._conversation.joinings.committed()
         self._invites.link_is_up() if self._pauses.failures else self._invites.wake()
         self._mark_read(found.messages)
         self._answered_at = self._clock.monotonic()

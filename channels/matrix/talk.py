@@ -3,13 +3,14 @@ What is said in groups without being meant for the bot, kept for the next questi
 
 Theory of operation. Somebody who asks "which of the two?" means what was said before. So the newest lines of
 a room (or of one of its threads) wait here, bounded in number and length, and go along with the next question
-as its background. They are kept in memory only: what nobody asks about is never written down.
+as its background, but only with that of somebody who was in the room when they were said or edited. They are
+kept in memory only: what nobody asks about is never written down.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent_core.messages import Background
 
@@ -24,6 +25,8 @@ _CUT = " […]"
 class _Line:
     event_id: str
     said: Background
+    unseen_by: set[str] = field(default_factory=set)
+    """Who has come into the room since."""
 
 
 class Talk:
@@ -64,10 +67,22 @@ class Talk:
                 elif line.said.sender == sender:
                     line.said = _short(line.said.model_copy(update={"text": text}))
 
-    def told(self, place: tuple[str, str], *, keep: bool) -> tuple[Background, ...]:
-        """What was said in a place, oldest first; it is forgotten unless it is to be kept."""
-        lines = self._places.get(place, ()) if keep else self._places.pop(place, ())
-        return tuple(line.said for line in lines)
+    def came(self, room_id: str, person: str) -> None:
+        """Somebody has come into a room, for the first time or not: they have not seen what is here."""
+        for (room, _), lines in self._places.items():
+            for line in lines if room == room_id else ():
+                line.unseen_by.add(person)
+
+    def told(self, place: tuple[str, str], asker: str, *, keep: bool) -> tuple[Background, ...]:
+        """What ``asker`` has seen said in a place, oldest first; it is forgotten unless it is to be kept."""
+        lines = self._places.get(place, deque[_Line]())
+        told = [line for line in lines if asker not in line.unseen_by]
+        if not keep:
+            left = deque(line for line in lines if asker in line.unseen_by)
+            self._places[place] = left
+            if not left:
+                del self._places[place]
+        return tuple(line.said for line in told)
 
     def forget(self, room_id: str) -> None:
         """The bot is no longer in this room."""

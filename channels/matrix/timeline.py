@@ -109,7 +109,10 @@ class Timeline:
             timeline = events_of(room, "timeline")
             section = object_of(room, "timeline")
             is_new = known is not None and room_id not in known
-            if was_just_joined(timeline, self._me.user_id, is_new=is_new):
+            just_joined = was_just_joined(timeline, self._me.user_id, is_new=is_new)
+            if is_new or just_joined:
+                self._conversation.joined(room_id)
+            if just_joined:
                 timeline = await self._first_words(room_id, timeline, text_of(section, "prev_batch"))
             elif section.get("limited") is True:
                 await self._fill_gap(room_id, since)
@@ -122,6 +125,7 @@ class Timeline:
         for room_id, room in object_of(object_of(body, "rooms"), "join").items():
             section = object_of(room, "timeline")
             timeline = events_of(room, "timeline")
+            self._conversation.missed(room_id)
             try:
                 timeline = await back_to(
                     self._homeserver, room_id, timeline, text_of(section, "prev_batch"), newest_ms=newest_ms
@@ -231,6 +235,7 @@ class Timeline:
         if self._gap_failures[room_id] < GAP_TRIES:
             raise (unreachable(error) if isinstance(error, LinkBroken) else error) from error
         self._gap_failures.pop(room_id, None)
+        self._conversation.missed(room_id)
         self._gaps_left += 1
         _log.error("matrix.gap_left", room=room_id, tries=GAP_TRIES, error=str(error))
 
