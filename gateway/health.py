@@ -30,10 +30,13 @@ from gateway.errors import ListenFailed
 from gateway.settings import is_loopback
 from gateway.supervisor import ChannelStatus
 
-__all__ = ["MAX_CONNECTIONS", "Health", "json_answer", "serve"]
+__all__ = ["MAX_CONNECTIONS", "Health", "json_answer", "one_more", "serve"]
 
 MAX_CONNECTIONS = 64
-"""Everybody on this machine may connect, and each connection costs one of the process's open files."""
+"""
+Everybody on this machine may connect, and each connection costs one of the process's open files. When one
+more comes, the oldest one that has not asked for anything yet has to go.
+"""
 
 _BODY_LIMIT = 65_536
 _log = structlog.get_logger(__name__)
@@ -170,7 +173,7 @@ async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[
     try:
         try:
             listening = await asyncio.get_running_loop().create_server(
-                lambda: _one_more(runner.server), host, port
+                lambda: one_more(runner.server), host, port
             )
         except OSError as error:
             raise ListenFailed(
@@ -185,10 +188,17 @@ async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[
             await runner.cleanup()
 
 
-def _one_more(server: web.Server | None) -> asyncio.BaseProtocol:
-    """Who speaks with the next client: nobody, if there are too many."""
-    if server is None or len(server.connections) >= MAX_CONNECTIONS:
+def one_more(server: web.Server | None) -> asyncio.BaseProtocol:
+    """Who speaks with the next client: nobody, if too many are being answered at this moment."""
+    if server is None:
         return _Refusal()
+    open_ones = [one for one in server.connections if one.transport is not None]
+    if len(open_ones) >= MAX_CONNECTIONS:
+        # aiohttp does not tell otherwise whether one is being answered.
+        idle = next((one for one in open_ones if one._current_request is None), None)  # noqa: SLF001
+        if idle is None or not isinstance(idle.transport, asyncio.WriteTransport):
+            return _Refusal()
+        idle.transport.abort()
     return server()
 
 

@@ -11,18 +11,18 @@ import hashlib
 import json
 import os
 import tarfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar
 
 from gateway.backup.files import CONFIG_NAME, DATABASE_NAME
 from gateway.backup.making import FORMAT, HEAD_NAME, MANIFEST_NAME, PREFIX
 from gateway.backup.sealing import MAGIC, Unsealing, is_sealed
 from gateway.errors import GatewayError
+from gateway.plain import plain_line
 
 __all__ = [
     "BackupRefused",
@@ -41,8 +41,11 @@ _TOPS = frozenset(
 _MOST_LISTED = 64 * 1024 * 1024
 _MOST_FILES = 2_000_000
 _LONGEST_NAME = 4000
+_LONGEST_REASON = 200
+_YEARS = range(2000, 3000)
 _LONGEST_PART = 255
 _BLOCK = 1024 * 1024
+_Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 _HEADER_BYTES = 64 * 1024
 _KINDS = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.XHDTYPE)
 
@@ -88,11 +91,19 @@ class _Member(tarfile.TarInfo):
 
 @contextmanager
 def damage_refused() -> Iterator[None]:
-    """Around everything that reads: whatever the libraries find wrong is one thing to tell."""
+    """
+    Around everything that reads: whatever is found wrong in somebody's file is one thing to tell.
+
+    The libraries were not made for crafted files: besides their own errors they raise `TypeError` for a
+    header that is cut off, `RecursionError` for many in a row, `OverflowError` for a time out of range.
+    """
     try:
         yield
-    except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
-        raise BackupRefused(f"it is damaged, or no backup of squidbot's ({error})") from error
+    except (GatewayError, OSError):
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+        raise BackupRefused(f"it is damaged, or no backup of squidbot's ({why})") from error
 
 
 def needs_passphrase(path: Path) -> bool:
@@ -141,7 +152,7 @@ def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | No
     if head is None or manifest is None:
         raise BackupRefused("its end is missing")
     _compare(manifest, seen)
-    return Looked(head, seen, dict(manifest.get("database") or {}))
+    return Looked(head, seen, _stands(manifest, "database", dict))
 
 
 @contextmanager
@@ -180,11 +191,26 @@ def _head(member: tarfile.TarInfo, content: BinaryIO) -> dict[str, Any]:
     if head.get("format") != FORMAT:
         raise BackupRefused(f"it was made by a later version of squidbot ({head.get('version')})")
     try:
-        if datetime.fromisoformat(head["made_at"]).tzinfo is None:
-            raise BackupRefused("its time has no zone")
+        made_at = datetime.fromisoformat(head["made_at"])
     except (KeyError, TypeError, ValueError) as error:
         raise BackupRefused("it does not say when it was made") from error
-    return head
+    if made_at.tzinfo is None:
+        raise BackupRefused("its time has no zone")
+    if made_at.year not in _YEARS:
+        raise BackupRefused("it does not say when it was made")
+    notes = _stands(head, "notes", list)
+    return {**head, "version": _text(head.get("version")), "notes": [_text(note) for note in notes]}
+
+
+def _stands(said: dict[str, Any], name: str, kind: type[_Kind]) -> _Kind:
+    """What stands there, if it is of this kind; else nothing."""
+    value = said.get(name)
+    return value if isinstance(value, kind) else kind()
+
+
+def _text(value: object) -> str:
+    """A text that a terminal can show."""
+    return plain_line(str(value).encode("utf-8", "replace").decode())
 
 
 def _object(member: tarfile.TarInfo, content: BinaryIO) -> dict[str, Any]:

@@ -51,7 +51,7 @@ from gateway.lock import hold_home
 from gateway.mark import Extent, Gap, write_restored_mark
 from gateway.schedule.timing import At, TimingInvalid, parse_timing
 from gateway.unfinished import NOTE, Unfinished, UnfinishedRestore, read_unfinished
-from gateway.work.errors import StoreUnusable
+from gateway.work.errors import StoreUnavailable, StoreUnusable
 from gateway.work.restoring import Parked, examine_copy, park_open_work
 
 __all__ = ["HomeInUse", "Restored", "finish_restore", "restore"]
@@ -237,6 +237,7 @@ def _make_folders(stage: Path, folder: Path) -> None:
         folder.mkdir(mode=0o700)
 
 
+@damage_refused()
 def _prepare(
     stage: Path, looked: Looked, *, now: datetime, moved: bool, until: datetime | None
 ) -> tuple[Parked, tuple[str, ...]]:
@@ -244,7 +245,7 @@ def _prepare(
     database = stage / DATABASE_NAME
     try:
         _, secret, inbox, outbox = examine_copy(database)
-    except StoreUnusable as error:
+    except (StoreUnusable, StoreUnavailable) as error:
         raise BackupRefused(str(error)) from error
     extent = Extent.of(secret, inbox, outbox)
     _make_folders(stage, stage / "state")
@@ -263,7 +264,7 @@ def _prepare(
 
 def _runs_once(timing: str) -> bool:
     try:
-        return isinstance(parse_timing(timing), At)
+        return isinstance(parse_timing(str(timing)), At)
     except TimingInvalid:
         return True
 

@@ -8,6 +8,7 @@ mode 0600 in a folder of mode 0700, so whoever can speak here owns the home fold
 
 from __future__ import annotations
 
+import asyncio
 import stat
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ from aiohttp import web
 from channels.terminal.channel import TerminalChannel
 from gateway.control.chat import terminal_routes
 from gateway.errors import GatewayError, StateUnusable, describe
-from gateway.health import Health, json_answer
+from gateway.health import Health, json_answer, one_more
 from gateway.home import Home, short_path
 from gateway.operations import Operations
 
@@ -67,13 +68,14 @@ async def serve_control(
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=2)
     await runner.setup()
     path = home.control_socket
-    ours = False
+    listening: asyncio.Server | None = None
     try:
         try:
             _remove_left_over(path)
             with short_path(path) as short:
-                await web.UnixSite(runner, short).start()
-            ours = True
+                listening = await asyncio.get_running_loop().create_unix_server(
+                    lambda: one_more(runner.server), short
+                )
             path.chmod(0o600)
         except OSError as error:
             raise StateUnusable(
@@ -82,8 +84,10 @@ async def serve_control(
         yield
     finally:
         with anyio.CancelScope(shield=True):
+            if listening is not None:
+                listening.close()
             await runner.cleanup()
-            if ours:
+            if listening is not None:
                 path.unlink(missing_ok=True)
 
 

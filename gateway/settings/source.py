@@ -30,6 +30,7 @@ KeyPath = tuple[str | int, ...]
 _MAX_BYTES = 1_000_000
 _MAX_NODES = 20_000
 _MAX_DEPTH = 50
+_TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_NAME = re.compile(r"(?:^|_)(?:password|passphrase|secret|token|api_key|recovery_key)$")
@@ -92,7 +93,7 @@ def read_source(path: Path, environ: Mapping[str, str]) -> Source:
     source = Source(path)
     try:
         source.text = _read_text(path)
-        node = yaml.compose(source.text, Loader=_Loader)
+        node = compose(source.text)
     except FileNotFoundError:
         source.problems.append(
             Problem(
@@ -152,7 +153,10 @@ def compose(text: str) -> yaml.Node | None:
     Raises:
         yaml.YAMLError: It is no YAML.
     """
-    node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    except RecursionError as error:
+        raise yaml.YAMLError(_TOO_DEEP) from error
     return node
 
 
@@ -196,6 +200,9 @@ class _Walk:
             if self._nodes <= _MAX_NODES + 1:
                 self._complain(path, node, "unfolds without end; do not let a YAML alias contain itself")
                 self._nodes = _MAX_NODES + 1
+            return None
+        if len(self._open) >= _MAX_DEPTH:
+            self._complain(path, node, _TOO_DEEP)
             return None
         self._open.append(id(node))
         try:
@@ -332,7 +339,12 @@ def _reason(error: Exception) -> str:
 
 def _yaml_problem(error: yaml.YAMLError) -> Problem:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    said = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be understood"
+    said = (
+        getattr(error, "problem", None)
+        or getattr(error, "reason", None)
+        or str(error)
+        or "it cannot be understood"
+    )
     hint = ""
     if mark is not None and mark.buffer is not None:
         line = mark.buffer.split("\n")[mark.line] if mark.line < mark.buffer.count("\n") + 1 else ""

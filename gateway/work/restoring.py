@@ -63,14 +63,24 @@ def examine_copy(path: Path) -> tuple[int, str, int, int]:
                     found=version,
                     known=VERSION,
                 )
+            # A view can be without end, and a trigger can do anything: ours has none.
+            foreign = db.execute(
+                "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index')"
+            ).fetchone()
+            if foreign is not None:
+                raise StoreCorrupt("the database in it is not as squidbot makes it", path=str(path))
             (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
                 raise StoreCorrupt(f"the database in it is damaged ({verdict})", path=str(path))
-            (secret,) = db.execute("SELECT value FROM meta WHERE name = 'secret'").fetchone()
+            found = db.execute("SELECT value FROM meta WHERE name = 'secret'").fetchone()
+            if found is None or not isinstance(found[0], str):
+                raise StoreCorrupt("the database in it has no identity", path=str(path))
             inbox, outbox = db.execute(
                 "SELECT COALESCE((SELECT MAX(id) FROM inbox), 0), COALESCE((SELECT MAX(id) FROM outbox), 0)"
             ).fetchone()
-            return version, str(secret), int(inbox), int(outbox)
+            if not isinstance(inbox, int) or not isinstance(outbox, int):
+                raise StoreCorrupt("the database in it is not as squidbot makes it", path=str(path))
+            return version, found[0], inbox, outbox
     except sqlite3.DatabaseError as error:
         raise StoreCorrupt(f"the database in it is damaged ({error})", path=str(path)) from error
 
