@@ -3,9 +3,10 @@ Work that belongs to sessions: in order within one session, at the same time acr
 
 Theory of operation. Each session with work has a lane: its jobs, first in, first out, one at a time. A lane
 exists only while there is something in it, so an idle session costs nothing and there is nothing to clean
-up. Lanes with work stand in one line; when a place is free, the first of the line gets it for *one* job and
-then stands at the end again. So at most ``concurrency`` jobs run, and a session with much work does not keep
-the others waiting.
+up. People with work stand in one line; when a place is free, the first of the line gets it for *one* job of
+the lane of theirs that waits longest, and then stands at the end again. Nobody has more than half of the
+places. So at most ``concurrency`` jobs run, and somebody with much work, in one session or in many, does not
+keep the others waiting. A session of which nobody says whose it is counts as a person of its own.
 
 Sessions that come first stand in a line of their own. Its head gets the next free place, and when all are
 taken there is one place more, for this line alone: however many others work, and however long, it goes on.
@@ -15,7 +16,7 @@ Everything happens on one event loop: there are no locks, and `SessionRunner.sub
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ from agent_core.messages import SessionKey
 __all__ = ["Job", "RunnerFull", "RunnerStatistics", "RunnerStopped", "SessionRunner"]
 
 Job = Callable[[], Awaitable[None]]
+_Person = str | SessionKey
+"""Whose work it is; a session of which nobody says it stands for itself."""
 _log = structlog.get_logger(__name__)
 
 
@@ -53,6 +56,7 @@ class RunnerStatistics:
 @dataclass(slots=True)
 class _Lane:
     jobs: deque[Job]
+    person: _Person
     running: bool = False
     first: bool = False
 
@@ -62,7 +66,8 @@ class SessionRunner:
     Runs jobs by session.
 
     Args:
-        concurrency: How many jobs run at once, over all sessions; one more for those that come first.
+        concurrency: How many jobs run at once, over all sessions; one more for those that come first. At most
+            half of them, and one at least, are one person's.
         max_waiting: How many jobs may wait, over all sessions; one more is refused with `RunnerFull`.
     """
 
@@ -72,7 +77,10 @@ class SessionRunner:
         self._concurrency = concurrency
         self._max_waiting = max_waiting
         self._lanes: dict[SessionKey, _Lane] = {}
-        self._line: deque[SessionKey] = deque()
+        self._each = max(1, concurrency // 2)
+        self._line: deque[_Person] = deque()
+        self._of_person: dict[_Person, deque[SessionKey]] = {}
+        self._busy: Counter[_Person] = Counter()
         self._front: deque[SessionKey] = deque()
         self._waiting = 0
         self._running = 0
@@ -82,9 +90,11 @@ class SessionRunner:
         self._closed = False
         self._quiet = anyio.Event()
 
-    def submit(self, session: SessionKey, job: Job, *, first: bool = False) -> None:
+    def submit(self, session: SessionKey, job: Job, *, first: bool = False, person: str = "") -> None:
         """
         Let a job run after the session's other ones. Never waits; may be called before `run`.
+
+        ``person`` is whose turn it is; it counts from the time when the session had no work.
 
         Raises:
             RunnerFull, RunnerStopped: It will not run.
@@ -95,7 +105,7 @@ class SessionRunner:
             raise RunnerFull
         lane = self._lanes.get(session)
         if lane is None:
-            lane = self._lanes[session] = _Lane(deque())
+            lane = self._lanes[session] = _Lane(deque(), person or session)
         lane.jobs.append(job)
         self._waiting += 1
         lane.first = lane.first or first
@@ -110,7 +120,7 @@ class SessionRunner:
             return
         lane.first = True
         if lane.jobs and not lane.running:
-            self._line.remove(session)
+            self._left(session, lane.person)
             self._front.append(session)
             self._fill()
 
@@ -133,10 +143,11 @@ class SessionRunner:
     def stop(self) -> None:
         """Start nothing any more: what runs may finish, what waits is dropped."""
         self._closed = True
-        for session in (*self._front, *self._line):
+        for session in [session for session, lane in self._lanes.items() if lane.jobs and not lane.running]:
             del self._lanes[session]
         self._front.clear()
         self._line.clear()
+        self._of_person.clear()
         for lane in self._lanes.values():
             lane.jobs.clear()
         self._waiting = 0
@@ -170,15 +181,39 @@ class SessionRunner:
         while self._tasks is not None:
             if self._front and self._running <= self._concurrency:
                 session = self._front.popleft()
-            elif self._line and self._running < self._concurrency:
-                session = self._line.popleft()
+            elif self._running < self._concurrency and (person := self._next()) is not None:
+                session = self._taken_from(person)
             else:
                 return
             lane = self._lanes[session]
             lane.running = True
+            self._busy[lane.person] += 1
             self._waiting -= 1
             self._running += 1
             self._tasks.start_soon(self._run_one, session, lane, lane.jobs.popleft())
+
+    def _next(self) -> _Person | None:
+        """Who is the first of the line, without those who have their share of places."""
+        return next((person for person in self._line if self._busy[person] < self._each), None)
+
+    def _taken_from(self, person: _Person) -> SessionKey:
+        """The session of theirs that waits longest; with others they stand at the end of the line again."""
+        session = person if isinstance(person, SessionKey) else self._of_person[person][0]
+        self._left(session, person)
+        if person in self._of_person:
+            self._line.remove(person)
+            self._line.append(person)
+        return session
+
+    def _left(self, session: SessionKey, person: _Person) -> None:
+        """A session does not wait any more; nor does its person, if it was the last one."""
+        waiting = self._of_person.get(person)
+        if waiting is not None:
+            waiting.remove(session)
+            if waiting:
+                return
+            del self._of_person[person]
+        self._line.remove(person)
 
     async def _run_one(self, session: SessionKey, lane: _Lane, job: Job) -> None:
         try:
@@ -193,6 +228,9 @@ class SessionRunner:
             self._finished += 1
             self._running -= 1
             lane.running = False
+            self._busy[lane.person] -= 1
+            if not self._busy[lane.person]:
+                del self._busy[lane.person]
             if lane.jobs:
                 self._stand(session, lane)
             else:
@@ -205,4 +243,13 @@ class SessionRunner:
             self._quiet.set()
 
     def _stand(self, session: SessionKey, lane: _Lane) -> None:
-        (self._front if lane.first else self._line).append(session)
+        if lane.first:
+            self._front.append(session)
+            return
+        waiting = self._of_person.get(lane.person)
+        if waiting is None:
+            self._line.append(lane.person)
+            if lane.person == session:
+                return
+            waiting = self._of_person[lane.person] = deque()
+        waiting.append(session)

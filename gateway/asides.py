@@ -61,9 +61,9 @@ class Asides:
         self._wake = wake
         self._blocked = 0
 
-    def wake(self, session: SessionKey) -> None:
-        """There is something that waits for nobody. Returns at once."""
-        self._lanes.wake(session)
+    def wake(self, session: SessionKey, person: str = "") -> None:
+        """There is something, of this person, that waits for nobody. Returns at once."""
+        self._lanes.wake(session, person=person)
 
     async def run(self, over: Callable[[RunSession], RunSession] = lambda run: run) -> None:
         """Serve until `stop` and what runs has ended; ``over`` puts itself around each run of a session."""

@@ -66,7 +66,7 @@ def build_supervisor(
     intake: Intake,
     desk: Desk,
     stop_turn: StopTurn,
-    wake_aside: Callable[[SessionKey], None],
+    wake_aside: Callable[[SessionKey, str], None],
     deliveries: Mapping[str, Delivery],
     waits: Waits,
     told: Callable[[ChannelStatus], None],

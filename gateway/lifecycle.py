@@ -104,9 +104,10 @@ class Gateway:
         """Run until `stop`, or until cancelled: then without draining, as after a second signal."""
         parts = self.parts
         try:
-            waiting = await self._recover()
-            if waiting is None:
+            found = await self._recover()
+            if found is None:
                 return
+            waiting, people = found
             async with anyio.create_task_group() as tasks:
                 turns_ended = anyio.Event()
                 tasks.start_soon(parts.history.run)
@@ -114,8 +115,8 @@ class Gateway:
                 deliveries = anyio.Event()
                 tasks.start_soon(self._deliver, deliveries)
                 for session, due_s in waiting:
-                    first = await parts.comes_first(session)
-                    parts.dispatcher.wake(session, after_s=due_s, first=first)
+                    first, person = await parts.comes_first(session), people.get(session, "")
+                    parts.dispatcher.wake(session, after_s=due_s, first=first, person=person)
                     parts.asides.wake(session)
                 tasks.start_soon(parts.supervisor.run)
                 tasks.start_soon(self._care)
@@ -130,11 +131,12 @@ class Gateway:
             with anyio.CancelScope(shield=True):
                 await self._close()
 
-    async def _recover(self) -> list[tuple[SessionKey, float]] | None:
+    async def _recover(self) -> tuple[list[tuple[SessionKey, float]], dict[SessionKey, str]] | None:
         """
         Put right what a crash left, waiting for the disk as long as it takes.
 
-        Returns the sessions that have work and in how many seconds, or None if `stop` came first.
+        Returns the sessions that have work and in how many seconds, and whose they are; None if `stop` came
+        first.
         """
         attempt = 0
         while not self.stopping:
@@ -143,7 +145,8 @@ class Gateway:
                 await self.parts.store.due_now(BUDGET)  # it may be another one
                 await self.parts.suspects.look()
                 await self.parts.history.recover()
-                return self.parts.suspects.last_first(await self.parts.store.open_sessions())
+                waiting = self.parts.suspects.last_first(await self.parts.store.open_sessions())
+                return waiting, await self.parts.store.waiting_people()
             except StoreUnavailable as error:
                 attempt += 1
                 delay_s = _RECOVER_RETRY.delay(attempt, random=random.random())

@@ -105,7 +105,8 @@ class ChannelInbox:
         is_command: Tells what code answers instead of a model; such a message is a turn of its own.
         is_stop: Tells the command that stops what waits and runs in its session.
         stop_turn: Called with a session, the turn and why, when a running turn has lost its messages.
-        wake_aside: Called with a session that has something which does not wait for the turn that runs.
+        wake_aside: Called with a session that has something which does not wait for the turn that runs, and
+            with whose it is.
         max_text_chars: Longer texts are cut, with a note, before anything else sees them.
     """
 
@@ -122,7 +123,7 @@ class ChannelInbox:
         is_command: Callable[[InboundMessage], bool] = lambda _: False,
         is_stop: Callable[[InboundMessage], bool] = lambda _: False,
         stop_turn: StopTurn = lambda _session, _turn, _why: None,
-        wake_aside: Callable[[SessionKey], None] = lambda _: None,
+        wake_aside: Callable[[SessionKey, str], None] = lambda *_: None,
         max_text_chars: int = 200_000,
     ) -> None:
         self._channel = channel
@@ -177,9 +178,10 @@ class ChannelInbox:
                 metrics.INBOUND_ACCEPTED.labels(self._channel).inc()
                 where = str(row.message.session)
                 _log.info("message.accepted", channel=self._channel, inbox=row.id, session=where)
-                self._dispatcher.wake(row.message.session, first=self._is_owners(row.message))
+                person = row.message.sender.address
+                self._dispatcher.wake(row.message.session, first=self._is_owners(row.message), person=person)
                 if row.message.kind == "reaction" or self._is_command(row.message):
-                    self._wake_aside(row.message.session)
+                    self._wake_aside(row.message.session, person)
 
         for stopped in rows.stopped:
             _log.info("turn.stopped", channel=self._channel, turn=stopped.turn, why=stopped.why)

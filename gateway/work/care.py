@@ -36,6 +36,7 @@ __all__ = [
     "recover",
     "requeue",
     "reset_session",
+    "waiting_people",
 ]
 
 # Most rows are in these states: reading backwards from the end finds some sooner than an index does.
@@ -76,6 +77,16 @@ def open_sessions(db: sqlite3.Connection, now: float) -> list[tuple[str, float]]
     )
     waits = [(session, wait_s(next_at, now)) for session, _, next_at in rows]
     return [(session, 0.0 if wait and overtaking(db, session, now) else wait) for session, wait in waits]
+
+
+def waiting_people(db: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Sessions with a head that waits, and the address of whoever sent that."""
+    rows = db.execute(
+        "SELECT session, MIN(id), CASE WHEN json_valid(payload)"
+        " THEN json_extract(payload, '$.sender.address') END"
+        " FROM inbox WHERE state = 'ready' GROUP BY session"
+    )
+    return [(session, address) for session, _, address in rows if address]
 
 
 def due_in(db: sqlite3.Connection, session: str, now: float) -> float | None:

@@ -16,11 +16,14 @@ RunSession = Callable[[SessionKey], Awaitable[None]]
 class Dispatcher(Protocol):
     """Says that a session has work and gets it run: in order per session, in parallel across sessions."""
 
-    def wake(self, session: SessionKey, *, after_s: float = 0.0, first: bool = False) -> None:
+    def wake(
+        self, session: SessionKey, *, after_s: float = 0.0, first: bool = False, person: str = ""
+    ) -> None:
         """
         There is work, now or after a while. Never blocks; repeated wake-ups of one session are one.
 
-        With ``first`` the session comes before all others, as long as it has work.
+        With ``first`` the session comes before all others, as long as it has work. ``person``: whose work it
+        is, as long as it has some; people take turns.
         """
         ...
 

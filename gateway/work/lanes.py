@@ -9,8 +9,9 @@ A run that raises is counted and comes again after a back-off that grows up to `
 never given up, since its messages are not. Delayed wake-ups are kept in a heap, per session at most `_DELAYS`
 different ones: beyond that one in the middle is joined with the next later one.
 
-Fairness: whoever is woken stands at the end of one line. A ``run_session`` that does one turn and wakes its
-session again shares its place with all others. The owner does not stand in that line: a session that was
+Fairness: people take turns, not conversations (`SessionRunner`), so however many threads somebody opens, half
+of the places are left to others. Whose a session is, is known from whoever woke it, as long as it has work;
+after a start the store is asked. The owner does not stand in that line: a session that was
 woken as ``first`` goes before it, and finds a place when others have taken all (`SessionRunner`), until it
 has no work any more, now or after a while.
 """
@@ -65,6 +66,7 @@ class LaneDispatcher:
         self._failures: dict[SessionKey, int] = {}
         self._delays: dict[SessionKey, list[float]] = {}
         self._first: set[SessionKey] = set()
+        self._persons: dict[SessionKey, str] = {}
         self._heap: list[tuple[float, int, SessionKey]] = []
         self._count = 0
         self._rearm = anyio.Event()
@@ -75,10 +77,14 @@ class LaneDispatcher:
         self.failed = 0
         """Runs that raised."""
 
-    def wake(self, session: SessionKey, *, after_s: float = 0.0, first: bool = False) -> None:
+    def wake(
+        self, session: SessionKey, *, after_s: float = 0.0, first: bool = False, person: str = ""
+    ) -> None:
         """See `Dispatcher.wake`."""
         if self._stopped:
             return
+        if person:
+            self._persons.setdefault(session, person)
         if first:
             self._first.add(session)
             self._runner.prefer(session)
@@ -86,17 +92,24 @@ class LaneDispatcher:
             self._wake_at(session, anyio.current_time() + after_s)
         elif not self._runner.waits(session):
             try:
-                self._runner.submit(session, partial(self._run_one, session), first=session in self._first)
+                self._runner.submit(
+                    session,
+                    partial(self._run_one, session),
+                    first=session in self._first,
+                    person=self._persons.get(session, ""),
+                )
             except RunnerFull:
                 self._drop()
+                self._persons.pop(session, None)
 
     def running(self) -> Sequence[SessionKey]:
         """The sessions that run at this moment."""
         return self._runner.running()
 
     def full(self) -> bool:
-        """Whether every place is taken."""
-        return len(self._runner.running()) >= self._concurrency
+        """Whether every place is taken that somebody who waits may have."""
+        running = len(self._runner.running())
+        return running >= self._concurrency or (running > 0 and self.waiting() > 0)
 
     def waiting(self) -> int:
         """How many sessions wait for a place."""
@@ -111,6 +124,7 @@ class LaneDispatcher:
         self._stopped = True
         self._delays.clear()
         self._first.clear()
+        self._persons.clear()
         self._heap.clear()
         self._runner.stop()
 
@@ -138,6 +152,7 @@ class LaneDispatcher:
             self._failures.pop(session, None)
         if session not in self._delays and not self._runner.waits(session):
             self._first.discard(session)
+            self._persons.pop(session, None)
 
     def _drop(self) -> None:
         if not self._overflowed:
@@ -151,6 +166,7 @@ class LaneDispatcher:
         if dues is None:
             if len(self._delays) >= self._max_sessions:
                 self._drop()
+                self._persons.pop(session, None)
                 return
             dues = self._delays[session] = []
         if due_at in dues:

@@ -51,6 +51,11 @@ class Looking(Part):
         found = await self._reader.call("open_sessions", lambda db: care.open_sessions(db, now))
         return [(key, due_s) for text, due_s in found if (key := session_or_none(text)) is not None]
 
+    async def waiting_people(self) -> dict[SessionKey, str]:
+        """Who sent the head of each session that waits."""
+        found = await self._reader.call("waiting_people", care.waiting_people)
+        return {key: address for text, address in found if (key := session_or_none(text)) is not None}
+
     async def inbox(
         self, *, states: Sequence[InboxState] = (), session: SessionKey | None = None, limit: int = 50
     ) -> list[InboxRow]:

@@ -309,6 +309,10 @@ class WorkStore(LeasePort, Protocol):
         """Sessions with something to do, and in how many seconds their head is due (0.0: now)."""
         ...
 
+    async def waiting_people(self) -> dict[SessionKey, str]:
+        """The address of whoever sent the head of each session that waits."""
+        ...
+
     async def inbox(
         self, *, states: Sequence[InboxState] = (), session: SessionKey | None = None, limit: int = 50
     ) -> list[InboxRow]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import anyio
 
 from channels.loopback import LoopbackServer
-from tests.integration.command_world import ANN, EVE, Mind, settled
+from tests.integration.command_world import ANN, BOB, EVE, Mind, settled
 from tests.integration.gateway_world import World, world
 
 GUESTS = 12
-PLACES = 3
+PLACES = 4
 SETTINGS = {
     "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
     "gateway": {"max_concurrent_turns": PLACES, "drain_seconds": 0},
@@ -39,7 +39,7 @@ async def test_the_owner_is_answered_while_guests_take_every_place(tmp_path):
     mind, server = Mind(), LoopbackServer()
     async with opened(tmp_path, mind, server) as one:
         for number in range(GUESTS):
-            server.say(EVE, "slow", conversation=f"thread {number}")
+            server.say((EVE, BOB)[number % 2], "slow", conversation=f"thread {number}")
         await all_taken(one)
         assert (await one.asked("hello", person=ANN)).text.startswith("answer")
         assert (await one.inbox())["running"] == PLACES
@@ -55,7 +55,7 @@ async def test_the_owner_comes_first_after_a_restart(tmp_path):
     mind = Mind()
     async with opened(tmp_path, mind, server) as one:
         for number in range(GUESTS):
-            server.say(EVE, "slow", conversation=f"thread {number}")
+            server.say((EVE, BOB)[number % 2], "slow", conversation=f"thread {number}")
         await all_taken(one)
         server.say(ANN, "slow, too")
         with anyio.fail_after(20):

@@ -227,7 +227,7 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
 
 
 class _Nobody:
-    def wake(self, session, *, after_s=0.0, first=False):
+    def wake(self, session, *, after_s=0.0, first=False, person=""):
         """Nobody works."""
 
 

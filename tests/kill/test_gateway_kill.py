@@ -41,6 +41,7 @@ WRITES = [
 ]
 READS = [
     "store.suspects",
+    "store.waiting_people",
     "store.open_sessions",
     "store.position",
     "store.steps",

@@ -253,7 +253,7 @@ async def test_a_naive_dispatcher_would_lose_a_wake_up():
     """The control: where a wake-up during a run is taken for done, the session does not run again."""
 
     class Naive(LaneDispatcher):
-        def wake(self, session, *, after_s=0.0, first=False):
+        def wake(self, session, *, after_s=0.0, first=False, person=""):
             if session not in self.running():
                 super().wake(session, after_s=after_s, first=first)
 

@@ -24,7 +24,7 @@ class Dispatch:
     def __init__(self):
         self.woken = []
 
-    def wake(self, session, *, after_s=0.0, first=False):
+    def wake(self, session, *, after_s=0.0, first=False, person=""):
         self.woken.append(session)
 
 

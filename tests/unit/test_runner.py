@@ -231,3 +231,39 @@ async def test_a_hundred_thousand_waiting_sessions_stay_small():
     await runner.run()
     assert runner.statistics().lanes == 0
     assert runner.statistics().finished == len(sessions)
+
+
+async def test_people_take_turns_and_nobody_has_more_than_half_of_the_places():
+    """However many sessions one person has; who comes first is not counted."""
+    runner, diary = SessionRunner(concurrency=4), Diary()
+    crowd = [SessionKey("test", f"eve{number}") for number in range(9)]
+    for session in crowd:
+        runner.submit(session, diary.job(session, session.conversation), person="eve")
+    runner.submit(A, diary.job(A, "bob"), person="bob")
+    runner.submit(B, diary.job(B, "ann"), first=True, person="eve")
+    begun = anyio.current_time()
+    await drained(runner)
+    assert diary.begun[:4] == ["ann", "eve0", "bob", "eve1"] or diary.begun[:4] == [
+        "eve0",
+        "eve1",
+        "bob",
+        "ann",
+    ]
+    assert sorted(diary.begun) == sorted(["ann", "bob", *(session.conversation for session in crowd)])
+    assert anyio.current_time() - begun == pytest.approx(5, abs=0.5)
+    assert runner.statistics().lanes == 0
+
+
+async def test_what_comes_first_later_leaves_the_line_of_its_person():
+    """A session that is preferred is not waited for twice, and stopping forgets what waits."""
+    runner, diary = SessionRunner(concurrency=1), Diary()
+    for session in (A, B, C):
+        runner.submit(session, diary.job(session, session.conversation), person="eve")
+    runner.prefer(B)
+    await drained(runner)
+    assert sorted(diary.begun) == ["a", "b", "c"]
+    stopped = SessionRunner(concurrency=1)
+    stopped.submit(A, diary.job(A, "never"), person="eve")
+    stopped.stop()
+    await stopped.run()
+    assert "never" not in diary.begun
