@@ -46,7 +46,10 @@ def open_attachments(settings: Settings, home: Home, access: Access) -> Attachme
     def share_of(message: InboundMessage) -> str | None:
         if access.decide(message).role is Role.OWNER:
             return None
-        return normalise(message.sender.address) if message.sender.verified else _UNPROVEN
+        if not message.sender.verified:
+            return _UNPROVEN
+        apart = f" {message.channel}" if access.is_apart(message.channel) else ""
+        return f"{normalise(message.sender.address)}{apart}"
 
     return AttachmentStore(
         home.root,

@@ -289,7 +289,8 @@ def _digest(rows: list[InboxRow]) -> str:
     lines = []
     for row in rows[:MAX_LINES]:
         subject = _plain(str(row.message.context.get("subject") or "") or row.message.text)
-        why = (row.error or "").replace("_", " ")
+        doubt = _plain(str(row.message.context.get("doubt") or ""))
+        why = (row.error or "").replace("_", " ") + (f": {doubt}" if doubt else "")
         at = f"{row.message.received_at:%Y-%m-%d %H:%M}"
         lines.append(f"- **m{row.id}**, {at}, `{_plain(row.message.sender.address)}` ({why}): `{subject}`")
     if len(rows) > MAX_LINES:

@@ -37,6 +37,7 @@ _ONCE = (
     *("mime-version", "content-type", "content-transfer-encoding", "content-disposition"),
 )
 """Fields that act here. Each may stand once, and then it must be signed."""
+_ID = re.compile(rb"\s*<[!-;=?-~]{1,250}>\s*")
 _WSP = re.compile(rb"[ \t]+")
 
 
@@ -284,6 +285,9 @@ def _check_coverage(fields: Sequence[tuple[str, bytes]], signature: Signature) -
     there = [name for name, _ in fields]
     if there.count("from") != 1:
         raise DkimInvalid("there is not exactly one From")
+    if not any(name == "message-id" and _ID.fullmatch(field.partition(b":")[2]) for name, field in fields):
+        # Then the mail would be known by its text, in which a copy may differ by blanks.
+        raise DkimInvalid("there is no usable message-id")
     for name in _ONCE:
         if there.count(name) > min(signature.signed.count(name), 1):
             raise DkimInvalid(f"{name} is not signed, or stands there more than once")

@@ -180,11 +180,18 @@ class Intake:
         return _own_copy(arrival, inspect(arrival.headers, self._own))
 
     def take(
-        self, arrival: Arrival, *, uidvalidity: int, just_answered: bool = False, proof: str = ""
+        self,
+        arrival: Arrival,
+        *,
+        uidvalidity: int,
+        just_answered: bool = False,
+        proof: str = "",
+        doubt: str = "",
     ) -> InboundMessage | OwnCopy:
-        """What this mail is. ``proof`` is what was found besides to prove its sender."""
+        """What this mail is. ``proof`` is what else was found for its sender, ``doubt`` why nothing was."""
         headers = arrival.headers
         verdict = inspect(headers, self._own, claims=arrival.claims, just_answered=just_answered, proof=proof)
+        doubt = doubt or verdict.doubt
         message_id = headers.message_id()
         copy = _own_copy(arrival, verdict)
         if copy is not None:
@@ -213,7 +220,7 @@ class Intake:
             "subject": self._without_secrets(headers.subject()),
             "reply_to": "" if read_only else verdict.reply_to or (person if "@" in person else ""),
             **({"evidence": verdict.evidence} if verdict.evidence else {}),
-            **({"doubt": verdict.doubt} if verdict.doubt else {}),
+            **({"doubt": doubt} if doubt and not verdict.verified else {}),
             **({} if refused else self._for_the_answer(arrival, verdict, word)),
             **({"unreadable": apology_of(arrival.trouble)} if _is_unread(arrival) and not refused else {}),
             **({"read_only": True} if read_only and not refused else {}),

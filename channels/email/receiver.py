@@ -28,6 +28,7 @@ from channels.email.intake import Arrival, Intake, OwnCopy, given_up, read_arriv
 from channels.email.mailbox import Mailbox, MailInfo, Selected
 from channels.email.mime import Headers
 from channels.email.position import Position
+from channels.email.sender_proof import Proof
 from channels.email.threads import OWN_ID_PREFIX
 from channels.email.went_out import WentOut
 
@@ -62,7 +63,7 @@ class Receiver:
         just_answered: Whether we have written to the sender of a mail within the last minutes.
         before_commit: Awaited between reading a batch and accepting it.
         stubborn: How often the server has failed to give out a mail; it outlives the connection.
-        prove: Looks for a proof of a sender, given the raw mail and his address; empty if there is none.
+        prove: Looks for a proof of a sender, given the raw mail and his address.
         bounced: Told of each report that some mail did not arrive.
         keeper: Keeps the files of mails; without it they are left out.
         undelivered: Told of a mail of ours that did not arrive, once its row says so.
@@ -80,7 +81,7 @@ class Receiver:
         just_answered: Callable[[Headers], bool],
         before_commit: Callable[[], Awaitable[None]],
         stubborn: dict[int, int],
-        prove: Callable[[bytes, str], Awaitable[str]] | None = None,
+        prove: Callable[[bytes, str], Awaitable[Proof]] | None = None,
         bounced: Callable[[bytes], None] = lambda _: None,
         keeper: Keeper | None = None,
         undelivered: Callable[[Report], None] = lambda _: None,
@@ -172,7 +173,7 @@ class Receiver:
             taken = (
                 await self._missing(info)
                 if arrival is None
-                else self._taken(arrival, proofs.get(info.uid, ""), raws[info.uid])
+                else self._taken(arrival, proofs.get(info.uid, Proof()), raws[info.uid])
             )
             if isinstance(taken, OwnCopy):
                 copies.append(taken)
@@ -255,14 +256,14 @@ class Receiver:
             info.uid, info.received_at or self._now(), uidvalidity=self.position.uidvalidity
         )
 
-    async def _proofs(self, arrivals: Mapping[int, Arrival], raws: Mapping[int, bytes]) -> dict[int, str]:
+    async def _proofs(self, arrivals: Mapping[int, Arrival], raws: Mapping[int, bytes]) -> dict[int, Proof]:
         """Ask for all mails at the same time: it is mostly waiting for DNS."""
-        proofs: dict[int, str] = {}
+        proofs: dict[int, Proof] = {}
         if self._prove is None:
             return proofs
         room = anyio.CapacityLimiter(PROOFS_AT_ONCE)
 
-        async def ask(prove: Callable[[bytes, str], Awaitable[str]], uid: int, sender: str) -> None:
+        async def ask(prove: Callable[[bytes, str], Awaitable[Proof]], uid: int, sender: str) -> None:
             async with room:
                 proofs[uid] = await prove(raws[uid], sender)
 
@@ -273,12 +274,13 @@ class Receiver:
                     tasks.start_soon(ask, self._prove, uid, sender)
         return proofs
 
-    def _taken(self, arrival: Arrival, proof: str, raw: bytes) -> InboundMessage | OwnCopy:
+    def _taken(self, arrival: Arrival, proof: Proof, raw: bytes) -> InboundMessage | OwnCopy:
         taken = self._intake.take(
             arrival,
             uidvalidity=self.position.uidvalidity,
             just_answered=self._just_answered(arrival.headers),
-            proof=proof,
+            proof=proof.by,
+            doubt=proof.lacks,
         )
         if isinstance(taken, InboundMessage) and taken.context.get("refused") == BOUNCE:
             self._bounced(raw)

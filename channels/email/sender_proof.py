@@ -12,21 +12,28 @@ write to us anyway are not looked at.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
-import structlog
 
 from channels.email.addresses import without_tag
 from channels.email.dkim import Signature, find_signatures, verify
 from channels.email.dkim_tags import DkimInvalid, Key, parse_key
 from channels.email.names import NamesUnavailable, TextRecords
 
-__all__ = ["SenderProof"]
+__all__ = ["Proof", "SenderProof"]
 
 LIMIT_S = 15.0
 MAX_TRIED = 4
-_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What proves a sender, or why nothing does."""
+
+    by: str = ""
+    lacks: str = ""
 
 
 class SenderProof:
@@ -56,24 +63,23 @@ class SenderProof:
         self._knows = knows
         self._ingested = ingested
 
-    async def find(self, raw: bytes, sender: str) -> str:
+    async def find(self, raw: bytes, sender: str) -> Proof:
         """
-        What proves that ``sender`` wrote the mail; empty if nothing does.
+        What proves that ``sender`` wrote the mail.
 
         Args:
             raw: The whole mail, as it was fetched.
             sender: Its From address, in normal form.
         """
         if not self._knows(sender):
-            return ""
+            return Proof()
         domain = sender.rpartition("@")[2]
         why = "it takes too long"
         with anyio.move_on_after(LIMIT_S):
             why = await self._find(raw, domain, anybody=self._ingested(sender))
             if not why:
-                return f"signed by {domain}"
-        _log.info("mail.not_proven", reason=why)
-        return ""
+                return Proof(by=f"signed by {domain}")
+        return Proof(lacks=why)
 
     async def _find(self, raw: bytes, domain: str, *, anybody: bool) -> str:
         """Why no signature proves the domain; empty if one does."""

@@ -102,8 +102,9 @@ def forget_person(
             _mark_lines(layout, share, person, turns)
     _forget_documents(layout, found, turns)
     kept = _remove_attachments(layout, database, found)
-    for address in person.addresses:
-        forget_share(layout.home / "attachments", normalise(address))
+    places = ["", *(f" {share.key.channel}" for share in found.shares)]
+    for name in {f"{normalise(address)}{place}" for address in person.addresses for place in places}:
+        forget_share(layout.home / "attachments", name)
     for ending in ("", "-wal", "-shm", "-journal"):
         (layout.home / f"search.db{ending}").unlink(missing_ok=True)
     _sync(layout)

@@ -22,7 +22,7 @@ from channels.email.dkim import claims_of
 from channels.email.intake import Intake, OwnCopy, read_arrival
 from channels.email.limits import AnswerLimiter
 from channels.email.names import TextRecords
-from channels.email.sender_proof import SenderProof
+from channels.email.sender_proof import Proof, SenderProof
 from tests.clock import LoopClock
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
@@ -106,8 +106,8 @@ async def taken(raw: bytes, **changes: object) -> InboundMessage:
     intake = Intake("email", config, AnswerLimiter(AnswerLimits()))
     arrival = read_arrival(1, NOW, raw, whole=True)
     open_for = intake.open_question(arrival)
-    by_us = await prover.find(raw, open_for) if open_for and config.dkim == "verify" else ""
-    message = intake.take(arrival, uidvalidity=1, proof=by_us)
+    by_us = await prover.find(raw, open_for) if open_for and config.dkim == "verify" else Proof()
+    message = intake.take(arrival, uidvalidity=1, proof=by_us.by, doubt=by_us.lacks)
     assert not isinstance(message, OwnCopy)
     return message
 
@@ -150,6 +150,7 @@ async def test_the_type_of_the_text_cannot_be_added(way: str) -> None:
 
     assert not message.sender.verified
     assert message.context["quarantine"] == "sender_not_verified"
+    assert message.context["doubt"] == "content-type is not signed, or stands there more than once"
     unguarded = await taken(raw, sender_verification="off")
     assert "mallory" in unguarded.text
     assert HERS.strip() not in unguarded.text
@@ -224,6 +225,16 @@ async def test_one_of_several_is_fine(way: str, to: str) -> None:
     """Our address in any spelling, among others, in To or in Cc."""
     assert await believed(WAYS[way](signed(mail(to=to))))
     assert await believed(WAYS[way](signed(mail("Cc: " + to, to="carol@mail.test"))))
+
+
+@ways
+async def test_a_mail_without_an_id(way: str) -> None:
+    """It is known by its text, in which a copy may differ by blanks: it would be answered twice."""
+    for id_field in (b"", b"Message-ID: one at home\r\n"):
+        raw = signed(mail().replace(b"Message-ID: <one@mail.test>\r\n", id_field))
+        assert holds(raw.replace(b"make of", b"make  of"))
+
+        assert not await believed(WAYS[way](raw))
 
 
 @ways

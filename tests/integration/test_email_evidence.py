@@ -77,6 +77,8 @@ FORGERIES: dict[str, Callable[[bytes], bytes]] = {
     "text changed": lambda raw: sign(raw).replace(b"hello", b"hullo"),
     "a second From": lambda raw: sign(raw).replace(b"From: ", b"From: mallory@evil.test\r\nFrom: ", 1),
     "another subject": lambda raw: sign(raw).replace(b"Subject: ", b"Subject: x\r\nSubject: ", 1),
+    "a type that nobody signed": lambda raw: b"Content-Type: text/html\r\n" + sign(raw),
+    "a mail to somebody else": lambda raw: sign(raw.replace(b"\r\nTo: ", b"\r\nTo: not-")),
     "a key that does not exist": lambda raw: sign(raw).replace(b"s=s1", b"s=s2"),
 }
 
@@ -92,6 +94,9 @@ async def test_forged_signatures(mail_server: MailServer, tmp_path: Path) -> Non
             await bot.inbox.until_accepted(len(FORGERIES) + 1)
     assert [message.text for message in wanted(bot.inbox)] == ["good"]
     assert len(kept_back(bot.inbox)) == len(FORGERIES)
+    kept = [one for one in bot.inbox.accepted if one.context.get("quarantine") == "sender_not_verified"]
+    assert len(kept) == len(FORGERIES) - 1
+    assert all(message.context["doubt"] for message in kept), "a person is told why"
     assert refused(bot.inbox) == []
 
 
