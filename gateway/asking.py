@@ -28,6 +28,7 @@ from agent_core.ports import Clock
 from channels.base import Channel
 from channels.split import split_markdown
 from gateway.approvals.calls import APPROVED, EXPIRED, REFUSED, asking_text, expired_text, name_of
+from gateway.approvals.words import line
 from gateway.ends import Ends
 from gateway.target import OwnerTarget
 from gateway.work.ask_port import APPROVAL, AskStore
@@ -156,7 +157,7 @@ class Asking:
         to = (await self._target.reach(topic=_TOPIC)).target
         if to is None or to.channel not in self._channels:
             return []
-        who = ", ".join(dict.fromkeys(f"`{row.message.sender.address}`" for row in turn.rows))
+        who = ", ".join(dict.fromkeys(f"`{line(row.message.sender.address)}`" for row in turn.rows))
         limit = self._channels[to.channel].capabilities.max_text_bytes
         parts = split_markdown(f"{text}\n\nAsked by {who}, by {turn.session.channel}.", limit)
         context = {"approves": [name]}

@@ -190,13 +190,13 @@ class Approvals:
     async def _told(self, name: str, item: OutboxRow | InboxRow, room: int) -> str:
         """What the owner is told of an item."""
         if isinstance(item, InboxRow):
-            sender, why = item.message.sender.address, words(item.error)
+            sender, why = line(item.message.sender.address), words(item.error)
             return (
                 f"**{name}**: a message that gives itself out to be from `{sender}` is kept back ({why}). "
                 f"If you let it in, I answer it.\n\n{quoted(item.message.text, room)}"
             )
         asked = await self._asked(item)
-        who = f" to `{asked.sender.address}`" if asked else ""
+        who = f" to `{line(asked.sender.address)}`" if asked else ""
         lines = [f"**{name}**: my answer{who} by {item.message.channel} waits for your yes."]
         if asked:
             lines.append(f"Asked was:\n\n{quoted(asked.text, room // 2)}")

@@ -18,7 +18,7 @@ import structlog
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import ToolCall
 from gateway.access import Access, Role
-from gateway.approvals.words import line, quoted
+from gateway.approvals.words import line, literal
 from gateway.work.ask_port import AskStore, Question
 
 __all__ = [
@@ -62,7 +62,7 @@ def verdict_on(*, yes: bool, why: str = "") -> dict[str, str]:
 
 def asking_text(name: str, call: ToolCall, until: datetime, *, zone: tzinfo | None, letters: bool) -> str:
     """The question."""
-    told = [f"{key}: {_shown(value)}" for key, value in call.arguments.items()]
+    told = {key: _shown(value) for key, value in call.arguments.items()}
     how = (
         f"Answer with `!approve {name}` or `!reject {name}` in the first line."
         if letters
@@ -71,7 +71,7 @@ def asking_text(name: str, call: ToolCall, until: datetime, *, zone: tzinfo | No
     at = until.astimezone(zone).strftime("%H:%M on %d %B")
     return (
         f"**{name}**: I need your yes before I use `{call.name}`:\n\n"
-        f"{quoted(chr(10).join(told), _QUOTED_CHARS)}\n\n"
+        f"{literal(told, _QUOTED_CHARS)}\n\n"
         f"{how} I wait for it until {at}; what else is written here waits as well."
     )
 

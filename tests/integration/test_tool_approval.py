@@ -146,7 +146,7 @@ async def test_who_asked_says_yes(tmp_path, tool):
         (answer,) = [text for text in await answers(one, f"dm-{BOB}", 2) if text.startswith("so:")]
         late = await one.asked(f"!reject {name}", person=BOB)
     assert "`write_down`" in asked.text
-    assert "> what: my name" in asked.text
+    assert "\nwhat: my name\n" in asked.text
     assert said.text == f"`{name}` is approved: I use `write_down`."
     assert answer == "so: wrote my name"
     assert late.text == f"Nothing waits for you under the name `{name}`, or not any more."
@@ -303,7 +303,7 @@ async def test_where_answers_wait_for_the_owner_the_question_is_the_owners(tmp_p
         await one.hand_over(reaction(notice, "✅", ANN))
         draft, _ = await draft_of(one)
         shown = one.server.seen(f"dm-{BOB}")
-    assert "> what: my secret" in notice.text
+    assert "\nwhat: my secret\n" in notice.text
     assert f"Asked by `{BOB}`" in notice.text
     assert "so: wrote my secret" in draft.text
     assert shown == []
