@@ -96,6 +96,8 @@ class OwnerNotes:
         self._alerts: OrderedDict[str, str] = OrderedDict()
         self._kept: str | None = None
         self._loaded = False
+        self._begun = False
+        """Whether there is a place where the owner can be told something, or none can be made."""
         self._why_not = ""
         self._told_at: dict[str, float] = {}
         self._news = anyio.Event()
@@ -143,7 +145,7 @@ class OwnerNotes:
 
     def look(self) -> None:
         """There may be a place now. Returns at once."""
-        if self._alerts:
+        if self._alerts or not self._begun:
             self._news.set()
 
     def state(self) -> dict[str, Any]:
@@ -164,6 +166,8 @@ class OwnerNotes:
             self._news = anyio.Event()
             wait_s = self._look_every_s
             try:
+                if not self._begun:
+                    self._begun = await self._target.begin()
                 wait_s = min(wait_s, await self._tell_alerts())
                 await self._tell_digest()
                 failures = 0

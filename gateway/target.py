@@ -6,6 +6,10 @@ Never a group, never another person, and never simply "whoever wrote last": only
 which the owner's verified address has spoken, and only as long as nobody else can read along there, which
 the channel is asked each time (`channels.base.Reaching`). Matrix is preferred to mail, because a check-in is
 short. A setting must name one of the owner's addresses, or a room with the owner alone in it.
+
+An owner who has never written is written to at the address in the settings: the channel finds or makes the
+conversation with the owner alone. `OwnerTarget.begin` does so from the first start, so that nothing that is
+to be told waits for the owner's first words.
 """
 
 from __future__ import annotations
@@ -160,11 +164,46 @@ class OwnerTarget:
     async def _learned(self, topic: str) -> Reached:
         known = await self.get()
         if known is None:
-            return Reached(why=NO_TARGET)
+            return await self._begun(topic)
         channel = self.channels.get(known.channel)
         if channel is None:
             return Reached(why=f"the owner's channel, {known.channel}, is switched off")
         return await self._checked(known, channel, topic)
+
+    async def begin(self) -> bool:
+        """
+        Have a conversation with the owner alone, before there is anything to tell; whether that is settled.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        if self.setting or await self.get() is not None:
+            return True
+        reached = await self.reach()
+        return reached.target is not None or not reached.later
+
+    async def _begun(self, topic: str) -> Reached:
+        """The conversation that the bot begins with an owner who has never written."""
+        missed: Reached = Reached(why=NO_TARGET)
+        rank = {name: place for place, name in enumerate(_PREFERENCE)}
+        for name in sorted(self.channels, key=lambda name: rank.get(self._kind(name), len(rank))):
+            channel = self.channels[name]
+            if self._access is None or not isinstance(channel, Reaching):
+                continue
+            for address in self._access.owner_on(name):
+                try:
+                    session = await channel.direct_session(address, topic=topic)
+                except ChannelUnavailable:
+                    missed = Reached(why="the owner's channel cannot be asked now", later=True)
+                    continue
+                except ChannelError as error:
+                    _log.warning("target.not_begun", channel=name, error=str(error))
+                    continue
+                seen = Target(name, channel.account, session, address)
+                if not channel.capabilities.letters:
+                    await self._keep(seen)
+                return Reached(seen)
+        return missed
 
     async def _checked(self, known: Target, channel: Channel, topic: str) -> Reached:
         """What was learned, as far as it still holds."""

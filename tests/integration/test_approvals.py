@@ -46,7 +46,7 @@ async def deciding(
         root,
         server=server,
         name="matrix",
-        settings=SETTINGS,
+        settings=more.pop("settings", SETTINGS),
         models={"demo": Echo()},
         approval={"matrix": approval},
         **more,
@@ -184,8 +184,8 @@ async def test_only_the_owner_and_only_directly(tmp_path):
 
 
 async def test_without_a_place_to_ask_it_waits(tmp_path):
-    """Nobody is asked before the owner has written; then it is asked, and what waits is one notice."""
-    async with deciding(tmp_path, "strangers") as one:
+    """Nobody is asked while there is no owner; then it is asked, and what waits is one notice."""
+    async with deciding(tmp_path, "strangers", settings={}) as one:
         one.server.say(BOB, "first")
         one.server.say(EVE, "second")
         with anyio.fail_after(15):
@@ -194,12 +194,10 @@ async def test_without_a_place_to_ask_it_waits(tmp_path):
         await anyio.sleep(0.3)
         assert one.server.seen(DM) == []
     async with deciding(tmp_path, "strangers", server=one.server) as two:
-        await greeted(two)
-        two.built.gateway.parts.handler._desk.look()
         (notice,) = await notices(two)
         names = [f"d{number}" for number in await held(two)]
         await two.hand_over(reaction(notice, "✅"))
-        told = (await two.server.answers(3, conversation=DM))[-1]
+        told = (await two.server.answers(2, conversation=DM))[-1]
         shown = await two.asked("!approve", person=ANN)
     assert len(names) == 2
     for name in names:

@@ -149,22 +149,24 @@ class TestFailing:
         assert ["have not run (17 of them)" in one.text for one in home.alerts()] == [True]
 
     async def test_what_was_missed_is_told_as_soon_as_there_is_a_place(self, tmp_path):
-        """Without a conversation at that start it waits, also over another start, is shown, and comes once."""
+        """Without an owner at that start it waits, also over another start, is shown, and comes once."""
         clock = ManualClock()
         setting = {"interval_minutes": 30.0, "dead_man_intervals": 4}
-        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
+        nobody = {"owner": ()}
+        quiet = {"heartbeat": setting, "clock": clock, "checklist": None, "sleep": _never}
+
+        async def shown() -> bool:
+            return (await home.built.unasked.state())["owner"]["alerts_waiting"] == 1
+
+        async with house(tmp_path, **quiet, **nobody) as home:
             await home.until(lambda: home.built.supervisor.all_up)
         clock.advance(9 * 3600)
-        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
+        async with house(tmp_path, **quiet, **nobody) as home:
             await home.until(lambda: _noted(home, clock))
         clock.advance(600)
-        async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
-
-            async def shown() -> bool:
-                return (await home.built.unasked.state())["owner"]["alerts_waiting"] == 1
-
+        async with house(tmp_path, **quiet, **nobody) as home:
             await home.until(shown)
-            await home.asked(ANN, "hello")
+        async with house(tmp_path, **quiet) as home:
             await home.until(home.alerts)
             assert not await shown()
         assert ["have not run (17 of them)" in one.text for one in home.alerts()] == [True]
@@ -199,15 +201,15 @@ class TestUntold:
         assert [one.text for one in home.alerts()] == ["There is a file."]
 
     async def test_a_change_seen_while_there_was_no_target_is_told_when_there_is_one(self, tmp_path):
-        """Two changes are seen before the owner has ever written; the first check-in that can tell, tells both."""
+        """Two changes are seen while there is no owner; the first check-in that can tell, tells both."""
         watch = {**SELDOM, "watch": [{"file": "inbox"}, {"file": "notes"}]}
-        async with house(tmp_path, "Two things.", heartbeat=watch, checklist=None) as home:
+        async with house(tmp_path, heartbeat=watch, checklist=None, owner=()) as home:
             assert (await tick(home))[0] == "skipped"
             (home.checklist.parent / "inbox").mkdir()
             assert await tick(home) == ("skipped", "the owner has no direct conversation yet")
             (home.checklist.parent / "notes").mkdir()
             assert await tick(home) == ("skipped", "the owner has no direct conversation yet")
-            await home.asked(ANN, "hello")
+        async with house(tmp_path, "Two things.", heartbeat=watch, checklist=None) as home:
             assert (await tick(home))[0] == "delivered"
             assert (await tick(home)) == ("skipped", "nothing to do: no watch calls")
             await home.until(home.alerts)

@@ -106,6 +106,14 @@ async def test_who_wrote_last_is_never_the_target(tmp_path):
     assert [one.conversation for one in home.alerts()] == [f"dm-{ANN}"]
 
 
+async def test_the_owner_who_has_never_written_is_told_too(tmp_path):
+    """In a conversation that the bot begins."""
+    async with house(tmp_path, "milk", heartbeat=SELDOM) as home:
+        assert await tick(home) == ("delivered", "")
+        await home.until(home.alerts)
+    assert [one.conversation for one in home.alerts()] == [f"dm-{ANN}"]
+
+
 async def test_a_target_by_setting_needs_no_message_before(tmp_path):
     """The owner who has never written is reached where the settings say."""
     async with house(tmp_path, "milk", heartbeat={**SELDOM, "target": f"matrix:{ANN}"}) as home:
@@ -125,7 +133,8 @@ async def test_a_target_by_setting_needs_no_message_before(tmp_path):
 )
 async def test_no_target_is_a_reason_in_the_ledger_and_costs_nothing(tmp_path, target, why):
     """Skipped before a model is asked, with a reason that is shown."""
-    async with house(tmp_path, "milk", heartbeat={**SELDOM, "target": target}) as home:
+    whose = {} if target else {"owner": ()}
+    async with house(tmp_path, "milk", heartbeat={**SELDOM, "target": target}, **whose) as home:
         outcome, reason = await tick(home)
         state = await home.built.unasked.state()
     assert outcome == "skipped"
@@ -205,9 +214,6 @@ class TestDigest:
         async with house(
             tmp_path, heartbeat=only_chat, clock=clock, mail=mail, checklist="", owner=owner
         ) as home:
-            await home.built.unasked.vigil.look()
-            assert len(await home.plans.collected()) == 1, "the owner has no conversation yet"
-            await home.asked(ANN, "hello")
             for _ in range(2):
                 await home.built.unasked.vigil.look()
             await home.until(home.alerts)
