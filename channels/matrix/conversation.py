@@ -203,9 +203,11 @@ class Conversation:
         """What the model is to know besides: the thread's beginning, earlier talk, what is answered."""
         room_id, root = place
         found: tuple[Background, ...] = ()
-        if root and place not in self._begun:
+        # The history remembers it only for those who may see it, and where the past is closed for nobody.
+        if root and (place not in self._begun or self.joinings.is_closed(room_id)):
             found += await self._quotes.root(room_id, root, _asker(message))
-            _keep(self._begun, place)
+            if found:
+                _keep(self._begun, place)
         if message.audience is Audience.GROUP:
             # A question that opens a thread takes the talk of the room along and leaves it for the next.
             opens = not root and message.context.get("thread") is not None

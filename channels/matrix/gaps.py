@@ -28,6 +28,7 @@ from channels.matrix.wire import CLIENT, Answer, Homeserver, part, problem
 __all__ = [
     "Page",
     "back_to",
+    "check_doors",
     "check_room",
     "members_of",
     "own_membership",
@@ -132,9 +133,9 @@ async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] |
     return objects_of(answer.body, "chunk")
 
 
-async def check_room(homeserver: Homeserver, room: Room) -> bool:
+async def check_doors(homeserver: Homeserver, room: Room) -> None:
     """
-    Learn from the homeserver itself who is in a room and who can come in; returns whether the bot is in it.
+    Learn from the homeserver itself who can come into a room, and what of its past they see.
 
     Raises:
         ChannelUnavailable: It cannot be fetched now.
@@ -147,6 +148,17 @@ async def check_room(homeserver: Homeserver, room: Room) -> bool:
             room.state({"type": kind, "state_key": "", "content": answer.body})
         elif not _is_closed(answer):
             raise _failed(answer)
+
+
+async def check_room(homeserver: Homeserver, room: Room) -> bool:
+    """
+    Learn from the homeserver itself who is in a room and who can come in; returns whether the bot is in it.
+
+    Raises:
+        ChannelUnavailable: It cannot be fetched now.
+        LinkBroken: As above.
+    """
+    await check_doors(homeserver, room)
     members = await members_of(homeserver, room.room_id)
     if members is not None:
         room.members(members)

@@ -20,7 +20,16 @@ from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.base import ChannelError, ChannelUnavailable, Inbox
 from channels.matrix.conversation import Conversation
 from channels.matrix.downloads import Downloads
-from channels.matrix.gaps import back_to, check_room, members_of, pages_since, since_invited, was_just_joined
+from channels.matrix.gaps import (
+    back_to,
+    check_doors,
+    check_room,
+    members_of,
+    own_membership,
+    pages_since,
+    since_invited,
+    was_just_joined,
+)
 from channels.matrix.inbound import Me, Skip
 from channels.matrix.reading import Reading
 from channels.matrix.rooms import JsonObject, Rooms, events_of, object_of, text_of
@@ -86,6 +95,8 @@ class Timeline:
         self._secret_rooms: set[str] = set()
         self._gap_failures: Counter[str] = Counter()
         self._gaps_left = 0
+        self._doors_seen: set[str] = set()
+        """Rooms of which the homeserver was asked what newcomers see."""
         self._unknown: dict[str, int] = {}
         """Rooms whose members were asked for, and their revision then."""
 
@@ -144,6 +155,8 @@ class Timeline:
             for event in events
         ):
             await self._learn_privacy(room_id)
+        if any(own_membership(event, text_of(event, "state_key")) == "join" for event in events):
+            await self._learn_visibility(room_id)
         if self._reading is not None:
             await self._reading.meet(events)
         found = Found()
@@ -228,6 +241,18 @@ class Timeline:
             if self._rooms.is_called_direct(room_id):
                 self._unknown.pop(room_id, None)
                 self._gap_failed(room_id, error)
+
+    async def _learn_visibility(self, room_id: str) -> None:
+        """Somebody has come: find out, once, whether they see what was said before."""
+        room = self._rooms.get(room_id)
+        if room is None or room.hides_past or room_id in self._doors_seen:
+            return
+        try:
+            await check_doors(self._homeserver, room)
+        except (ChannelUnavailable, LinkBroken) as error:
+            self._gap_failed(room_id, error)
+            return
+        self._doors_seen.add(room_id)
 
     def _gap_failed(self, room_id: str, error: ChannelError | LinkBroken) -> None:
         """Try the whole answer again later; or, after many tries, go on without."""

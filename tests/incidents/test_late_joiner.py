@@ -50,15 +50,12 @@ async def test_history_begins_with_the_joining(
     synapse, fresh_credentials, fresh_user, tmp_path, visibility, shown
 ):
     """The newcomer's prompt has nothing of before, but all of since; the others' prompts have everything; also later."""
-    alice, carol, bot = (
-        await call(fresh_user, "alice"),
-        await call(fresh_user, "carol"),
-        fresh_credentials("bot"),
-    )
+    alice, carol, dave = [await call(fresh_user, name) for name in ("alice", "carol", "dave")]
+    bot = fresh_credentials("bot")
     answers = [f"answer {number}" for number in range(20)]
     home = tmp_path / "home"
     async with open_house(synapse.url, bot, home, *answers, allow=[alice, carol]) as there:
-        room = await there.room(alice, direct=False)
+        room = await there.room(alice, dave, direct=False)
         state = f"/rooms/{room}/state/m.room.history_visibility"
         await call(alice.call, "PUT", state, {"history_visibility": visibility})
         await call(alice.send, room, "mere talk of before")

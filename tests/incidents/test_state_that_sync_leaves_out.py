@@ -135,3 +135,18 @@ async def test_nothing_is_sent_while_it_cannot_be_asked(channel, server):
         await inbox.until_up()
         with pytest.raises(ChannelUnavailable):
             await channel.alone_with(SessionKey("matrix", ROOM), ALICE)
+
+
+@pytest.mark.parametrize(("visibility", "since"), [("joined", True), ("shared", False)])
+async def test_what_newcomers_see_is_asked_for_once(channel, server, visibility, since):
+    """Before the first joining that is read: the answers say nothing of the room's history visibility."""
+    server.on("GET", "/state/m.room.history_visibility$", Answer(200, {"history_visibility": visibility}))
+    comings = [member(one, before="invite") for one in (ALICE, BOB)]
+    accepted = await heard(
+        channel,
+        server,
+        *[room_of_two(one, text(f"${number}"), direct=False) for number, one in enumerate(comings)],
+    )
+
+    assert ["visible_from" in one.context for one in accepted] == [since, since]
+    assert len(server.asked("GET", "/state/m.room.history_visibility$")) == 1

@@ -114,3 +114,16 @@ async def test_who_was_there_is_quoted_to():
         assert [line.text for line in message.background] == ["hello"]
 
     assert len(desk.server.asked("GET", "/context/")) == 1
+
+
+async def test_the_beginning_of_a_thread_is_told_to_the_first_who_may_hear_it():
+    """Carol, who came later, has asked in the thread before Alice: for Alice its beginning is told all the same, once."""
+    desk = Desk(GROUP, threads="follow")
+    desk.has(text("$root", "how it began", BOT), absent=[CAROL])
+    in_thread = {"m.relates_to": {"rel_type": "m.thread", "event_id": "$root", "is_falling_back": True}}
+    asked = [
+        await desk.read(text(f"${number}", "hm", person, **in_thread, **MENTION))
+        for number, person in enumerate((CAROL, ALICE, ALICE))
+    ]
+
+    assert [[line.text for line in one.background] for one in asked] == [[], ["how it began"], []]
