@@ -104,10 +104,17 @@ class ToolResult(_Frozen):
 
 
 class Usage(_Frozen):
-    """Tokens and money of one or more model calls; ``+`` adds. ``cost_usd`` is None where unknown."""
+    """
+    Tokens and money of one or more model calls; ``+`` adds. ``cost_usd`` is None where unknown.
+
+    ``cached_tokens`` are those of the prompt that the provider had kept from an earlier call, and
+    ``thinking_tokens`` those of the completion that nobody is shown.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    thinking_tokens: int = 0
     calls: int = 0
     cost_usd: float | None = None
     model: str = ""
@@ -117,6 +124,8 @@ class Usage(_Frozen):
         return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            thinking_tokens=self.thinking_tokens + other.thinking_tokens,
             calls=self.calls + other.calls,
             cost_usd=sum(costs) if costs else None,
             model=other.model or self.model,

@@ -24,6 +24,7 @@ __all__ = [
     "BUDGET_LIMIT",
     "BUDGET_REFUSALS",
     "BUDGET_SPENT",
+    "CACHED_TOKENS",
     "CHANNEL_RESTARTS",
     "CHANNEL_UP",
     "CONSOLIDATIONS",
@@ -92,6 +93,12 @@ STORE_AGE = Gauge(
 # queue and state: those of gateway.work.states
 STORE_ROWS = Gauge("squidbot_rows", "Rows of the durable queue", ["queue", "state"], registry=REGISTRY)
 # purpose: chat, heartbeat, job, consolidation; kind: prompt, completion
+CACHED_TOKENS = Counter(
+    "squidbot_cached_tokens",
+    "Tokens of prompts that the provider had kept from an earlier call",
+    ["purpose"],
+    registry=REGISTRY,
+)
 TOKENS = Counter("squidbot_tokens", "Tokens of model calls", ["purpose", "kind"], registry=REGISTRY)
 # unit: tokens, usd
 BUDGET_SPENT = Gauge("squidbot_budget_spent", "What this day has cost", ["unit"], registry=REGISTRY)

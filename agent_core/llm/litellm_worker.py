@@ -123,7 +123,7 @@ def _piece(chunk: Any, body: Any, request: Mapping[str, Any], *, cost: bool) -> 
     usage = getattr(chunk, "usage", None)
     tokens = None
     if usage is not None:
-        tokens = Tokens(token_count(usage.prompt_tokens), token_count(usage.completion_tokens))
+        tokens = _tokens(usage)
     fragments = tuple(
         ToolFragment(
             index=getattr(call, "index", None),
@@ -139,6 +139,18 @@ def _piece(chunk: Any, body: Any, request: Mapping[str, Any], *, cost: bool) -> 
         tokens=tokens,
         finish=chunk.choices[0].finish_reason if chunk.choices else None,
         cost_usd=_cost_or_none(request["model"], usage) if cost and usage is not None else None,
+    )
+
+
+def _tokens(usage: Any) -> Tokens:
+    read = getattr(usage, "prompt_tokens_details", None)
+    written = getattr(usage, "completion_tokens_details", None)
+    prompt, completion = token_count(usage.prompt_tokens), token_count(usage.completion_tokens)
+    return Tokens(
+        prompt,
+        completion,
+        cached=min(token_count(getattr(read, "cached_tokens", 0)), prompt),
+        thinking=min(token_count(getattr(written, "reasoning_tokens", 0)), completion),
     )
 
 

@@ -28,7 +28,7 @@ from agent_core.errors import ModelError
 from agent_core.llm.classify import Failure, classify
 from agent_core.llm.pictures import pictures_of
 from agent_core.llm.prices import Price
-from agent_core.llm.providers import Endpoint, adapted
+from agent_core.llm.providers import Endpoint, adapted, wants_marks
 from agent_core.llm.sse import SseDecoder, TooLarge
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.llm.wire import Piece, bare_model_name, parse_piece, request_body
@@ -104,6 +104,7 @@ class OpenAIClient:
             extra=self._extra,
             pictures=await pictures_of(messages, self._pictures),
             signed=self._endpoint.signs_calls,
+            marked=self._endpoint.tells_cost and wants_marks(self.model),
         )
         body = adapted(body, self._endpoint)
         return answer(self._pieces(body), limits=self._limits, model=self.model, stream=stream)

@@ -22,15 +22,22 @@ _TABLE = "model_prices_and_context_window_backup.json"
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars for a million tokens read and a million tokens written."""
+    """
+    US dollars for a million tokens read and a million tokens written. What the provider had kept from an
+    earlier call costs ``cached_usd_per_million``, or as much as the rest where that is None.
+    """
 
     prompt_usd_per_million: float
     completion_usd_per_million: float
+    cached_usd_per_million: float | None = None
 
     def of(self, tokens: Tokens) -> float:
         """The cost of one answer."""
+        cached = self.cached_usd_per_million
         spent = (
-            tokens.prompt * self.prompt_usd_per_million + tokens.completion * self.completion_usd_per_million
+            (tokens.prompt - tokens.cached) * self.prompt_usd_per_million
+            + tokens.cached * (self.prompt_usd_per_million if cached is None else cached)
+            + tokens.completion * self.completion_usd_per_million
         )
         return spent / 1_000_000
 
@@ -46,7 +53,9 @@ def listed_price(model: str) -> Price | None:
             continue
         prompt, completion = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
         if isinstance(prompt, int | float) and isinstance(completion, int | float):
-            return Price(prompt * 1e6, completion * 1e6)
+            cached = entry.get("cache_read_input_token_cost")
+            kept = cached * 1e6 if isinstance(cached, int | float) else None
+            return Price(prompt * 1e6, completion * 1e6, kept)
     return None
 
 

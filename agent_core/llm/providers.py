@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Endpoint", "adapted", "endpoint_of", "key_variables"]
+__all__ = ["Endpoint", "adapted", "endpoint_of", "key_variables", "wants_marks"]
+
+_SELLS_CLAUDE = frozenset({"bedrock", "vertex_ai", "azure_ai", "openrouter"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,12 @@ def endpoint_of(model: str, api_base: str) -> Endpoint | None:
         signs_calls=provider.signs_calls,
         tells_cost=provider.tells_cost,
     )
+
+
+def wants_marks(model: str) -> bool:
+    """Whether a model keeps beginnings of prompts only where it is told to, as those of Anthropic do."""
+    prefix, _, name = model.partition("/")
+    return prefix == "anthropic" or (prefix in _SELLS_CLAUDE and "claude" in name)
 
 
 def adapted(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:

@@ -51,6 +51,8 @@ class PriceSpec(_Spec):
     """For what is sent."""
     completion_usd_per_million: float = Field(ge=0)
     """For what is answered."""
+    cached_usd_per_million: float | None = Field(default=None, ge=0)
+    """For what is sent and was kept by the provider from an earlier call; empty: as for all that is sent."""
 
 
 class ModelSpec(_Spec):

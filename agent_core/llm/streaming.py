@@ -144,6 +144,8 @@ def _ending(assembler: Assembler, model: str, *, has_text: bool) -> list[ModelCh
             Usage(
                 prompt_tokens=tokens.prompt,
                 completion_tokens=tokens.completion,
+                cached_tokens=tokens.cached,
+                thinking_tokens=tokens.thinking,
                 calls=1,
                 cost_usd=assembler.cost_usd,
                 model=model,

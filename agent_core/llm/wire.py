@@ -49,10 +49,15 @@ class ToolFragment:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What the server says the answer took."""
+    """
+    What the server says the answer took. ``cached`` is the part of ``prompt`` that it had kept, ``thinking``
+    the part of ``completion`` that is hidden.
+    """
 
     prompt: int
     completion: int
+    cached: int = 0
+    thinking: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +95,12 @@ def request_body(
     extra: Mapping[str, Any] | None = None,
     pictures: Mapping[str, tuple[str, bytes]] | None = None,
     signed: bool = False,
+    marked: bool = False,
 ) -> dict[str, Any]:
     """
     The request for one answer. ``extra`` wins; tools are left out if there are none. ``signed`` sends the
-    signatures of tool calls back to a provider that wants them.
+    signatures of tool calls back to a provider that wants them, ``marked`` tells one that keeps prompts only
+    where it is told to (`_mark`).
 
     ``pictures`` are media type and content by `Attachment.sha256`; of attachments that are not among them a
     note is left.
@@ -115,12 +122,40 @@ def request_body(
             }
             for tool in tools
         ]
+    if marked:
+        _mark(body, messages)
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
     body["stream"] = stream
     if stream:
         body["stream_options"] = {"include_usage": True}
     return body | dict(extra or {})
+
+
+_MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+def _mark(body: dict[str, Any], messages: Sequence[Message]) -> None:
+    """
+    Say up to where a request will begin the next ones: after the tools, after the system text, after the last
+    message of the history (the question has the facts of its moment and will not come again), and after the
+    results of tools, for the next step of this turn.
+    """
+    if body.get("tools"):
+        body["tools"][-1] |= _MARK
+    kept = [number for number, message in enumerate(messages) if message.id is not None]
+    places = {number for number in (0,) if messages and messages[0].role == "system"}
+    places |= {kept[-1]} if kept else set()
+    places |= {len(messages) - 1} if messages and messages[-1].role == "tool" else set()
+    for number in places:
+        out = body["messages"][number]
+        content = out["content"]
+        if out["role"] == "tool":
+            out |= _MARK  # the result as a whole; a part of one cannot be marked
+        elif isinstance(content, str) and content:
+            out["content"] = [{"type": "text", "text": content} | _MARK]
+        elif isinstance(content, list):
+            out["content"] = [*content[:-1], content[-1] | _MARK]
 
 
 def _message(message: Message, pictures: Mapping[str, tuple[str, bytes]], *, signed: bool) -> dict[str, Any]:
@@ -244,9 +279,22 @@ def _cost(usage: object) -> float | None:
 def _tokens(usage: object) -> Tokens | None:
     if not isinstance(usage, dict):
         return None
+    prompt = token_count(usage.get("prompt_tokens"))
+    completion = token_count(usage.get("completion_tokens"))
+    # Some count hidden thinking in the total alone.
+    completion = max(completion, token_count(usage.get("total_tokens")) - prompt)
+    cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
     return Tokens(
-        prompt=token_count(usage.get("prompt_tokens")), completion=token_count(usage.get("completion_tokens"))
+        prompt=prompt,
+        completion=completion,
+        cached=min(cached or token_count(usage.get("prompt_cache_hit_tokens")), prompt),
+        thinking=min(_detail(usage, "completion_tokens_details", "reasoning_tokens"), completion),
     )
+
+
+def _detail(usage: Mapping[str, Any], group: str, name: str) -> int:
+    details = usage.get(group)
+    return token_count(details.get(name)) if isinstance(details, dict) else 0
 
 
 def token_count(value: object) -> int:

@@ -105,6 +105,7 @@ class Tally:
         self.unrecorded.append(usage)
         metrics.TOKENS.labels(self.purpose, "prompt").inc(usage.prompt_tokens)
         metrics.TOKENS.labels(self.purpose, "completion").inc(usage.completion_tokens)
+        metrics.CACHED_TOKENS.labels(self.purpose).inc(usage.cached_tokens)
 
 
 def over_current(current: ContextVar[Tally | None], llm: LLMPort) -> LLMPort:

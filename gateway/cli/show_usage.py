@@ -103,13 +103,20 @@ def _numbers(row: Mapping[str, Any]) -> str:
     return f"{_tokens(row):,}" if cost is None else f"{_tokens(row):,}  {cost:.2f} $"
 
 
+def _of(total: Mapping[str, Any], kind: str) -> str:
+    """The part of the tokens that the provider's cache had, or that was thinking; empty without any."""
+    count = total.get(f"{kind}_tokens") or 0
+    told = {"cached": "from the provider's cache", "thinking": "thinking"}[kind]
+    return f" ({count:,} {told})" if count else ""
+
+
 def _total(answer: Mapping[str, Any]) -> list[str]:
     total = answer["total"]
     days = "today" if answer["days"] == 1 else f"in {answer['days']} days"
     calls = f"{total['calls']:,} {'call' if total['calls'] == 1 else 'calls'}"
     line = (
-        f"{_tokens(total):,} tokens {days}: {total['prompt_tokens']:,} read, "
-        f"{total['completion_tokens']:,} written, in {calls}"
+        f"{_tokens(total):,} tokens {days}: {total['prompt_tokens']:,} read{_of(total, 'cached')}, "
+        f"{total['completion_tokens']:,} written{_of(total, 'thinking')}, in {calls}"
     )
     if total["cost_usd"] is not None:
         line += f", {total['cost_usd']:.2f} USD"

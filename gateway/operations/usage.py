@@ -76,5 +76,5 @@ def _sum(name: str, rows: Sequence[Spent]) -> Spent:
 
 
 def _row(spent: Spent) -> dict[str, Any]:
-    numbers = spent.usage.model_dump(include={"calls", "prompt_tokens", "completion_tokens", "cost_usd"})
+    numbers = spent.usage.model_dump(exclude={"model"})
     return {"name": spent.name, **numbers, "priced": spent.priced}

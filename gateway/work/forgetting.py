@@ -231,6 +231,8 @@ def _keep_sum(db: sqlite3.Connection, row: dict[str, Any]) -> None:
         " ON CONFLICT (day, session, purpose, model) DO UPDATE SET"
         " prompt_tokens = prompt_tokens + excluded.prompt_tokens,"
         " completion_tokens = completion_tokens + excluded.completion_tokens, calls = calls + excluded.calls,"
+        " cached_tokens = cached_tokens + excluded.cached_tokens,"
+        " thinking_tokens = thinking_tokens + excluded.thinking_tokens,"
         " cost_usd = CASE WHEN cost_usd IS NULL AND excluded.cost_usd IS NULL THEN NULL"
         " ELSE COALESCE(cost_usd, 0) + COALESCE(excluded.cost_usd, 0) END",
         tuple(columns.values()),

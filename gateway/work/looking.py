@@ -101,7 +101,11 @@ class Looking(Part):
     async def usage(self, *, days: int = 30) -> list[UsageRow]:
         """What was spent, newest day first."""
         since = self._day(self._now() - (days - 1) * 86_400)
-        query = "SELECT * FROM usage WHERE day >= ? ORDER BY day DESC, session, purpose, model"
+        query = (
+            "SELECT day, session, purpose, model, prompt_tokens, completion_tokens, calls, cost_usd,"
+            " cached_tokens, thinking_tokens FROM usage WHERE day >= ?"
+            " ORDER BY day DESC, session, purpose, model"
+        )
         raws = await self._reader.call("usage", lambda db: db.execute(query, (since,)).fetchall())
         return [
             UsageRow(
@@ -110,10 +114,16 @@ class Looking(Part):
                 purpose,
                 model,
                 Usage(
-                    prompt_tokens=given, completion_tokens=made, calls=calls, cost_usd=cost_usd, model=model
+                    prompt_tokens=given,
+                    completion_tokens=made,
+                    calls=calls,
+                    cost_usd=cost_usd,
+                    model=model,
+                    cached_tokens=cached,
+                    thinking_tokens=thinking,
                 ),
             )
-            for day, session, purpose, model, given, made, calls, cost_usd in raws
+            for day, session, purpose, model, given, made, calls, cost_usd, cached, thinking in raws
         ]
 
     async def stats(self) -> StoreStats:

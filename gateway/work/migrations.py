@@ -113,7 +113,13 @@ def _to_4(db: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3, 3: _to_4}
+def _to_5(db: sqlite3.Connection) -> None:
+    """Of the tokens, those that the provider had kept, and those that were thinking."""
+    db.execute("ALTER TABLE usage ADD COLUMN cached_tokens INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE usage ADD COLUMN thinking_tokens INTEGER NOT NULL DEFAULT 0")
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5}
 """From each older version the step to the next one."""
 VERSION = 1 + len(MIGRATIONS)
 

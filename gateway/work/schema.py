@@ -102,6 +102,7 @@ CREATE INDEX outbox_provider ON outbox (provider_id) WHERE provider_id IS NOT NU
 CREATE TABLE usage (
     day TEXT NOT NULL, session TEXT NOT NULL, purpose TEXT NOT NULL, model TEXT NOT NULL,
     prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, calls INTEGER NOT NULL, cost_usd REAL,
+    cached_tokens INTEGER NOT NULL DEFAULT 0, thinking_tokens INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (day, session, purpose, model)
 ) WITHOUT ROWID;
 CREATE TABLE leases (

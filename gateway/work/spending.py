@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Sequence
+from typing import Any
 
 from agent_core.models import Usage
 from gateway.work import sends
@@ -16,8 +17,23 @@ from gateway.work.spend_port import By, Spent
 
 __all__ = ["Spending"]
 
-_SUMS = "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), COUNT(*) - COUNT(cost_usd)"
+_SUMS = (
+    "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
+    " SUM(thinking_tokens), COUNT(*) - COUNT(cost_usd)"
+)
 _ONCE = ("gateway", "once")
+
+
+def _usage(sums: Sequence[Any]) -> Usage:
+    given, made, calls, cost_usd, cached, thinking = sums
+    return Usage(
+        prompt_tokens=given or 0,
+        completion_tokens=made or 0,
+        calls=calls or 0,
+        cost_usd=cost_usd,
+        cached_tokens=cached or 0,
+        thinking_tokens=thinking or 0,
+    )
 
 
 class Spending(Part):
@@ -26,12 +42,8 @@ class Spending(Part):
     async def spent_on(self, day: str) -> Usage:
         """All of one day."""
         query = f"SELECT {_SUMS} FROM usage WHERE day = ?"
-        given, made, calls, cost_usd, _ = await self._reader.call(
-            "spent_on", lambda db: db.execute(query, (day,)).fetchone()
-        )
-        return Usage(
-            prompt_tokens=given or 0, completion_tokens=made or 0, calls=calls or 0, cost_usd=cost_usd
-        )
+        *sums, _ = await self._reader.call("spent_on", lambda db: db.execute(query, (day,)).fetchone())
+        return _usage(sums)
 
     async def spent(self, *, since: str, by: By) -> list[Spent]:
         """From a day on, what belongs together."""
@@ -43,10 +55,10 @@ class Spending(Part):
         return [
             Spent(
                 name,
-                Usage(prompt_tokens=given, completion_tokens=made, calls=calls, cost_usd=cost_usd),
+                _usage(sums),
                 priced=not unpriced,
             )
-            for name, given, made, calls, cost_usd, unpriced in raws
+            for name, *sums, unpriced in raws
         ]
 
     async def post_once(self, name: str, value: str, outbound: Sequence[NewOutbound]) -> list[OutboxRow]:

@@ -314,10 +314,13 @@ def spend(db: sqlite3.Connection, day: str, session: str, purpose: str, usage: U
     if not (usage.calls or usage.prompt_tokens or usage.completion_tokens or usage.cost_usd):
         return
     db.execute(
-        "INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        "INSERT INTO usage (day, session, purpose, model, prompt_tokens, completion_tokens, calls, cost_usd,"
+        " cached_tokens, thinking_tokens) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (day, session, purpose, model) DO UPDATE SET"
         " prompt_tokens = prompt_tokens + excluded.prompt_tokens,"
         " completion_tokens = completion_tokens + excluded.completion_tokens, calls = calls + excluded.calls,"
+        " cached_tokens = cached_tokens + excluded.cached_tokens,"
+        " thinking_tokens = thinking_tokens + excluded.thinking_tokens,"
         " cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN cost_usd"
         " ELSE COALESCE(cost_usd, 0) + excluded.cost_usd END",
         (
@@ -329,5 +332,7 @@ def spend(db: sqlite3.Connection, day: str, session: str, purpose: str, usage: U
             usage.completion_tokens,
             usage.calls,
             usage.cost_usd,
+            usage.cached_tokens,
+            usage.thinking_tokens,
         ),
     )

@@ -1,8 +1,14 @@
-"""What goes to the model when somebody says "hello" for the first time: counted at the server, as it arrives."""
+"""
+What goes to the model at the first "hello", and how much of it comes again: counted at the server, as it
+arrives.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +22,11 @@ from gateway.logs import configure_logs
 from gateway.settings import Settings
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal
-from tests.fake_openai import FakeOpenAI
+from tests.fake_openai import FakeOpenAI, Say
 
-__all__ = ["first_request", "measure"]
+__all__ = ["cacheable_share", "common_beginning", "conversation", "first_request", "measure"]
+
+_TURNS = 20
 
 
 def measure(rig: Rig) -> list[Figure]:
@@ -27,8 +35,16 @@ def measure(rig: Rig) -> list[Figure]:
     headers, body = anyio.run(first_request)
     tools, messages = (len(orjson.dumps(body.get(part, []))) for part in ("tools", "messages"))
     note = f"messages {messages:,}, tools {tools:,}, HTTP {headers:,} bytes"
+    share = cacheable_share(anyio.run(conversation, _TURNS))
     return [
-        Figure('the first request for "hello"', headers + body["bytes"], "bytes", Goal("<", 6000), note=note)
+        Figure('the first request for "hello"', headers + body["bytes"], "bytes", Goal("<", 6000), note=note),
+        Figure(
+            f"share of a conversation of {_TURNS} turns that a provider can keep from turn to turn",
+            share * 100,
+            "%",
+            Goal("≥", 90),
+            note="tools and messages, the first turn not counted",
+        ),
     ]
 
 
@@ -39,8 +55,27 @@ async def first_request(text: str = "hello") -> tuple[int, dict[str, Any]]:
     Returns:
         The size of the request's headers, and its body with its own size as ``bytes``.
     """
+    fake = await _talked_to([text])
+    headers = fake.headers[0]
+    size = sum(len(name) + len(value) + 4 for name, value in headers.items())
+    return size, fake.requests[0] | {"bytes": int(headers["Content-Length"])}
+
+
+async def conversation(turns: int) -> list[dict[str, Any]]:
+    """The requests of so many turns of one conversation, with questions and answers of a usual length."""
+    questions = [f"Question {number}: {'what about the trains to the sea? ' * 3}" for number in range(turns)]
+    answers = [
+        Say(f"Answer {number}: {'they leave at the full hour, said the clerk. ' * 9}")
+        for number in range(turns)
+    ]
+    return (await _talked_to(questions, answers)).requests
+
+
+async def _talked_to(texts: Sequence[str], answers: Sequence[Say] = ()) -> FakeOpenAI:
+    """The server of the model, after a person has said all of this."""
     with tempfile.TemporaryDirectory(prefix="squidbot-bench-") as folder:
         async with FakeOpenAI() as fake:
+            fake.plan(*answers)
             settings = Settings.model_validate(
                 {
                     "llm": {
@@ -57,9 +92,22 @@ async def first_request(text: str = "hello") -> tuple[int, dict[str, Any]]:
             built = await build(settings, open_home(Path(folder) / "home"), overrides)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(built.gateway.run)
-                server.say("alice", text)
-                await server.answers(1)
+                for number, text in enumerate(texts):
+                    server.say("alice", text)
+                    await server.answers(number + 1)
                 built.gateway.stop()
-            headers = fake.headers[0]
-            size = sum(len(name) + len(value) + 4 for name, value in headers.items())
-            return size, fake.requests[0] | {"bytes": int(headers["Content-Length"])}
+            return fake
+
+
+def common_beginning(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    return len(os.path.commonprefix([one, other]))  # noqa: RUF071 - characters are what is meant
+
+
+def cacheable_share(requests: Sequence[Mapping[str, Any]]) -> float:
+    """
+    What part of all requests but the first stood at the beginning of the one before, in providers' order.
+    """
+    said = [orjson.dumps([request.get("tools"), request["messages"]]).decode() for request in requests]
+    common = sum(common_beginning(before, after) for before, after in pairwise(said))
+    return common / sum(len(text) for text in said[1:])

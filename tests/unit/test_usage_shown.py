@@ -54,6 +54,8 @@ class TestUsage:
             "calls": 3,
             "prompt_tokens": 55,
             "completion_tokens": 0,
+            "cached_tokens": 0,
+            "thinking_tokens": 0,
             "cost_usd": 0.5,
             "priced": False,
         }
@@ -99,7 +101,7 @@ class TestUsage:
 
         def fill(db: object) -> None:
             db.executemany(  # type: ignore[attr-defined]
-                "INSERT INTO usage VALUES (?, ?, 'chat', 'm', 10, 10, 1, NULL)",
+                "INSERT INTO usage VALUES (?, ?, 'chat', 'm', 10, 10, 1, NULL, 0, 0)",
                 (
                     (f"2026-{1 + day // 28:02}-{1 + day % 28:02}", f"test/{n}")
                     for day in range(200)
