@@ -21,7 +21,7 @@ import structlog
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.ports import Clock
 from channels.base import Channel, ChannelError, ChannelUnavailable, Reaching
-from channels.heartbeat.channel import NOTHING
+from channels.heartbeat.channel import NOTHING, OUTSIDE
 from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.schedule import tick_name
 from gateway.parcels import parcels
@@ -136,7 +136,8 @@ class Vigil:
         except StoreUnavailable as error:
             _log.warning("ledger.unreadable", error=str(error))
             lines = []
-        since = max([since, *(at for one in lines if (at := one.until or one.instant) <= until)])
+        ended = [one.until or one.instant for one in lines if one.reason != OUTSIDE]
+        since = max([since, *(at for at in ended if at <= until)])
         count = self._schedule.open_between(since, until - timedelta(microseconds=1), at_most=100_000)
         if count < limit:
             return
@@ -275,11 +276,11 @@ class Vigil:
         now, last = self._clock.now(), entries[0] if entries else None
         failed = failing_since(entries)
         interval = timedelta(minutes=self._config.interval_minutes)
-        resting = resting_until(entries, now, interval)
+        resting, following = resting_until(entries, now, interval), self._schedule.next_run(now)
         return {
             "enabled": True,
             "active": self._schedule.is_open(now),
-            "next": tick_name(self._schedule.following(now)),
+            "next": None if following is None else tick_name(following),
             "last": None
             if last is None
             else {
@@ -313,7 +314,7 @@ def how_ended(entries: list[Entry], instant: datetime) -> bool | None:
     """
     passed = False
     for entry in entries:
-        if entry.outcome is Outcome.SKIPPED and entry.reason.startswith(NOTHING):
+        if entry.outcome is Outcome.SKIPPED and entry.reason.startswith((NOTHING, OUTSIDE)):
             continue  # not said of this one, even if it stands in the middle of such a row
         if entry.instant <= instant <= (entry.until or entry.instant):
             return entry.outcome not in (Outcome.SKIPPED, Outcome.FAILED)

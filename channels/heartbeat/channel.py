@@ -41,7 +41,7 @@ from channels.heartbeat.silence import is_silence
 from channels.heartbeat.tick import asked, tick_message
 from channels.heartbeat.watch import Called, decide, look_at
 
-__all__ = ["NOTHING", "Forward", "Found", "HeartbeatChannel", "TickLog", "tick_message"]
+__all__ = ["NOTHING", "OUTSIDE", "Forward", "Found", "HeartbeatChannel", "TickLog", "tick_message"]
 
 _MAX_BYTES = 2_000_000
 _POSITION = "last_tick"
@@ -49,6 +49,7 @@ _TOLD = "told"
 _TOLD_AT_MOST = 20
 _OPEN_AT_MOST = 20
 NOTHING = "nothing to do"
+OUTSIDE = "outside of the active hours"
 """How the reasons begin for which a tick is left out because all is well."""
 _log = structlog.get_logger(__name__)
 
@@ -159,10 +160,12 @@ class HeartbeatChannel:
 
     async def _let_time_pass(self, inbox: Inbox, last: datetime) -> None:
         self._report(inbox, last)
+        resting = False
         while True:
             now = self._clock.now()
             instant = self.schedule.due(now, last)
             if instant is None:
+                resting = await self._rests(now, last, resting=resting)
                 until_next_s = (self.schedule.following(now) - now).total_seconds()
                 await self._sleep(min(until_next_s, self._look_every_s))
                 continue
@@ -178,6 +181,16 @@ class HeartbeatChannel:
             _log.debug("heartbeat.ticked", instant=tick_name(instant), work=message is not None)
             last = instant
             self._report(inbox, last)
+
+    async def _rests(self, now: datetime, last: datetime, *, resting: bool) -> bool:
+        """Whether a tick waits for the active hours; that is noted once, when it begins."""
+        if self.schedule.is_open(now):
+            return False
+        if not resting and self.schedule.newest(now) > last:
+            moment = now.replace(microsecond=now.microsecond // 1000 * 1000)
+            await self.log.skipped(self.name, moment, OUTSIDE)
+            return True
+        return resting
 
     async def now(self) -> tuple[datetime, Found]:
         """
@@ -256,8 +269,9 @@ class HeartbeatChannel:
         return decide(looks, seen, self._clock.now(), again_after=self._again_after)
 
     def _report(self, inbox: Inbox, last: datetime) -> None:
-        following = tick_name(self.schedule.following(self._clock.now()))
-        inbox.report(LinkState.UP, last_tick=tick_name(last), next_tick=following)
+        following = self.schedule.next_run(self._clock.now())
+        next_tick = "" if following is None else tick_name(following)
+        inbox.report(LinkState.UP, last_tick=tick_name(last), next_tick=next_tick)
 
     def _tick(self, instant: datetime, found: Found) -> InboundMessage:
         return tick_message(instant, found.text, name=self.name, account=self.account)

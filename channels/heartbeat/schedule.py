@@ -23,6 +23,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 __all__ = ["Schedule", "parse_instant", "tick_name"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MINUTE = timedelta(minutes=1)
 _MILLISECOND = timedelta(milliseconds=1)
 MINUTES_PER_DAY = 24 * 60
 _LOOKED_AT = 100_000
@@ -57,6 +58,26 @@ class Schedule:
     def following(self, now: datetime) -> datetime:
         """The first tick after ``now``."""
         return self.newest(now) + self.interval
+
+    def next_run(self, now: datetime) -> datetime | None:
+        """When a tick fires next, if none is late: within the active hours. None: there are none."""
+        if self.is_open(now):
+            fired = self.newest(now)
+        elif (closed := self._first(now, -_MINUTE)) is not None:
+            fired = self.newest(closed + _MINUTE - _MILLISECOND)
+        else:
+            return None
+        instant = max(fired + self.interval, now)
+        return instant if self.is_open(instant) else self._first(instant, _MINUTE)
+
+    def _first(self, moment: datetime, step: timedelta) -> datetime | None:
+        """The first whole minute from here on, or back, that is within the active hours."""
+        minute = moment.replace(second=0, microsecond=0)
+        for _ in range(2 * MINUTES_PER_DAY):  # summer time may leave out one opening
+            minute += step
+            if self.is_open(minute):
+                return minute
+        return None
 
     def is_open(self, now: datetime) -> bool:
         """Whether ``now`` is within the active hours."""

@@ -28,7 +28,7 @@ def at_a_glance(report: Mapping[str, Any]) -> list[str]:
         if last is not None:
             why = f": {plain_line(last['reason'])}" if last["reason"] else ""
             told = f"last {_time(last['at'])} {last['outcome']}{why}"
-        lines.append(f"check-ins  {told}; next {_time(heartbeat['next'])}")
+        lines.append(f"check-ins  {told}; next {_time(heartbeat['next']) or 'never'}")
         if heartbeat.get("resting_until"):
             until = _time(heartbeat["resting_until"])
             lines.append(f"  {heartbeat['failures']} failed in a row; resting until {until}")
@@ -88,7 +88,7 @@ def tick(answer: Mapping[str, Any]) -> str:
         lines[0] += f": {plain_line(answer['reason'])}"
     if "prompt" in answer:
         hours = "within" if answer["active"] else "outside of"
-        lines.append(f"{hours} the active hours; next check-in {_time(answer['next'])}")
+        lines.append(f"{hours} the active hours; next check-in {_time(answer['next']) or 'never'}")
         lines.append(f"target: {plain_line(answer['target']) or 'none yet: write to me directly first'}")
         if answer["prompt"]:
             lines.append(f"about {answer['tokens']} tokens, besides memory and history:\n")

@@ -247,7 +247,7 @@ class PlanOperations:
 
     async def _dry_run(self, planned: Planned, heartbeat: HeartbeatChannel) -> dict[str, Any]:
         now = planned.clock.now()
-        found = await heartbeat.would_find(now)
+        found, following = await heartbeat.would_find(now), heartbeat.schedule.next_run(now)
         known = await planned.target.get()
         return {
             "at": tick_name(now),
@@ -256,7 +256,7 @@ class PlanOperations:
             "prompt": found.text,
             "tokens": len(found.text) // _CHARS_PER_TOKEN,
             "active": heartbeat.schedule.is_open(now),
-            "next": tick_name(heartbeat.schedule.following(now)),
+            "next": None if following is None else tick_name(following),
             "target": planned.target.setting or (str(known.session) if known is not None else ""),
         }
 

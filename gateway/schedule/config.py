@@ -15,10 +15,10 @@ class ScheduleConfig(BaseModel):
     What people may have done at a time.
 
     ``timezone``: in which the times of jobs are meant unless they say another one; empty: the heartbeat's.
-    ``late``: a job for once that fell due while squidbot was not running is done at the start; ``say`` adds
-    that it is late, ``plain`` does not. ``late_after_minutes``: from then on it is late. ``jitter_seconds``:
-    repeated questions to the model start up to so much later (at most half of their interval), each at its
-    own moment; reminders never.
+    ``late``: a job that fell due while squidbot was not running is done at the start, a repeated one for its
+    newest time; ``say`` adds that it is late, ``plain`` does not. ``late_after_minutes``: from then on it is
+    late. ``jitter_seconds``: repeated questions to the model start up to so much later (at most half of their
+    interval), each at its own moment; reminders never.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -102,7 +102,7 @@ class JobRuns:
             return JobRun(skip="it was removed" if job is None else why_not)
         late = ""
         if _note_of(turn).get("late"):
-            late = f"(This was due on {self._told_time(message.received_at)}; I was not running then.)"
+            late = f"(This was due on {self._told_time(message.received_at)} and comes late.)"
         if _note_of(turn).get("kind") == JobKind.REMIND:
             said = f"{message.text}\n\n{late}" if late else message.text
             if await is_overheard(channel, message):
