@@ -195,6 +195,13 @@ class Inbox(Protocol):
         """The value last committed under ``name`` for this channel and account; None at the first start."""
         ...
 
+    async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+        """
+        Let in what waits in quarantine for this ``reason`` of this channel, as far as it ``may``; how many
+        that was. For reasons that go away by themselves and were never about who the sender is.
+        """
+        ...
+
     def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:
         """Tell how the link is doing. ``detail`` is a sentence for the operator, without secrets."""
         ...

@@ -5,8 +5,10 @@ An alert goes out as soon as the store takes it, and not twice within an hour. W
 told in one message a day, and only if something new is there: whoever can forge an address can send a
 thousand of them, and must not be able to ring the owner's bell a thousand times.
 
-Both name people and what they wrote, so they go only where the owner reads alone (`OwnerTarget.reach`). While
-there is no such place, alerts are kept in the store, counted in ``status``, and told when there is one.
+Both name people and what they wrote, so they go only where the owner reads alone (`OwnerTarget.reach`). An
+alert does not wait for that place: if there is none yet, or its channel is down, it goes by any other channel
+that reaches the owner, in a conversation that is made for it. While there is no such place either, alerts are
+kept in the store, counted in ``status``, and told when there is one.
 """
 
 from __future__ import annotations
@@ -101,6 +103,7 @@ class OwnerNotes:
         self._why_not = ""
         self._told_at: dict[str, float] = {}
         self._news = anyio.Event()
+        self._down: set[str] = set()
 
     def alert(self, about: str, text: str) -> None:
         """
@@ -155,7 +158,10 @@ class OwnerNotes:
     def channel_changed(self, status: ChannelStatus) -> None:
         """Hear of a channel's state; one that needs a person is told."""
         if status.state is LinkState.UP:
+            self._down.discard(status.name)
             self.look()
+        elif status.state in (LinkState.DOWN, LinkState.FAILED):
+            self._down.add(status.name)
         if status.state is LinkState.FAILED and status.detail:
             self.alert(f"channel {status.name}", f"The channel {status.name} needs you: {status.detail}")
 
@@ -256,6 +262,14 @@ class OwnerNotes:
         What was kept is put there ``once``: a kill before it is forgotten tells nothing twice.
         """
         reached = await self._target.reach(topic=_TOPIC)
+        waits = reached.later and not self._down
+        if (
+            kind is OutboundKind.ALERT
+            and not waits
+            and (reached.target is None or reached.target.channel in self._down)
+        ):
+            other = await self._target.elsewhere(topic=_TOPIC, without=self._down)
+            reached = other if other.target is not None else reached
         target = reached.target
         if target is None:
             return reached

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -22,11 +23,12 @@ from gateway.access import Access, Role
 from gateway.backoff import BackoffPolicy
 from gateway.work.port import Dispatcher, Pending, StoreUnavailable, WorkStore
 from gateway.work.restoring import RESTORED
-from gateway.work.states import InboxState
+from gateway.work.states import IllegalMove, InboxState
 
 __all__ = ["ChannelInbox", "Intake", "StopTurn", "admission", "ignore_reason"]
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
+_MOST_LET_IN = 2_000
 _log = structlog.get_logger(__name__)
 Report = Callable[[LinkState, str, Mapping[str, Any]], None]
 StopTurn = Callable[[SessionKey, str, str], None]
@@ -234,6 +236,29 @@ class ChannelInbox:
             except StoreUnavailable:
                 attempt += 1
                 await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
+
+    async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+        """Let in what waits in quarantine for a reason that has gone; see `channels.base.Inbox.let_in`."""
+        count, attempt = 0, 0
+        while True:
+            try:
+                rows = await self._store.inbox(states=[InboxState.QUARANTINED], limit=_MOST_LET_IN)
+                for row in reversed(rows):
+                    message = row.message
+                    ours = (message.channel, message.account) == (self._channel, self._account)
+                    again = self._intake.perhaps_answered(message.received_at)
+                    if ours and row.error == reason and not again and may(message):
+                        with suppress(IllegalMove):  # a person was quicker
+                            self._dispatcher.wake(await self._store.admit(row.id))
+                            count += 1
+            except StoreUnavailable:
+                attempt += 1
+                await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
+            else:
+                break
+        if count:
+            _log.info("quarantine.let_in", channel=self._channel, reason=reason, messages=count)
+        return count
 
     def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:
         """Tell how the link is doing."""

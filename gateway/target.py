@@ -15,7 +15,7 @@ to be told waits for the owner's first words.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import anyio
@@ -63,8 +63,11 @@ def better(new: Target, old: Target | None, kind: Callable[[str], str] = str) ->
     """
     if old is None or new.channel == old.channel:
         return new != old
-    rank = {name: place for place, name in enumerate(_PREFERENCE)}
-    return rank.get(kind(new.channel), len(rank)) < rank.get(kind(old.channel), len(rank))
+    return _rank(kind(new.channel)) < _rank(kind(old.channel))
+
+
+def _rank(kind: str) -> int:
+    return _PREFERENCE.index(kind) if kind in _PREFERENCE else len(_PREFERENCE)
 
 
 class OwnerTarget:
@@ -140,6 +143,23 @@ class OwnerTarget:
         except ChannelError as error:
             return Reached(why=f"the target cannot be written to: {error}")
 
+    async def elsewhere(self, *, topic: str = "", without: Collection[str] = ()) -> Reached:
+        """
+        Another place where the owner reads alone, made if there is none: for what cannot wait for `reach`.
+
+        Args:
+            topic: What it is about.
+            without: Channels that cannot carry anything now.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        try:
+            with anyio.fail_after(_ASK_LIMIT_S):
+                return await self._begun(topic, without=without, keep=False)
+        except TimeoutError:
+            return Reached(why=NO_TARGET, later=True)
+
     async def _set(self, topic: str) -> Reached:
         name, place = split_target(self.setting)
         channel = self.channels.get(name)
@@ -182,13 +202,12 @@ class OwnerTarget:
         reached = await self.reach()
         return reached.target is not None or not reached.later
 
-    async def _begun(self, topic: str) -> Reached:
-        """The conversation that the bot begins with an owner who has never written."""
+    async def _begun(self, topic: str, *, without: Collection[str] = (), keep: bool = True) -> Reached:
+        """The conversation that the bot begins with an owner who has never written, or not there."""
         missed: Reached = Reached(why=NO_TARGET)
-        rank = {name: place for place, name in enumerate(_PREFERENCE)}
-        for name in sorted(self.channels, key=lambda name: rank.get(self._kind(name), len(rank))):
+        for name in sorted(self.channels, key=lambda name: _rank(self._kind(name))):
             channel = self.channels[name]
-            if self._access is None or not isinstance(channel, Reaching):
+            if self._access is None or name in without or not isinstance(channel, Reaching):
                 continue
             for address in self._access.owner_on(name):
                 try:
@@ -200,7 +219,7 @@ class OwnerTarget:
                     _log.warning("target.not_begun", channel=name, error=str(error))
                     continue
                 seen = Target(name, channel.account, session, address)
-                if not channel.capabilities.letters:
+                if keep and not channel.capabilities.letters:
                     await self._keep(seen)
                 return Reached(seen)
         return missed

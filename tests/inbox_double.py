@@ -37,6 +37,7 @@ class MemoryInbox:
         self.states: list[LinkState] = []
         self.details: list[str] = []
         self.facts: list[dict[str, Any]] = []
+        self.let_in_again: list[InboundMessage] = []
         self.delivered: dict[str, str] = {}
         self.on_accepted: Callable[[], object] | None = None
         """Called when a batch has become true, before `accept` returns: the moment to pull the plug."""
@@ -84,6 +85,12 @@ class MemoryInbox:
     async def delivered_id(self, provider_id: str) -> str | None:
         await anyio.lowlevel.checkpoint()
         return self.delivered.get(provider_id)
+
+    async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+        await anyio.lowlevel.checkpoint()
+        found = [each for each in self.accepted if each.context.get("quarantine") == reason and may(each)]
+        self.let_in_again += found
+        return len(found)
 
     # ── what a test calls ──
     def hold(self) -> None:

@@ -2,10 +2,14 @@
 The brake: what must not happen however wrong everything else is, two programs that write to each other. Pure.
 
 The limits (``limits``) count questions, per sender and thread. The brake counts what goes out, and looks at
-it: so many answers in an hour, the same text again and again, one bounce after another are a loop, whoever is
-on the other side and whatever the header fields say. While it is pulled nothing is answered; what is to be
-sent waits, what comes in waits in quarantine. It comes off by itself after a while, or when a person says so;
-a restart changes nothing, because a daemon that is restarted by the loop itself must not begin it anew.
+it: so many answers in an hour, the same text again and again are a loop, whoever is on the other side and
+whatever the header fields say; and who gets one mail after another that comes back gets none for a while.
+While it is pulled nothing is answered; what is to be sent waits, what comes in waits in quarantine and is let
+in when it comes off. That happens by itself after a while, or when a person says so; a restart changes
+nothing, because a daemon that is restarted by the loop itself must not begin it anew.
+
+The owner is never shut out because of others: answers to the owner count for their own thread alone, and only
+as many as a person cannot ask for in an hour stop that.
 """
 
 from __future__ import annotations
@@ -17,20 +21,29 @@ from dataclasses import dataclass
 
 from channels.email.config import AnswerBrake
 
-__all__ = ["Brake", "Pulled"]
+__all__ = ["Brake", "Pulled", "to"]
 
 HOUR_S = 3600.0
 MAX_KEPT = 5_000
 EVERYWHERE = ""
+_TO = "to "
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Why nothing is answered, where (a thread, or `EVERYWHERE`), and until when on the monotonic clock."""
+    """
+    Why nothing is answered, where (a thread, `EVERYWHERE`, or to whom: `to`), and until when on the monotonic
+    clock.
+    """
 
     thread: str
     why: str
     until: float
+
+    @property
+    def recipient(self) -> str:
+        """To whom, if it is about mails to somebody; no thread is named like that."""
+        return self.thread.removeprefix(_TO) if self.thread.startswith(_TO) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,12 @@ class _Sent:
     at: float
     thread: str
     text: str
+    owner: bool = False
+
+
+def to(recipient: str) -> str:
+    """The place that all mails to somebody are."""
+    return f"{_TO}{recipient}"
 
 
 class Brake:
@@ -46,11 +65,13 @@ class Brake:
     def __init__(self, settings: AnswerBrake) -> None:
         self._settings = settings
         self._sent: deque[_Sent] = deque(maxlen=MAX_KEPT)
-        self._bounced: deque[float] = deque(maxlen=MAX_KEPT)
+        self._bounced: deque[tuple[float, str]] = deque(maxlen=MAX_KEPT)
         self._pulled: dict[str, Pulled] = {}
         self._untold: set[str] = set()
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
+        self.keeps_back = False
+        """Whether something may be in quarantine because of it; see `all_let_in`."""
 
     def all_pulled(self, now: float) -> list[Pulled]:
         """Everywhere where nothing is answered."""
@@ -63,51 +84,61 @@ class Brake:
         self.changed = True
         return found
 
-    def pulled(self, thread: str, now: float) -> Pulled | None:
-        """Whether nothing may be answered in this thread."""
-        for place in (EVERYWHERE, thread):
+    def all_let_in(self) -> None:
+        """What it has kept back is let in, as far as it does not keep it back any more."""
+        self.keeps_back = bool(self._pulled)
+        self.changed = True
+
+    def pulled(self, thread: str, now: float, *, recipient: str = "", owner: bool = False) -> Pulled | None:
+        """Whether nothing may be answered in this thread, or to this recipient, who may be the owner."""
+        for place in (thread,) if owner else (EVERYWHERE, thread, to(recipient)):
             found = self._pulled.get(place)
             if found is not None and now < found.until:
                 return found
             self._pulled.pop(place, None)
         return None
 
-    def may_send(self, thread: str, text: str, now: float) -> Pulled | None:
+    def may_send(
+        self, thread: str, text: str, now: float, *, recipient: str = "", owner: bool = False
+    ) -> Pulled | None:
         """
         Ask before an answer is sent; it may be what pulls the brake. None: send it, and tell `sent`.
 
         The first who gets a `Pulled` has pulled it; see `is_new`.
         """
-        found = self.pulled(thread, now)
+        found = self.pulled(thread, now, recipient=recipient, owner=owner)
         if found is not None:
             return found
         settings = self._settings
         self._forget(now)
         here = [sent for sent in self._sent if sent.thread == thread]
+        others = sum(not sent.owner for sent in self._sent)
         same = Counter(sent.text for sent in here)[_digest(text)]
-        if 0 < settings.identical_answers <= same:
+        most_here = settings.answers_per_hour if owner else settings.thread_answers_per_hour
+        if not owner and 0 < settings.identical_answers <= same:
             return self._pull(thread, f"the same answer was given {same} times in one thread", now)
-        if 0 < settings.thread_answers_per_hour <= len(here):
+        if 0 < most_here <= len(here):
             return self._pull(thread, f"{len(here)} answers went into one thread within an hour", now)
-        if 0 < settings.answers_per_hour <= len(self._sent):
-            return self._pull(EVERYWHERE, f"{len(self._sent)} answers went out within an hour", now)
+        if not owner and 0 < settings.answers_per_hour <= others:
+            return self._pull(EVERYWHERE, f"{others} answers went out within an hour", now)
         return None
 
-    def sent(self, thread: str, text: str, now: float) -> None:
+    def sent(self, thread: str, text: str, now: float, *, owner: bool = False) -> None:
         """An answer went out."""
-        self._sent.append(_Sent(now, thread, _digest(text)))
+        self._sent.append(_Sent(now, thread, _digest(text), owner))
         self.changed = True
 
-    def bounced(self, now: float) -> Pulled | None:
-        """A mail of ours came back; the `Pulled` if that was one too many."""
-        self._bounced.append(now)
+    def bounced(self, recipient: str, now: float) -> Pulled | None:
+        """A mail of ours to somebody came back; the `Pulled` if that was one too many."""
+        self._bounced.append((now, recipient))
         self.changed = True
         self._forget(now)
-        if not 0 < self._settings.bounces_per_hour <= len(self._bounced):
+        count = sum(whose == recipient for _, whose in self._bounced)
+        if not 0 < self._settings.bounces_per_hour <= count:
             return None
-        if self.pulled(EVERYWHERE, now) is not None:
+        if self.pulled(EVERYWHERE, now, recipient=recipient) is not None:
             return None
-        return self._pull(EVERYWHERE, f"{len(self._bounced)} mails came back within an hour", now)
+        return self._pull(to(recipient), f"{count} mails to them came back within an hour", now)
 
     def is_new(self, pulled: Pulled) -> bool:
         """Whether it was pulled just now; true once."""
@@ -121,13 +152,12 @@ class Brake:
             self._pulled = {place: one for place, one in self._pulled.items() if now < one.until}
         pulled = self._pulled[thread] = Pulled(thread, why, now + self._settings.closed_minutes * 60)
         self._untold = {place for place in (*self._untold, thread) if place in self._pulled}
-        self.changed = True
+        self.changed = self.keeps_back = True
         # Otherwise the first answer afterwards would pull it again.
         self._sent = deque(
             (one for one in self._sent if thread not in (EVERYWHERE, one.thread)), maxlen=MAX_KEPT
         )
-        if thread == EVERYWHERE:
-            self._bounced.clear()
+        self._bounced = deque((one for one in self._bounced if to(one[1]) != thread), maxlen=MAX_KEPT)
         return pulled
 
     def dump(self, now: float, wall: float) -> str:
@@ -144,8 +174,9 @@ class Brake:
         return json.dumps(
             {
                 "pulled": [[one.thread, one.why, one.until + since] for one in self.all_pulled(now)],
-                "sent": [[one.at + since, one.thread, one.text] for one in self._sent],
-                "bounced": [at + since for at in self._bounced],
+                "sent": [[one.at + since, one.thread, one.text, one.owner] for one in self._sent],
+                "returned": [[at + since, recipient] for at, recipient in self._bounced],
+                "keeps_back": self.keeps_back,
             }
         )
 
@@ -164,22 +195,24 @@ class Brake:
                 for thread, why, until in kept["pulled"]
             ]
             sent = [
-                _Sent(min(float(at) - since, now), str(thread), str(text))
-                for at, thread, text in kept["sent"]
+                _Sent(min(float(at) - since, now), str(thread), str(text), any(owner))
+                for at, thread, text, *owner in kept["sent"]
             ]
-            bounced = [min(float(at) - since, now) for at in kept["bounced"]]
+            bounced = [(min(float(at) - since, now), str(whose)) for at, whose in kept.get("returned", ())]
+            keeps_back = bool(kept.get("keeps_back", True))
         except (ValueError, TypeError, KeyError):
             return False
         self._pulled = {one.thread: one for one in pulled if now < one.until}
         self._sent = deque(sorted(sent, key=lambda one: one.at), maxlen=MAX_KEPT)
         self._bounced = deque(sorted(bounced), maxlen=MAX_KEPT)
+        self.keeps_back = keeps_back
         self._forget(now)
         return True
 
     def _forget(self, now: float) -> None:
         while self._sent and now - self._sent[0].at >= HOUR_S:
             self._sent.popleft()
-        while self._bounced and now - self._bounced[0] >= HOUR_S:
+        while self._bounced and now - self._bounced[0][0] >= HOUR_S:
             self._bounced.popleft()
 
 

@@ -47,6 +47,7 @@ from channels.email.config import EmailConfig
 from channels.email.connections import Connections
 from channels.email.dsn import Report, in_words
 from channels.email.examine import examine, status_facts
+from channels.email.guard import Refused
 from channels.email.intake import Intake, is_read_only
 from channels.email.limits import AnswerLimiter
 from channels.email.login_source import credentials_of
@@ -139,7 +140,13 @@ class EmailChannel(LetterReaching):
         self._chores = Chores(keyword=config.answered_keyword, processed=config.processed_folder)
         limiter = AnswerLimiter(config.limits)
         self._safety = Safety(
-            name, config, limiter, state_dir / "answer-limits.json", clock=clock, alert=alert
+            name,
+            config,
+            limiter,
+            state_dir / "answer-limits.json",
+            clock=clock,
+            alert=alert,
+            is_owner=is_owner,
         )
         self._intake = Intake(
             name,
@@ -157,6 +164,8 @@ class EmailChannel(LetterReaching):
         self._stubborn: dict[int, int] = {}
         self._tell_up: Callable[[str], None] | None = None
         self._told = ""
+        self._let_in_at: frozenset[str] | None = None
+        """Where the brake was pulled when things were let in for the last time."""
         self._went_out = WentOut(clock.monotonic)
 
     # ── receiving ──
@@ -206,6 +215,7 @@ class EmailChannel(LetterReaching):
                 self._told = self._safety.told()
                 self._tell_up(self._told)
             self._tell_brake()
+            await self._let_in(inbox)
             await mailbox.wait()
 
     def _tell_brake(self) -> None:
@@ -215,10 +225,26 @@ class EmailChannel(LetterReaching):
             self._told = told
             self._tell_up(told)
 
+    async def _let_in(self, inbox: Inbox) -> None:
+        """Whenever the brake comes off somewhere, let in what it has kept back there."""
+        pulled = self._safety.now_pulled()
+        if self._safety.to_let_in and pulled != self._let_in_at:
+            await inbox.let_in(
+                str(Refused.BRAKED),
+                lambda message: (
+                    not self._safety.is_braked(str(message.session), person=message.sender.address)
+                ),
+            )
+            self._let_in_at = pulled
+            self._safety.let_in()
+            await self._safety.save()
+
     async def let_go(self) -> list[str]:
         """Take the brake off at the operator's word; why it was pulled."""
         found = await self._safety.let_go()
         self._tell_brake()
+        if self._mailbox is not None:
+            self._mailbox.nudge()
         return found
 
     def _just_answered(self, headers: Headers) -> bool:

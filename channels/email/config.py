@@ -90,7 +90,8 @@ class AnswerBrake(_Strict):
     """
     When so much goes out that it must be a loop: mail is not answered for a while; 0 means never.
 
-    What is to be sent meanwhile waits, and what comes in waits in quarantine.
+    What is to be sent meanwhile waits, and what comes in waits in quarantine; both go on by themselves
+    afterwards. Nobody else's mail keeps the owner from being answered.
     """
 
     answers_per_hour: int = Field(default=60, ge=0)
@@ -100,7 +101,7 @@ class AnswerBrake(_Strict):
     identical_answers: int = Field(default=3, ge=0)
     """The same text so often in one thread within an hour is enough: the next one waits."""
     bounces_per_hour: int = Field(default=5, ge=0)
-    """So many reports that a mail of ours did not arrive: nobody is answered."""
+    """So many reports that a mail of ours to one person did not arrive: nothing is sent there."""
     closed_minutes: float = Field(default=60.0, gt=0, le=10_080)
     """How long it stays pulled, over restarts too; ``squidbot email release`` takes it off sooner."""
 

@@ -127,7 +127,7 @@ class Intake:
         channel: The configured name of the channel.
         config: Its settings.
         limiter: Counts what is answered.
-        braked: Whether the brake is pulled for a thread.
+        braked: Whether the brake is pulled for a thread and whoever writes there.
         welcome: Whether the gateway would let an address in if it were proven.
         is_owner: Whether a proven address is the owner's, who is never kept waiting.
         crowded: Told of somebody whose mail has to wait for more than an hour, and for how long.
@@ -138,7 +138,7 @@ class Intake:
         channel: str,
         config: EmailConfig,
         limiter: AnswerLimiter,
-        braked: Callable[[str], bool] = lambda _: False,
+        braked: Callable[..., bool] = lambda _thread, *, person: False,  # noqa: ARG005
         welcome: Callable[[str], bool] = lambda _: True,
         *,
         is_owner: Callable[[str], bool] = lambda _: False,
@@ -331,7 +331,7 @@ class Intake:
         if why is None:
             place = self._place(native_id, verdict.address, thread, at)
             if place is not None:
-                return "", str(Refused.BRAKED) if self._braked(thread) else "", place
+                return "", self._brake(thread, verdict.address), place
             why = Refused.TOO_MANY
         if why in _FOR_A_PERSON and "@" in person:
             # Everybody can send these in the name of anybody, so there is only so much room for them. Of
@@ -342,6 +342,9 @@ class Intake:
             )
             return ("", str(why), now) if room else (str(why), "", now)
         return str(why), "", now
+
+    def _brake(self, thread: str, person: str) -> str:
+        return str(Refused.BRAKED) if self._braked(thread, person=person) else ""
 
     def _place(self, native_id: str, sender: str, thread: str, at: datetime) -> Place | None:
         """When a mail that may be answered is answered; None if too many of its sender wait already."""

@@ -64,7 +64,8 @@ class Receiver:
         before_commit: Awaited between reading a batch and accepting it.
         stubborn: How often the server has failed to give out a mail; it outlives the connection.
         prove: Looks for a proof of a sender, given the raw mail and his address.
-        bounced: Told of each report that some mail did not arrive.
+        bounced: Told of each report that some mail did not arrive, whether our provider has looked at its
+            sender, and the address of that, if it is proven.
         keeper: Keeps the files of mails; without it they are left out.
         undelivered: Told of a mail of ours that did not arrive, once its row says so.
     """
@@ -82,7 +83,7 @@ class Receiver:
         before_commit: Callable[[], Awaitable[None]],
         stubborn: dict[int, int],
         prove: Callable[[bytes, str], Awaitable[Proof]] | None = None,
-        bounced: Callable[[bytes], None] = lambda _: None,
+        bounced: Callable[[Report, bool, str], None] = lambda _report, _outside, _proven: None,
         keeper: Keeper | None = None,
         undelivered: Callable[[Report], None] = lambda _: None,
     ) -> None:
@@ -173,13 +174,13 @@ class Receiver:
             taken = (
                 await self._missing(info)
                 if arrival is None
-                else self._taken(arrival, proofs.get(info.uid, Proof()), raws[info.uid])
+                else self._taken(arrival, proofs.get(info.uid, Proof()))
             )
             if isinstance(taken, OwnCopy):
                 copies.append(taken)
             elif taken is not None:
                 messages.append(await self._completed(taken, arrival))
-                reports += await self._reports(taken, raws.get(info.uid, b""))
+                reports += await self._reports(taken, raws.get(info.uid, b""), arrival)
         for copy in copies:
             self._went_out.copy_came(copy.message_id)
         await self._before_commit()
@@ -210,7 +211,9 @@ class Receiver:
             return message
         return await self._keeper.keep(message, arrival.mail)
 
-    async def _reports(self, message: InboundMessage, raw: bytes) -> list[tuple[str, Report]]:
+    async def _reports(
+        self, message: InboundMessage, raw: bytes, arrival: Arrival | None
+    ) -> list[tuple[str, Report]]:
         """Which mails of ours did not arrive; one that we never sent is somebody's game."""
         if message.context.get("refused") not in REPORTING:
             return []
@@ -221,6 +224,10 @@ class Receiver:
             self._went_out.copy_came(message_id)
             if report and report.fate is Fate.FAILED and await self._inbox.delivered_id(message_id):
                 found.append((message_id, report))
+        if report is not None and arrival is not None:
+            proven = message.sender.address if message.sender.verified else ""
+            outside = bool(arrival.headers.all("authentication-results"))
+            self._bounced(report, outside, proven)
         return found
 
     async def _raws(self, batch: Sequence[MailInfo]) -> dict[int, bytes]:
@@ -274,7 +281,7 @@ class Receiver:
                     tasks.start_soon(ask, self._prove, uid, sender)
         return proofs
 
-    def _taken(self, arrival: Arrival, proof: Proof, raw: bytes) -> InboundMessage | OwnCopy:
+    def _taken(self, arrival: Arrival, proof: Proof) -> InboundMessage | OwnCopy:
         taken = self._intake.take(
             arrival,
             uidvalidity=self.position.uidvalidity,
@@ -282,8 +289,6 @@ class Receiver:
             proof=proof.by,
             doubt=proof.lacks,
         )
-        if isinstance(taken, InboundMessage) and taken.context.get("refused") == BOUNCE:
-            self._bounced(raw)
         if isinstance(taken, InboundMessage) and taken.context.get("doubt"):
             _log.info("mail.not_proven", reason=taken.context["doubt"])
         return taken

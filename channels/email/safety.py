@@ -8,7 +8,6 @@ the operator when one of them acts.
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,10 +19,12 @@ import structlog
 
 from agent_core.messages import OutboundKind, OutboundMessage
 from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
+from channels.email.addresses import AddressInvalid, normalise, without_tag
 from channels.email.brake import Brake, Pulled
 from channels.email.config import EmailConfig
+from channels.email.dsn import Fate, Report
 from channels.email.limits import HOUR_S, AnswerLimiter
-from channels.email.threads import OWN_ID_PREFIX, is_own_id
+from channels.email.threads import recipient_of
 
 __all__ = ["Alert", "LoginPatience", "Safety"]
 
@@ -32,12 +33,10 @@ Alert = Callable[[str, str], None]
 MAX_SENT_IDS = 2_000
 FIRST_PAUSE_S = 300.0
 LONGEST_PAUSE_S = 7200.0
-MAX_BOUNCE_BYTES = 200_000
 LOOK_AGAIN_S = 30.0
 """While the brake is pulled: somebody may let it go."""
 SAVE_EVERY_S = 5.0
 MOST_TOLD = 3
-_OWN_ID = re.compile(re.escape(OWN_ID_PREFIX).encode() + rb"[0-9a-f.]{40,60}@[A-Za-z0-9.-]{1,253}>")
 _log = structlog.get_logger(__name__)
 
 
@@ -90,6 +89,7 @@ class Safety:
         file: That file.
         clock: Where time comes from.
         alert: Tells the operator.
+        is_owner: Whether an address is the owner's.
     """
 
     def __init__(
@@ -101,15 +101,18 @@ class Safety:
         *,
         clock: Clock,
         alert: Alert = lambda _about, _text: None,
+        is_owner: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._name = name
         self._account = config.address
+        self._is_owner = is_owner
         self._limiter = limiter
         self._file = file
         self._clock = clock
         self._alert = alert
         self._brake = Brake(config.brake)
-        self._sent_ids: OrderedDict[bytes, None] = OrderedDict()
+        self._sent_to: OrderedDict[str, tuple[str, bool]] = OrderedDict()
+        """By Message-ID: to whom a mail went, and whether to nobody else."""
         self._brake_file = file.with_name("answer-brake.json")
         self._brake_saved_at = clock.monotonic()
         self._brake_urgent = False
@@ -118,9 +121,10 @@ class Safety:
         self._saving = anyio.Lock()
         self.patience = LoginPatience(clock.monotonic)
 
-    def is_braked(self, thread: str) -> bool:
-        """Whether nothing is answered in a thread."""
-        return self._brake.pulled(thread, self._clock.monotonic()) is not None
+    def is_braked(self, thread: str, *, person: str = "") -> bool:
+        """Whether nothing that ``person`` writes is answered in a thread."""
+        owner = self._is_owner(person)
+        return self._brake.pulled(thread, self._clock.monotonic(), recipient=person, owner=owner) is not None
 
     def before_sending(self, message: OutboundMessage) -> None:
         """
@@ -133,7 +137,9 @@ class Safety:
         if not _is_answer(message):
             return
         now = self._clock.monotonic()
-        pulled = self._brake.may_send(str(message.session), message.text, now)
+        whom = _recipient(message)
+        owner = self._is_owner(whom)
+        pulled = self._brake.may_send(str(message.session), message.text, now, recipient=whom, owner=owner)
         if pulled is None:
             return
         self._tell(pulled, now)
@@ -142,42 +148,79 @@ class Safety:
 
     def sent(self, message: OutboundMessage, message_id: str) -> None:
         """A mail went out."""
+        whom = _recipient(message)
         if _is_answer(message):
-            self._brake.sent(str(message.session), message.text, self._clock.monotonic())
-        self._sent_ids[message_id.encode()] = None
-        while len(self._sent_ids) > MAX_SENT_IDS:
-            self._sent_ids.popitem(last=False)
+            owner = self._is_owner(whom)
+            self._brake.sent(str(message.session), message.text, self._clock.monotonic(), owner=owner)
+        self._sent_to[message_id] = (whom, not message.context.get("cc"))
+        while len(self._sent_to) > MAX_SENT_IDS:
+            self._sent_to.popitem(last=False)
 
-    def bounced(self, raw: bytes) -> None:
+    def bounced(self, report: Report, outside: bool, proven: str) -> None:  # noqa: FBT001 - a callback
         """
-        A report came that some mail did not arrive. Only one about a mail that we sent counts, and that once:
-        whoever has got one answer can write any number of reports about it.
+        A report came that some mail did not arrive. It counts for the one to whom the mail went, if there is
+        evidence of it:
+
+        - It names a mail that we sent, and that mail's recipient in its part for machines. Each mail counts
+          once: whoever has got one answer can write any number of reports about it.
+        - Who wrote it knows that mail from its recipient alone, or is proven to be of the recipient's domain
+          or ours. A mail that went to others, too, proves nothing about one of them; nor does a report from
+          outside whose sender our provider has looked at without success.
+
+        Args:
+            report: What it says.
+            outside: Whether our provider has looked at its sender.
+            proven: The sender's address, if it is proven.
         """
-        ids = {match.group(0) for match in _OWN_ID.finditer(raw[:MAX_BOUNCE_BYTES])}
-        ours = [found for found in ids if is_own_id(found.decode("ascii"), account=self._account)]
-        known = [found for found in ours if found in self._sent_ids]
-        if not known:
+        if report.fate is not Fate.FAILED:
             return
-        for found in known:
-            del self._sent_ids[found]
-        now = self._clock.monotonic()
-        _log.warning("mail.bounced", channel=self._name)
-        pulled = self._brake.bounced(now)
-        if pulled is not None:
-            self._tell(pulled, now)
+        domain = proven.rpartition("@")[2]
+        for message_id in report.message_ids:
+            whom, alone = self._sent_to.get(message_id, ("", False))
+            if not whom or without_tag(report.recipient.lower()) != without_tag(whom):
+                continue
+            theirs = domain in (whom.rpartition("@")[2], self._account.rpartition("@")[2])
+            if not theirs and (outside or proven or not alone):
+                _log.info("mail.bounce_without_evidence", channel=self._name)
+                continue
+            del self._sent_to[message_id]
+            now = self._clock.monotonic()
+            _log.warning("mail.bounced", channel=self._name)
+            if self._is_owner(whom):
+                continue
+            pulled = self._brake.bounced(whom, now)
+            if pulled is not None:
+                self._tell(pulled, now)
+
+    @property
+    def to_let_in(self) -> bool:
+        """Whether there may be mails in quarantine that a brake kept back which is off now."""
+        return self._brake.keeps_back
+
+    def now_pulled(self) -> frozenset[str]:
+        """Where the brake is pulled now."""
+        return frozenset(one.thread for one in self._brake.all_pulled(self._clock.monotonic()))
+
+    def let_in(self) -> None:
+        """They were let in."""
+        self._brake.all_let_in()
+        self._brake_urgent = True
 
     def _tell(self, pulled: Pulled, now: float) -> None:
         if not self._brake.is_new(pulled):
             return
         self._brake_urgent = True
         minutes = round((pulled.until - now) / 60)
-        where = f"In the thread {pulled.thread} nothing" if pulled.thread else "No mail"
+        where, loop = "No mail is answered", " It looks like a loop."
+        if pulled.recipient:
+            where, loop = f"Nothing is sent to `{pulled.recipient}`", ""
+        elif pulled.thread:
+            where = f"In the thread {pulled.thread} nothing is answered"
         _log.error("mail.braked", channel=self._name, why=pulled.why, minutes=minutes)
         self._alert(
-            "brake",
-            f"{where} is answered on {self._name} for {minutes} minutes: {pulled.why}. It looks like a loop. "
-            "What comes in meanwhile waits: squidbot inbox list --quarantine. To end it sooner: "
-            "squidbot email release.",
+            f"brake {pulled.recipient}".strip(),
+            f"{where} on {self._name} for {minutes} minutes: {pulled.why}.{loop} What comes in meanwhile "
+            "waits and is let in then. To end it sooner: squidbot email release.",
         )
 
     def crowded(self, sender: str, wait_s: float) -> None:
@@ -256,6 +299,14 @@ class Safety:
 
     def _times(self) -> tuple[float, float]:
         return self._clock.monotonic(), self._clock.now().timestamp()
+
+
+def _recipient(message: OutboundMessage) -> str:
+    """Whom a mail goes to; empty if it is no address, and goes nowhere."""
+    try:
+        return normalise(str(message.context.get("reply_to") or recipient_of(message.session) or ""))
+    except AddressInvalid:
+        return ""
 
 
 def _is_answer(message: OutboundMessage) -> bool:

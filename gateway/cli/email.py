@@ -62,8 +62,7 @@ def email_release(*, account: str = "", where: Where = HERE, as_json: Json = Fal
     """
     Answer again after the brake was pulled because of what looked like a loop of two programs.
 
-    What was to be sent goes out within minutes. What came in meanwhile waits for you: squidbot inbox list
-    --quarantine.
+    What was to be sent goes out within minutes, and what came in meanwhile is let in.
 
     Args:
         account: Only on this mailbox: its name under channels.email.

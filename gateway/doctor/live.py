@@ -109,6 +109,9 @@ class _ClosedInbox:
     async def delivered_id(self, provider_id: str) -> str | None:
         return None
 
+    async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+        return 0
+
 
 def report_running(report: Report, status: Mapping[str, Any]) -> None:
     """What the daemon says of its channels and models."""

@@ -66,11 +66,31 @@ class TestBrake:
         assert all(send(it, n, n * 1300.0, text="Done.") for n in range(100))
 
     def test_mails_that_come_back(self) -> None:
-        """The fifth within an hour pulls it, once."""
+        """The fifth within an hour pulls it, once, and for mails to that recipient alone."""
         it = brake(bounces_per_hour=5)
-        pulled = [it.bounced(float(n)) for n in range(7)]
+        pulled = [it.bounced("a@x", float(n)) for n in range(7)]
         assert [found is not None for found in pulled] == [False] * 4 + [True, False, False]
-        assert it.pulled("any", 10.0) is not None
+        assert it.pulled("any", 10.0, recipient="a@x") is not None
+        assert it.pulled("any", 10.0, recipient="b@x") is None
+        assert it.pulled("any", 3700.0, recipient="a@x") is None
+        assert [it.bounced(f"{n}@x", 20.0) for n in range(50)] == [None] * 50
+
+    def test_the_owner_is_not_shut_out(self) -> None:
+        """Not by what others do; only by more in one thread than a person can ask for. The control is anybody else."""
+        it = brake(answers_per_hour=10, thread_answers_per_hour=3, identical_answers=2)
+        for number in range(11):
+            send(it, number, 0.0, thread=f"t{number}")
+        assert it.pulled("t", 1.0) is not None
+        same = [
+            it.may_send("t", "same", 1.0, owner=True) or it.sent("t", "same", 1.0, owner=True)
+            for _ in range(11)
+        ]
+        assert [one is None for one in same] == [True] * 10 + [False]
+        assert it.may_send("other", "same", 2.0, owner=True) is None
+        it = brake(answers_per_hour=10)
+        for number in range(30):
+            it.sent(f"o{number}", "x", 0.0, owner=True)
+        assert it.may_send("t", "x", 1.0) is None, "what the owner gets is nobody else's loop"
 
     def test_it_is_told_once(self) -> None:
         """Only the moment at which it was pulled is new."""
@@ -87,7 +107,7 @@ class TestBrake:
         it = brake(thread_answers_per_hour=5, bounces_per_hour=3)
         assert [send(it, n, float(n), thread="loop") for n in range(6)] == [True] * 5 + [False]
         assert all(send(it, n, float(n)) for n in range(4))
-        it.bounced(3.0)
+        it.bounced("a@x", 3.0)
         kept = it.dump(10.0, 1_000_010.0)
         assert not it.changed
 
@@ -98,8 +118,8 @@ class TestBrake:
         assert not send(after, 9, 501.0, thread="loop")
         assert not after.is_new(pulled), "the owner has heard of it"
         assert [send(after, n, 502.0) for n in (5, 6)] == [True, False], "the fifth and the sixth of an hour"
-        assert after.bounced(503.0) is None
-        assert after.bounced(504.0) is not None
+        assert after.bounced("a@x", 503.0) is None
+        assert after.bounced("a@x", 504.0) is not None
 
     def test_a_forgetful_restart_is_caught(self) -> None:
         """The control: a process that takes nothing over answers into the loop again."""

@@ -11,6 +11,7 @@ import pytest
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable
 from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.dsn import Fate, Report
 from channels.email.limits import AnswerLimiter
 from channels.email.safety import LOOK_AGAIN_S, Safety
 from channels.email.threads import message_id_of
@@ -129,20 +130,49 @@ class TestSafety:
         await safety.save()
         assert (tmp_path / "answer-brake.json").read_text() != first
 
-    def test_only_our_own_mails_coming_back_count(self, tmp_path: Path) -> None:
-        """A forged report cannot pull the brake."""
+    def test_which_reports_count(self, tmp_path: Path) -> None:
+        """Those with evidence, once for each mail, and against the recipient alone; never against the owner."""
         safety, _clock, told = self.make(tmp_path, bounces_per_hour=2)
-        ours = message_id_of("k", THREAD, account="bot@mail.test")
+
+        def sent(key: str, **more: Any) -> str:
+            message = answer(key=key, **more)
+            message_id = message_id_of(key, message.session, account="bot@mail.test")
+            safety.sent(message, message_id)
+            return message_id
+
+        def came(
+            message_id: str, who: str = "alice@mail.test", fate: Fate = Fate.FAILED, **more: Any
+        ) -> None:
+            known = {"outside": False, "proven": ""} | more
+            safety.bounced(Report((message_id,), fate, who, "550"), **known)
+
         never_sent = message_id_of("other", THREAD, account="bot@mail.test")
-        safety.sent(answer(), ours)
+        ours = [sent(f"k{number}") for number in range(6)]
+        copied = [sent(f"c{number}", context={"cc": ["bob@mail.test"]}) for number in range(3)]
+        for message_id in ours:
+            came(never_sent)
+            came(message_id, "bob@mail.test")
+            came(message_id, "")
+            came(message_id, fate=Fate.DELAYED)
+            came(message_id, outside=True)
+            came(message_id, proven="mallory@evil.test", outside=True)
+        for message_id in copied:
+            came(message_id)
         for _ in range(5):
-            safety.bounced(f"Message-ID: {never_sent}".encode())
-            safety.bounced(b"In-Reply-To: <something@else>")
-        assert told == []
-        another = message_id_of("k2", THREAD, account="bot@mail.test")
-        safety.sent(answer(), another)
-        for _ in range(5):
-            safety.bounced(f"Original-Message-ID: {ours}".encode())
+            came(ours[0])
         assert told == [], "one mail comes back once, however often somebody says so"
-        safety.bounced(f"Original-Message-ID: {another}".encode())
+        came(ours[1], "Alice@mail.test", proven="postmaster@mail.test", outside=True)
         assert len(told) == 1
+        assert "Nothing is sent to `alice@mail.test`" in told[0]
+        assert safety.is_braked("any", person="alice@mail.test")
+        assert not safety.is_braked("any", person="bob@mail.test")
+        safety.before_sending(answer(session=OTHER))
+        with pytest.raises(ChannelUnavailable, match="came back"):
+            safety.before_sending(answer())
+
+        safety, _, told = self.make(tmp_path, bounces_per_hour=2)
+        safety._is_owner = lambda who: who == "alice@mail.test"
+        for number in range(9):
+            came(sent(f"o{number}"))
+        assert told == []
+        safety.before_sending(answer())

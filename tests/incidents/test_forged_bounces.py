@@ -1,0 +1,168 @@
+"""
+One guest who reported five answers as undeliverable stopped mail for everybody for an hour; the owner's proven mail lay
+in quarantine until somebody let it in by hand, and nobody told the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from email.message import EmailMessage
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync
+
+from agent_core.messages import InboundMessage, SessionKey
+from channels.base import ChannelUnavailable
+from devservers import MailPeer, MailServer, ToolsMissing
+from gateway.operations import Operations
+from gateway.work.states import InboxState
+from tests.incidents.test_mail_beyond_the_limit import answers
+from tests.integration.test_email_loops import NO_BRAKE, Built, gateway, own
+from tests.scripted_mailbox import Post, Store
+from tests.unit.test_email_safety import answer
+
+
+@pytest.fixture(scope="module")
+def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:
+    users = {f"{name}{number}": "pw" for name in ("bot", "guest", "friend", "owner") for number in range(3)}
+    try:
+        server = MailServer.start(tmp_path_factory.mktemp("mail"), users=users)
+    except ToolsMissing as missing:
+        pytest.skip(str(missing))
+    with server:
+        yield server
+
+
+def bounce(about: EmailMessage, recipient: str, bot: str) -> bytes:
+    """As mail servers write them, and as anybody can."""
+    return (
+        f"Return-Path: <>\r\nFrom: MAILER-DAEMON@mx.test\r\nTo: {bot}\r\nSubject: Undelivered\r\n"
+        'MIME-Version: 1.0\r\nContent-Type: multipart/report; report-type=delivery-status; boundary="b"\r\n\r\n'
+        "--b\r\nContent-Type: text/plain\r\n\r\nIt did not arrive.\r\n"
+        "--b\r\nContent-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; mx.test\r\n\r\n"
+        f"Final-Recipient: rfc822; {recipient}\r\nAction: failed\r\nStatus: 5.1.1\r\n"
+        "Diagnostic-Code: smtp; 550 nobody here\r\n\r\n"
+        f"--b\r\nContent-Type: text/rfc822-headers\r\n\r\nMessage-ID: {about['Message-ID']}\r\n\r\n--b--\r\n"
+    ).encode()
+
+
+async def write(peer: MailPeer, bot: str, subject: str) -> None:
+    await run_sync(partial(peer.send, bot, subject, f"hello {subject}"))
+
+
+async def quarantined(built: Built, count: int) -> list[str]:
+    with anyio.fail_after(20):
+        while len(rows := await built.store.inbox(states=[InboxState.QUARANTINED])) < count:
+            await anyio.sleep(0.1)
+    return [str(row.error) for row in rows]
+
+
+@pytest.mark.parametrize("whose", ["guest", "friend"])
+async def test_five_forged_bounces(mail_server: MailServer, tmp_path: Path, whose: str) -> None:
+    """
+    About the guest's own mails: nothing is sent to that guest for a while, and the owner, who has never written, is
+    told. In somebody else's name: nothing at all. Everybody else is answered all the time.
+    """
+    number = 0 if whose == "guest" else 1
+    bot, owner = mail_server.address(f"bot{number}"), mail_server.address(f"owner{number}")
+    addresses = {name: mail_server.address(f"{name}{number}") for name in ("guest", "friend")}
+    peers = {name: mail_server.peer(f"{name}{number}") for name in ("guest", "friend", "owner")}
+    limits: dict[str, Any] = {"brake": {}}
+    async with gateway(
+        mail_server, tmp_path, f"bot{number}", *addresses.values(), owner=owner, **limits
+    ) as built:
+        for each in range(5):
+            await write(peers["guest"], bot, f"Question {each}")
+        for mail in await answers(peers["guest"], bot, 5):
+            await run_sync(partial(mail_server.inject, bot, bounce(mail, addresses[whose], bot), sender=""))
+        channel: Any = built.channels["email"]
+        with anyio.fail_after(20):
+            while (await built.store.stats()).inbox.get(InboxState.IGNORED, 0) < 5:
+                await anyio.sleep(0.1)
+        assert channel._safety.now_pulled() == (
+            {f"to {addresses['guest']}"} if whose == "guest" else frozenset()
+        )
+        if whose == "guest":
+            (told,) = await answers(peers["owner"], bot, 1)
+            assert "Nothing is sent to" in told.as_string()
+        before = len(own(await run_sync(peers["owner"].list), bot))
+        await write(peers["friend"], bot, "Me too")
+        await write(peers["owner"], bot, "And me")
+        await answers(peers["friend"], bot, 1)
+        assert len(await answers(peers["owner"], bot, before + 1)) == before + 1
+        assert not await built.store.inbox(states=[InboxState.QUARANTINED])
+
+
+async def test_what_the_brake_kept_back_is_let_in(mail_server: MailServer, tmp_path: Path) -> None:
+    """Two answers an hour are too many here: the next guest waits, the owner does not, and then all are answered."""
+    bot, owner = mail_server.address("bot2"), mail_server.address("owner2")
+    peers = {name: mail_server.peer(f"{name}2") for name in ("guest", "friend", "owner")}
+    guests = [mail_server.address(name) for name in ("guest2", "friend2")]
+    brake: dict[str, Any] = {"brake": NO_BRAKE | {"answers_per_hour": 2}}
+    async with gateway(mail_server, tmp_path, "bot2", *guests, owner=owner, **brake) as built:
+        for each in range(2):
+            await write(peers["guest"], bot, f"Question {each}")
+            await answers(peers["guest"], bot, each + 1)
+        await write(peers["guest"], bot, "Question 2")
+        channel: Any = built.channels["email"]
+        with anyio.fail_after(20):
+            while not channel._safety.now_pulled():
+                await anyio.sleep(0.1)
+        await write(peers["friend"], bot, "Hello")
+        assert await quarantined(built, 1) == ["brake_pulled"]
+        await write(peers["owner"], bot, "Hello")
+        with anyio.fail_after(20):
+            while not [
+                mail
+                for mail in own(await run_sync(peers["owner"].list), bot)
+                if mail["Subject"] == "Re: Hello"
+            ]:
+                await anyio.sleep(0.1)
+        assert not own(await run_sync(peers["friend"].list), bot)
+
+    # Over a restart, too.
+    async with gateway(mail_server, tmp_path, "bot2", *guests, owner=owner, **brake) as built:
+        assert await quarantined(built, 1) == ["brake_pulled"]
+        parts = built.gateway.parts
+        desk = Operations(
+            built.store,
+            built.memory,
+            channels=built.channels,
+            wake_sending=lambda: [one.wake() for one in parts.deliveries.values()],
+        )
+        await desk.call("email_release", {})
+        assert len(await answers(peers["friend"], bot, 1)) == 1
+        assert not await built.store.inbox(states=[InboxState.QUARANTINED])
+
+
+@pytest.mark.usefixtures("virtual_backend")
+class TestInTime:
+    @pytest.fixture
+    def anyio_backend(self, virtual_backend: object) -> object:
+        return virtual_backend
+
+    async def test_it_is_let_in_when_the_brake_comes_off(self, tmp_path: Path) -> None:
+        """By itself, within half a minute; a mail of an address that is still held stays."""
+        store = Store()
+        post = Post(store, tmp_path)
+        async with post.running() as (channel, _):
+            safety = channel._safety
+            for number in range(60):
+                thread = SessionKey("email", f"thread-{number:024x}", "bob@mail.test")
+                safety.sent(answer(key=f"k{number}", session=thread), f"<{number}@x>")
+            with pytest.raises(ChannelUnavailable, match="brake"):
+                safety.before_sending(answer())
+            store.uids.append(1)
+            await post.inbox.until_accepted(1, within_s=120)
+            kept: InboundMessage = post.inbox.accepted[0]
+            assert kept.context["quarantine"] == "brake_pulled"
+            await anyio.sleep(3000)
+            assert post.inbox.let_in_again == []
+            await anyio.sleep(660)
+            assert post.inbox.let_in_again == [kept]
+            await anyio.sleep(3600)
+            assert post.inbox.let_in_again == [kept]
