@@ -29,7 +29,7 @@ from peewee import OperationalError  # type: ignore[import-untyped] # it has no 
 
 from channels.matrix.keys import Device, NoKey, NotReadable
 from channels.matrix.plaintext import uncovered
-from channels.matrix.private_store import KeyStore
+from channels.matrix.private_store import KeyStore, owner_of
 
 __all__ = ["Machine"]
 
@@ -120,7 +120,12 @@ class Machine(KeyStore):
         return found
 
     def _digest(self, event: Any) -> Any:
-        return self._olm.handle_to_device_event(event) if isinstance(event, OlmEvent) else None
+        digested = self._olm.handle_to_device_event(event) if isinstance(event, OlmEvent) else None
+        if isinstance(digested, RoomKeyEvent):
+            key = self.room_keys.get(digested.room_id, digested.sender_key, digested.session_id)
+            if key is not None:
+                self.room_keys.owned(key, digested.sender)
+        return digested
 
     def has_key(self, room_id: str, session_id: str) -> bool:
         """Whether a room key is there."""
@@ -175,6 +180,8 @@ class Machine(KeyStore):
         raise refused or NoKey(session_id)
 
     def _check_owner(self, session: Any, sender: str) -> None:
+        if owner_of(session) not in ("", sender):
+            raise NotReadable("sender_mismatched")
         device = self._olm.device_store.device_from_sender_key(sender, session.sender_key)
         if device is not None:
             if device.ed25519 != session.ed25519:

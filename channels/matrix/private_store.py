@@ -12,6 +12,8 @@ Imported late, after ``private``. What is different from nio's own store, each w
   them; a bot that runs for years has tens of thousands.
 - A room key is kept once per device that has sent it, and never replaced by one that reads less: whoever is
   in a room could otherwise spoil the others' keys by sending them again.
+- Who has sent a room key is kept with it. A device can be unknown, or new; without that, somebody else could
+  send the same ciphertext once more and have the bot answer about what they cannot read.
 - Keys do not pile up (`KeyStore.upkeep`).
 
 What is thrown away, and why nobody misses it: a room key goes when its device has made a newer one for the
@@ -38,7 +40,7 @@ from peewee import DatabaseError, OperationalError  # type: ignore[import-untype
 
 from channels.matrix.keys import StoreBroken
 
-__all__ = ["MOST_OF_A_DEVICE", "UNUSED_DAYS", "KeyStore", "RoomKeys"]
+__all__ = ["MOST_OF_A_DEVICE", "UNUSED_DAYS", "KeyStore", "RoomKeys", "owner_of"]
 
 UNUSED_DAYS = 30
 MOST_OF_A_DEVICE = 5000
@@ -58,12 +60,21 @@ _TABLES = (
         " (room_id TEXT NOT NULL, session_id TEXT NOT NULL, sender_key TEXT NOT NULL, fp_key TEXT NOT NULL,"
         " session BLOB NOT NULL, used INTEGER NOT NULL, UNIQUE (session_id, sender_key))"
     ),
+    (
+        "CREATE TABLE IF NOT EXISTS squidbot_key_owners"
+        " (session_id TEXT NOT NULL, sender_key TEXT NOT NULL, user_id TEXT NOT NULL,"
+        " PRIMARY KEY (session_id, sender_key)) WITHOUT ROWID"
+    ),
     # What nio itself has kept, from before.
     (
         "INSERT OR IGNORE INTO squidbot_room_keys SELECT room_id, session_id, sender_key, fp_key, session, 0"
         " FROM megolminboundsessions"
     ),
     "DELETE FROM megolminboundsessions",
+)
+_KEY = (
+    "room_id, squidbot_room_keys.sender_key, fp_key, session, user_id FROM squidbot_room_keys"
+    " LEFT JOIN squidbot_key_owners USING (session_id, sender_key)"
 )
 _PRUNE = """
 DELETE FROM squidbot_room_keys WHERE rowid IN (
@@ -76,12 +87,22 @@ DELETE FROM squidbot_room_keys WHERE rowid IN (
     newer_anywhere > ?
     OR (used < ? AND (newer > 1 OR room_id NOT IN (SELECT id FROM squidbot_rooms)))))
 """
+_PRUNE_OWNERS = """
+DELETE FROM squidbot_key_owners AS owner WHERE NOT EXISTS (
+  SELECT 1 FROM squidbot_room_keys AS key
+  WHERE key.session_id = owner.session_id AND key.sender_key = owner.sender_key)
+"""
 _PRUNE_OLM = """
 SELECT session_id, sender_key FROM (
   SELECT session_id, sender_key,
     ROW_NUMBER() OVER (PARTITION BY sender_key ORDER BY last_usage_date DESC) AS newer FROM olmsessions)
 WHERE newer > ?
 """
+
+
+def owner_of(session: Any) -> str:
+    """Who has sent a room key; empty if that was not kept."""
+    return str(getattr(session, "squidbot_owner", ""))
 
 
 class _Store(MatrixStore):  # type: ignore[misc] # nio is not looked into by the type checker
@@ -126,8 +147,8 @@ class RoomKeys:
         last = -1
         while True:  # in portions: nothing is open while the caller does other things
             rows = self._all(
-                "SELECT rowid, room_id, sender_key, fp_key, session FROM squidbot_room_keys"
-                " WHERE rowid > ? ORDER BY rowid LIMIT 200",
+                f"SELECT squidbot_room_keys.rowid, {_KEY} WHERE squidbot_room_keys.rowid > ?"
+                " ORDER BY squidbot_room_keys.rowid LIMIT 200",
                 last,
             )
             for last, *row in rows:  # noqa: B007 - the place to go on from
@@ -154,17 +175,24 @@ class RoomKeys:
             ),
         )
         self._at_hand.pop((session.room_id, session.id), None)
+        if owner := owner_of(session):
+            self.owned(session, owner)
         return True
+
+    def owned(self, session: Any, user_id: str) -> None:
+        """Whose device has sent a key, as its homeserver and the key itself say."""
+        self._database.execute_sql(
+            "INSERT OR IGNORE INTO squidbot_key_owners VALUES (?, ?, ?)",
+            (session.id, session.sender_key, user_id),
+        )
+        self._at_hand.pop((session.room_id, session.id), None)
 
     def of(self, room_id: str, session_id: str) -> list[Any]:
         """The keys of that name, one for each device that has sent it."""
         found = self._at_hand.get((room_id, session_id))
         if found is None:
             rows = self._all(
-                "SELECT room_id, sender_key, fp_key, session FROM squidbot_room_keys"
-                " WHERE session_id = ? AND room_id = ?",
-                session_id,
-                room_id,
+                f"SELECT {_KEY} WHERE squidbot_room_keys.session_id = ? AND room_id = ?", session_id, room_id
             )
             found = [self._loaded(*row) for row in rows]
             if found:
@@ -199,11 +227,16 @@ class RoomKeys:
             for value in values:
                 self._database.execute_sql(f"INSERT OR IGNORE INTO {table} VALUES (?)", (value,))  # noqa: S608
         done = self._database.execute_sql(_PRUNE, (MOST_OF_A_DEVICE, self.day - UNUSED_DAYS))
+        self._database.execute_sql(_PRUNE_OWNERS)
         self.forget()
         return max(int(done.rowcount), 0)
 
-    def _loaded(self, room_id: str, sender_key: str, fp_key: str, pickled: bytes) -> Any:
-        return InboundGroupSession.from_pickle(bytes(pickled), fp_key, sender_key, room_id, self._pickle_key)
+    def _loaded(self, room_id: str, sender_key: str, fp_key: str, pickled: bytes, owner: str | None) -> Any:
+        session = InboundGroupSession.from_pickle(
+            bytes(pickled), fp_key, sender_key, room_id, self._pickle_key
+        )
+        session.squidbot_owner = owner or ""
+        return session
 
     def _one(self, sql: str, *values: Any) -> Any:
         return self._database.execute_sql(sql, values).fetchone()
