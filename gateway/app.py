@@ -159,6 +159,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         by_letter=lambda name: name in by_name and by_name[name].capabilities.letters,
     )
     mind.manager.remembered.on_unusable = notes.memory_unusable
+    mind.files.on_set_aside = notes.history_set_aside
     channels = overrides.channels
     if channels is None:
         channels = build_channels(settings, home, clock, access=access, notes=notes, attachments=attachments)

@@ -133,6 +133,15 @@ class OwnerNotes:
             "aside and brings the last text back.",
         )
 
+    def history_set_aside(self, what: str) -> None:
+        """Something that is no file was moved out of the place of a history."""
+        self.alert(
+            f"history {what}",
+            f"Something that is no file stood in the place of a history in `sessions/` ({what}). I moved it "
+            "away and go on with a new history. If you have the old one, stop me, put it in the place of the "
+            "new one, and start me again.",
+        )
+
     async def keep(self, about: str, text: str) -> None:
         """
         As `alert`, for what is known at this moment only: it is in the store when this returns.

@@ -10,13 +10,13 @@ read from its spare. Everything here blocks; while something is mended nobody el
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent_core.messages import Attachment, SessionKey
 from agent_core.ports import Clock
-from agent_core.storage import lines
+from agent_core.storage import disk, lines
 from agent_core.storage.documents import Version
 from agent_core.storage.history import HistoryFile
 from agent_core.storage.layout import Layout
@@ -37,6 +37,10 @@ __all__ = [
     "record_troubles",
     "version_files",
 ]
+
+
+_MOST_HALVES = 100
+"""So many bad lines are compared with what follows; a broken disk leaves more, and then it is damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,9 @@ def bad_lines(path: Path, *, still_written: bool = False) -> list[BadLine]:
     """
     The lines of a history, or of a file of versions, that cannot be read.
 
+    A half line that stands whole behind it is none of them: a full disk, or a kill, broke off its writing,
+    and it was written again.
+
     Args:
         path: Which.
         still_written: Somebody may be appending: the end of the file is nobody's business.
@@ -107,21 +114,50 @@ def bad_lines(path: Path, *, still_written: bool = False) -> list[BadLine]:
     """
     is_version = path.name.startswith("MEMORY.")
     found: list[BadLine] = []
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    halves = _Halves()
+    handle = disk.opened(path, os.O_NOFOLLOW)
     try:
         size = os.fstat(handle).st_size
         starts: list[tuple[int, bytes | None]] = []
         for each in lines_forwards(handle, 0, max_line_bytes=lines.MAX_LINE_BYTES):
             starts.append(each)
             if len(starts) == 2:
-                found += _judged(*starts.pop(0), end=each[0] - 1, is_version=is_version)
+                offset, raw = starts.pop(0)
+                bad = list(_judged(offset, raw, end=each[0] - 1, is_version=is_version))
+                found += bad
+                halves.see(raw, bad)
         ends_well = size == 0 or os.pread(handle, 1, size - 1) == b"\n"
         for offset, raw in starts:
             if ends_well or not still_written:
-                found += _judged(offset, raw, end=size - ends_well, is_version=is_version, torn=not ends_well)
+                bad = list(
+                    _judged(offset, raw, end=size - ends_well, is_version=is_version, torn=not ends_well)
+                )
+                found += bad
+                halves.see(raw, bad)
     finally:
         os.close(handle)
-    return found
+    return [one for one in found if one.offset not in halves.whole]
+
+
+class _Halves:
+    """Bad lines whose bytes are the beginning of a later line."""
+
+    def __init__(self) -> None:
+        self.whole: set[int] = set()
+        self._waiting: dict[int, bytes] = {}
+
+    def see(self, raw: bytes | None, bad: Sequence[BadLine]) -> None:
+        """The next line, and what is wrong with it; one that is repeated in part is not whole yet."""
+        if bad and bad[0].length:
+            if raw is not None:
+                self._waiting[bad[0].offset] = raw
+                while len(self._waiting) > _MOST_HALVES:
+                    del self._waiting[next(iter(self._waiting))]
+            return
+        for offset, half in list(self._waiting.items()):
+            if raw is not None and raw.startswith(half):
+                self.whole.add(offset)
+                del self._waiting[offset]
 
 
 def _judged(
@@ -165,7 +201,7 @@ def blank_out(path: Path, bad: BadLine) -> None:
 
 def named_in(path: Path) -> Iterator[Named]:
     """The files that the messages of a history name."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    handle = disk.opened(path, os.O_NOFOLLOW)
     try:
         for _, raw in lines_forwards(handle, 0, max_line_bytes=lines.MAX_LINE_BYTES):
             if raw is None or b"attachments" not in raw:

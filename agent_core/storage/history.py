@@ -24,6 +24,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count as numbers
 from pathlib import Path
 
 import structlog
@@ -36,7 +37,10 @@ from agent_core.storage.durability import Durability
 from agent_core.storage.tail import ReadAt, count_lines, lines_backwards, lines_forwards
 from agent_core.storage.window import Entry, Numbering, Place, entries_from, newest, oldest, place_of
 
-__all__ = ["HistoryFile"]
+__all__ = ["SET_ASIDE", "HistoryFile"]
+
+SET_ASIDE = ".set-aside"
+"""What is put behind the name of a folder, a pipe or a link that stood in the place of a history."""
 
 _RECENT_IDS = 1000
 _RECENT_BYTES = 512 * 1024
@@ -76,6 +80,20 @@ class HistoryFile:
         self._tail = DecodedTail()
         self._recent: RecentIds | None = None
         self._judged: tuple[Place, bool] | None = None
+
+    def set_aside(self) -> Path | None:
+        """Move away what stands in the place of the file and is none; None if there is nothing to move."""
+        try:
+            if stat.S_ISREG(self.path.lstat().st_mode):
+                return None
+        except FileNotFoundError:
+            return None
+        names = (self.path.with_name(f"{self.path.name}{SET_ASIDE}-{number}") for number in numbers(1))
+        aside = next(name for name in names if not os.path.lexists(name))
+        self.path.rename(aside)
+        disk.sync_folder(self.path.parent)
+        self._forget()
+        return aside
 
     def end(self, hint: Place = Place()) -> int:  # noqa: B008 (a frozen constant)
         """How many positions there are; where ``hint`` holds, at least as many as it says."""

@@ -145,6 +145,8 @@ class JsonlMemory:
         held_bytes: float = HELD_BYTES,
     ) -> None:
         self.layout = Layout(home, workspace if workspace is not None else home / "workspace")
+        self.on_set_aside: Callable[[str], None] = lambda _: None
+        """Hears that something stood in the place of a history, and where it is now."""
         self._clock = clock
         self._threads = Threads(_THREADS)
         self._sessions: _Shelf[SessionKey, SessionFiles] = _Shelf(
@@ -286,11 +288,26 @@ class JsonlMemory:
     # ── inside ──
 
     async def _in_session(self, session_id: str, action: str, work: Callable[[SessionFiles], T]) -> T:
+        aside: list[Path] = []
+
         def guarded(files: SessionFiles) -> T:
             with storage_errors(action, files.history.path):
-                return work(files)
+                try:
+                    return work(files)
+                except OSError as exc:
+                    # Nobody but a person could end it, and until then everything said here would wait.
+                    moved = files.history.set_aside() if exc.errno in NO_FILE else None
+                    if moved is None:
+                        raise
+                    aside.append(moved)
+                    return work(files)
 
-        return await self._sessions.visit(SessionKey.parse(session_id), guarded, self._threads)
+        try:
+            return await self._sessions.visit(SessionKey.parse(session_id), guarded, self._threads)
+        finally:
+            for path in aside:
+                log.error("history.set_aside", session=session_id, moved_to=path.name)
+                self.on_set_aside(f"{session_id}, now {path.name}")
 
     async def _in_document(self, scope: MemoryScope, action: str, work: Callable[[DocumentFile], T]) -> T:
         path = self.layout.document(scope)

@@ -24,6 +24,7 @@ from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from agent_core.storage import examining
 from agent_core.storage.disk import is_file_or_nothing
+from agent_core.storage.history import SET_ASIDE
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index.examining import examine_index, index_files
 from gateway.attachments import ORPHAN_AFTER_S
@@ -85,6 +86,7 @@ def examine_state(
             )
         elif layout.name(key) == path.stem:
             yield from _record(layout, key, path, clock)
+    yield from _set_aside(layout)
     yield from unusable_documents(layout)
     yield from _erasures(layout)
     for path in filter(Path.is_file, examining.version_files(layout)):
@@ -146,10 +148,19 @@ def _lines(path: Path, *, in_use: bool) -> Iterator[Trouble]:
     try:
         bad = examining.bad_lines(path, still_written=in_use)
     except OSError as error:
+        if not path.is_symlink() and is_file_or_nothing(path):
+            yield Trouble(
+                "histories",
+                f"{path.name} cannot be read: {error.strerror or error}",
+                remedy="look at its rights, and at the disk",
+            )
+            return
         yield Trouble(
             "histories",
-            f"{path.name} cannot be read: {error.strerror or error}",
-            remedy="look at its rights, and at the disk",
+            f"{path.name} is no file, so squidbot begins a new history in its place",
+            (),
+            lambda kept: _moved(path, kept / "moved" / path.name),
+            remedy="if you have the file, put it back; squidbot check --state --fix puts aside what is there",
         )
         return
     if not bad:
@@ -202,6 +213,16 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
             tuple(filter(Path.is_file, files)),
             mend,
             remedy="squidbot check --state --fix makes them fit, from the record or its spare",
+        )
+
+
+def _set_aside(layout: Layout) -> Iterator[Trouble]:
+    for path in sorted(layout.sessions.glob(f"*{SET_ASIDE}-*")):
+        yield Trouble(
+            "histories",
+            f"{path.name} stood in the place of a history and is no file",
+            serious=False,
+            remedy="look at it, and remove it",
         )
 
 
