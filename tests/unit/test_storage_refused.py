@@ -103,16 +103,18 @@ def test_a_home_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
     assert [row for row in printed.splitlines() if "[warning" not in row] == wanted
 
 
-async def test_something_in_the_way_is_storage_unavailable(tmp_path: Path) -> None:
-    """A folder or a link in the place of a file is an error of the storage, not a crash, and is not followed."""
+async def test_something_in_the_way_is_moved_away(tmp_path: Path) -> None:
+    """A folder or a link in the place of a history is not followed and not written to; it is told where it is."""
     memory = JsonlMemory(tmp_path, clock=ManualClock())
+    told: list[str] = []
+    memory.on_set_aside = told.append
     history = memory.layout.history(KEY)
     history.mkdir(parents=True)
-    with pytest.raises(StorageUnavailable):
-        await memory.append_message(SESSION, Message(role="user", content="x"))
-    history.rmdir()
+    await memory.append_message(SESSION, Message(role="user", content="x"))
+    assert history.is_file()
+    history.unlink()
     history.symlink_to("/dev/null")
-    with pytest.raises(StorageUnavailable):
-        await memory.append_message(SESSION, Message(role="user", content="x"))
-    with pytest.raises(StorageUnavailable):
-        await memory.load_history(SESSION)
+    assert (await memory.load_history(SESSION)).messages == ()
+    await memory.append_message(SESSION, Message(role="user", content="y"))
+    assert history.is_file() and not history.is_symlink()
+    assert [what.rpartition(".")[2] for what in told] == ["set-aside-1", "set-aside-2"]
