@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
