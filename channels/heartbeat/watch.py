@@ -7,9 +7,9 @@ or a due item calls when there is something, unless the same thing has called wi
 command that fails for a week costs a few calls of a model and not one at every tick. The prints are positions
 of the channel and are committed together with the tick that they led to.
 
-Commands get a small environment without the secrets of the daemon, a time limit, and a limit of output; on a
-limit the whole process group is killed. What they say may come from anybody (a name of a file, a line of a
-log) and is fenced.
+Commands get a small environment without the secrets of the daemon, a time limit, and a limit of output. With
+a command ends everything that it has started (`channels.heartbeat.tree`). What they say may come from anybody
+(a name of a file, a line of a log) and is fenced.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ _OUTPUT_BYTES = 4000
 _SHOWN_CHARS = 1500
 _ITEMS_SHOWN, _ITEM_CHARS = 30, 300
 _KILL_LIMIT_S = 5.0
+_TREE = Path(__file__).with_name("tree.py")
+_NOT_STARTED, _NOT_STARTED_CODE = b"\0not started: ", 127
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME")
 _OUTPUT_TAG = re.compile(r"<\s*+/?\s*+output", re.IGNORECASE)
 _log = structlog.get_logger(__name__)
@@ -163,7 +166,7 @@ async def _look_at_command(watch: Watch, workspace: Path) -> Look:
     shown = shlex.join(words)
     try:
         process = await anyio.open_process(
-            words,
+            _runner(words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -172,9 +175,7 @@ async def _look_at_command(watch: Watch, workspace: Path) -> Look:
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        _log.warning("watch.command_failed", command=words[0], error=type(error).__name__)
-        name = type(error).__name__
-        return Look(True, f"not started {name}", f"The command {shown} could not be started ({name}).")
+        return _not_started(words, type(error).__name__)
     output, ended = bytearray(), False
     try:
         with anyio.move_on_after(watch.seconds):
@@ -189,8 +190,23 @@ async def _look_at_command(watch: Watch, workspace: Path) -> Look:
     if not ended:
         return Look(True, "timeout", f"The command {shown} did not end within {watch.seconds:g} s.")
     code = process.returncode
+    if code == _NOT_STARTED_CODE and output.startswith(_NOT_STARTED):
+        return _not_started(words, output.removeprefix(_NOT_STARTED)[:100].decode("ascii", "replace"))
     told = f"The command {shown} ended with the code {code}." + (_fenced(said) if said else "")
     return Look(code != watch.expect, _digest(str(code), said), told)
+
+
+def _runner(words: Sequence[str]) -> list[str]:
+    """The command inside of what ends all its descendants with it; only Linux can do that."""
+    if sys.platform != "linux":
+        return [*words]
+    return [sys.executable, "-I", "-S", str(_TREE), str(os.getpid()), *words]
+
+
+def _not_started(words: Sequence[str], error: str) -> Look:
+    _log.warning("watch.command_failed", command=words[0], error=error)
+    told = f"The command {shlex.join(words)} could not be started ({error})."
+    return Look(True, f"not started {error}", told)
 
 
 def _fenced(said: str) -> str:
@@ -209,7 +225,11 @@ async def _drain(stream: ByteReceiveStream | None, output: bytearray) -> None:
 
 
 async def _kill(process: Process) -> None:
-    """The command and everything that it has started; what has left the group is its own."""
+    """End the command and everything that it has started."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError), anyio.move_on_after(_KILL_LIMIT_S):
+            process.terminate()
+            await process.wait()
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with anyio.move_on_after(_KILL_LIMIT_S):
