@@ -4,14 +4,17 @@ earlier one, a reaction to something of ours, or nothing.
 
 ``inbound``, ``edits``, ``threads`` and ``talk`` know how; here it is put together with what must be asked of
 others: the inbox (is this an answer to us?) and the homeserver (what does it answer?). Both are only asked
-for people who may talk to the bot, so strangers cost a look at their event and no more.
+for people who may talk to the bot, so strangers cost a look at their event and no more. The homeserver may be
+slow: what needs it comes as `Unfinished`, and who reads decides when it is finished.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from agent_core.messages import Amendment, Audience, Background, InboundMessage
@@ -30,9 +33,17 @@ from channels.matrix.threads import root_of
 from channels.matrix.upgrades import may_moderate
 from channels.matrix.wire import Homeserver
 
-__all__ = ["Conversation"]
+__all__ = ["Conversation", "Unfinished"]
 
 _MAX_PLACES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A message as far as it can be read without the homeserver, and what asks it for the rest."""
+
+    message: InboundMessage
+    finish: Callable[[], Awaitable[InboundMessage]]
 
 
 class Conversation:
@@ -88,7 +99,12 @@ class Conversation:
         await self.rules.resolve(self._homeserver)
 
     async def read(self, room_id: str, event: JsonObject) -> InboundMessage | Amendment | Skip:
-        """Read one event of a room's timeline, in clear."""
+        """Read one event of a room's timeline, in clear, with all that the homeserver knows of it."""
+        begun = await self.begin(room_id, event)
+        return await begun.finish() if isinstance(begun, Unfinished) else begun
+
+    async def begin(self, room_id: str, event: JsonObject) -> InboundMessage | Amendment | Skip | Unfinished:
+        """Read one event of a room's timeline, in clear, without asking the homeserver anything."""
         sender = text_of(event, "sender")
         if event.get("type") == "m.room.member" and self.joinings.saw(room_id, event, self._clock.now()):
             self._talk.came(room_id, text_of(event, "state_key"))
@@ -131,7 +147,9 @@ class Conversation:
         self._talk.forget(room_id)
         self.joinings.missed(room_id, self._clock.now())
 
-    async def _message(self, room_id: str, event: JsonObject) -> InboundMessage | Amendment | Skip:
+    async def _message(
+        self, room_id: str, event: JsonObject
+    ) -> InboundMessage | Amendment | Skip | Unfinished:
         sender = text_of(event, "sender")
         me = self.rules.me_in(room_id, self._me, sender)
         message = read_event(event, room_id, me=me, rooms=self._rooms, now=self._clock.now())
@@ -152,17 +170,26 @@ class Conversation:
         allowed = self.is_heard(room_id, sender)
         content = object_of(event, "content")
         place = (room_id, root_of(content) or "")
-        if allowed and not message.addressed and await self._is_answer_to_us(message, me, place):
-            message = message.model_copy(update={"addressed": True})
+        answers_us: bool | None = False
+        if allowed and not message.addressed:
+            answers_us = await self._is_answer_to_us(message, me, place)
+            message = message.model_copy(update={"addressed": answers_us is True})
         if not message.addressed:
             if allowed or self._config.group_talk.people == "everyone":
                 said = Background(kind="talk", sender=sender, name=message.sender.name, text=message.text)
                 self._talk.hear(place, message.native_id, said)
+            if answers_us is None:
+                return Unfinished(message, partial(self._if_we_take_part, message, place))
             return message
-        if not allowed:
+        return self._with_background(message, place) if allowed else message
+
+    async def _if_we_take_part(self, message: InboundMessage, place: tuple[str, str]) -> InboundMessage:
+        """A message of a thread, meant for us if we have said something there."""
+        if not await self._quotes.takes_part(*place):
             return message
-        background = await self._background(message, place)
-        return (await self._with_quoted_file(message, room_id)).model_copy(update={"background": background})
+        self._talk.change(place[0], message.native_id, "", None)  # it is a question, not talk
+        begun = self._with_background(message.model_copy(update={"addressed": True}), place)
+        return await begun.finish() if isinstance(begun, Unfinished) else begun
 
     def _seen_at(self, room_id: str, sender: str) -> dict[str, Any]:
         """Where the past is closed to newcomers: when this was said, and since when its sender is here."""
@@ -185,37 +212,51 @@ class Conversation:
         context = {**message.context, MEDIA: {**noted, "remark": ""}}
         return message.model_copy(update={"context": context})
 
-    async def _is_answer_to_us(self, message: InboundMessage, me: Me, place: tuple[str, str]) -> bool:
-        """Whether it answers a message of ours, or goes on in a thread that we have opened."""
+    async def _is_answer_to_us(self, message: InboundMessage, me: Me, place: tuple[str, str]) -> bool | None:
+        """
+        Whether it answers a message of ours, or goes on in a thread that we have opened; None: the homeserver
+        has to say.
+        """
         if me.group_policy != "mention":
             return False
         answered = message.context.get("in_reply_to")
         points_to = answered if self._config.mention_by_reply and isinstance(answered, str) else None
         if points_to is not None and await self._inbox.delivered_id(points_to) is not None:
             return True
-        room_id, root = place
-        if me.threads != "always" or not root:
+        if me.threads != "always" or not place[1]:
             return False
         # What the homeserver says can be late; it is for what was answered before the last start.
-        return place in self._ours or await self._quotes.takes_part(room_id, root)
+        return True if place in self._ours else None
 
-    async def _background(self, message: InboundMessage, place: tuple[str, str]) -> tuple[Background, ...]:
+    def _with_background(
+        self, message: InboundMessage, place: tuple[str, str]
+    ) -> InboundMessage | Unfinished:
         """What the model is to know besides: the thread's beginning, earlier talk, what is answered."""
         room_id, root = place
-        found: tuple[Background, ...] = ()
-        # The history remembers it only for those who may see it, and where the past is closed for nobody.
-        if root and (place not in self._begun or self.joinings.is_closed(room_id)):
-            found += await self._quotes.root(room_id, root, _asker(message))
-            if found:
-                _keep(self._begun, place)
+        talk: tuple[Background, ...] = ()
         if message.audience is Audience.GROUP:
             # A question that opens a thread takes the talk of the room along and leaves it for the next.
             opens = not root and message.context.get("thread") is not None
-            found += self._talk.told(place, message.sender.address, keep=opens)
+            talk = self._talk.told(place, message.sender.address, keep=opens)
+        message = message.model_copy(update={"background": talk})
+        # The history remembers it only for those who may see it, and where the past is closed for nobody.
+        begins = bool(root) and (place not in self._begun or self.joinings.is_closed(room_id))
+        if not begins and not isinstance(message.context.get("in_reply_to"), str):
+            return message
+        return Unfinished(message, partial(self._with_quotes, message, place, begins=begins))
+
+    async def _with_quotes(
+        self, message: InboundMessage, place: tuple[str, str], *, begins: bool
+    ) -> InboundMessage:
+        room_id, root = place
+        found = message.background
+        if begins and (beginning := await self._quotes.root(room_id, root, _asker(message))):
+            _keep(self._begun, place)
+            found = beginning + found
         answered = message.context.get("in_reply_to")
         if isinstance(answered, str):
             found += await self._quotes.chain(room_id, answered, _asker(message))
-        return found
+        return (await self._with_quoted_file(message, room_id)).model_copy(update={"background": found})
 
     def _newest(self, room_id: str, event: JsonObject) -> str | None:
         """What a message says by now, if it was edited before it came to us."""

@@ -2,11 +2,11 @@
 The files of messages that were read: fetched, decrypted, checked and stored before the messages are accepted.
 
 Theory of operation. `read_event` leaves a note (`MEDIA`) in the context of a message that has a file.
-`Downloads` takes all messages of one answer of ``/sync`` together, fetches their files a few at a time, and
-gives the messages back with attachments, or with a sentence that says why a file could not be had: a message
-is never lost for its file. All this has `ALL_LIMIT_S`, whatever servers do meanwhile, because everybody
-else's messages wait as well. Only a disk that takes nothing makes it wait for longer, as it does for messages
-themselves: nothing of the answer is acknowledged until it is over.
+`Downloads` takes messages together, fetches their files a few at a time, and gives the messages back with
+attachments, or with a sentence that says why a file could not be had: a message is never lost for its file.
+All this has `ALL_LIMIT_S`, whatever servers do meanwhile, and less at a server that has given nothing the
+last time. Only a disk that takes nothing makes it wait for longer, as it does for messages themselves:
+nothing is acknowledged until it is over.
 
 Files of people who may not talk to the bot are not fetched, and neither are those in talk that is not meant
 for it. What is fetched twice, because of a crash in between, is stored once.
@@ -14,6 +14,7 @@ for it. What is fetched twice, because of a crash in between, is stored once.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -30,9 +31,10 @@ from channels.matrix.wire import Answer, Download, Homeserver, LinkBroken, Pause
 __all__ = ["ALL_LIMIT_S", "Downloads"]
 
 ALL_LIMIT_S = 45.0
-"""For all files of one answer together."""
+"""For all files that are fetched together."""
 
 _HANGING_LIMIT_S = 8.0
+_MAX_SERVERS = 200
 _AT_ONCE = 4
 _TRIES = 3
 _NEW_DOOR = "/_matrix/client/v1/media/download"
@@ -57,7 +59,7 @@ class Downloads:
         homeserver: Where files come from.
         store: Where they go; None: nowhere, and the text says that they were there.
         allows: Whose files are fetched.
-        limit_s: How long all files of one answer may take.
+        limit_s: How long all files that are fetched together may take.
     """
 
     def __init__(
@@ -73,19 +75,25 @@ class Downloads:
         self._allows = allows
         self._limit_s = limit_s
         self._door = _NEW_DOOR
-        self._hangs = False
-        """Nothing at all came the last time: not everybody shall wait as long for it again."""
+        self._hanging: OrderedDict[str, None] = OrderedDict()
+        """Servers of which nothing at all came the last time: nobody shall wait as long for them again."""
 
     async def bring(self, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
         """The messages, in the same order, with their files or with the reason why not."""
-        wanted = [number for number, message in enumerate(messages) if self._is_wanted(message)]
+        wanted = [number for number, message in enumerate(messages) if self.wants(message)]
         brought = await self._bring(self._store, messages, wanted) if self._store and wanted else {}
         return [
             self._finished(message, brought.get(number) if number in wanted else None)
             for number, message in enumerate(messages)
         ]
 
-    def _is_wanted(self, message: InboundMessage) -> bool:
+    def without(self, message: InboundMessage) -> InboundMessage:
+        """The message, for whose file there is no time."""
+        wanted = self.wants(message)
+        return self._finished(message, "there is too much to fetch at once" if wanted else None)
+
+    def wants(self, message: InboundMessage) -> bool:
+        """Whether the message has a file that is to be fetched."""
         here = message.context.get("allowed_here")
         allowed = self._allows(message.sender.address) if here is None else bool(here)
         return MEDIA in message.context and message.addressed and allowed and self._store is not None
@@ -119,12 +127,19 @@ class Downloads:
             async with limiter:
                 found[number] = await self._one(store, messages[number])
 
-        limit_s = min(self._limit_s, _HANGING_LIMIT_S) if self._hangs else self._limit_s
+        servers = {_server_of(messages[number]) for number in missing}
+        hanging = servers <= self._hanging.keys()
+        limit_s = min(self._limit_s, _HANGING_LIMIT_S) if hanging else self._limit_s
         with anyio.move_on_after(limit_s) as scope:
             async with anyio.create_task_group() as group:
                 for number in missing:
                     group.start_soon(one, number)
-        self._hangs = scope.cancelled_caught and not any(number in found for number in missing)
+        for server in servers:
+            self._hanging.pop(server, None)
+            if scope.cancelled_caught and not any(number in found for number in missing):
+                self._hanging[server] = None
+        while len(self._hanging) > _MAX_SERVERS:
+            self._hanging.popitem(last=False)
         if scope.cancelled_caught:
             for number in missing:
                 found.setdefault(number, "the homeserver took too long to hand it over")
@@ -218,6 +233,15 @@ def _event_in(message: InboundMessage) -> tuple[Any, Any]:
     """Type and content of the event, as `read_event` has noted them."""
     noted = message.context[MEDIA]
     return noted.get("type"), noted.get("content") or {}
+
+
+def _server_of(message: InboundMessage) -> str:
+    """Whose file it is; empty if that cannot be said."""
+    try:
+        media = media_in(*_event_in(message))
+    except MediaInvalid:
+        return ""
+    return media.server if media is not None else ""
 
 
 def _problem(answer: Answer) -> Exception:

@@ -76,6 +76,8 @@ class Reading:
         """Whether somebody's messages in a room are worth waiting for; a room may have a rule of its own."""
         self._waiting = Waiting()
         self._handed_over: list[str] = []
+        self._in_hand: set[str] = set()
+        """Events with late keys that are being read."""
         self._news = anyio.Event()
         self._unreadable = 0
         self._look = True
@@ -181,7 +183,9 @@ class Reading:
         found: list[tuple[str, JsonObject]] = []
         if not self._look:
             return found
-        readable = self._waiting.readable(self._crypto.has_key)
+        readable = [
+            one for one in self._waiting.readable(self._crypto.has_key) if one.event_id not in self._in_hand
+        ]
         self._look = len(readable) > _LATE_AT_ONCE
         for one in readable[:_LATE_AT_ONCE]:
             path = f"{CLIENT}/rooms/{part(one.room_id)}/event/{part(one.event_id)}"
@@ -195,8 +199,10 @@ class Reading:
                 continue
             if answer.good:
                 found.append((one.room_id, answer.body))
+                self._in_hand.add(one.event_id)
                 _log.info("matrix.key_arrived", room=one.room_id, event_id=one.event_id)
-            elif not answer.errcode or answer.status not in (403, 404):
+                continue
+            if not answer.errcode or answer.status not in (403, 404):
                 self._look = True
                 break
             self._handed_over.append(one.event_id)
@@ -211,6 +217,12 @@ class Reading:
         except NotReadable:
             pass
         return False
+
+    def handed_over(self, event_id: str) -> dict[str, str]:
+        """An event that `late` has given is accepted with this position."""
+        self._in_hand.discard(event_id)
+        self._handed_over.append(event_id)
+        return {WAITING: self._waiting.dump(without=self._handed_over)}
 
     def positions(self) -> dict[str, str]:
         """What is to be committed together with what was read."""

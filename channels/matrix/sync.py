@@ -35,6 +35,7 @@ from channels.base import ChannelUnavailable, Clock, Inbox, LinkState
 from channels.matrix.conversation import Conversation
 from channels.matrix.crypto import CRYPTO
 from channels.matrix.downloads import Downloads
+from channels.matrix.fetching import FETCHING, Fetching
 from channels.matrix.following import Following
 from channels.matrix.gaps import sent_at_ms
 from channels.matrix.hints import Hints
@@ -126,6 +127,17 @@ class Receiver:
         self._reading = reading
         self._read_receipts = read_receipts
         self._conversation = conversation
+        downloads = Downloads(homeserver, attachments, allows=may_invite)
+        self.fetching = Fetching(
+            inbox,
+            downloads,
+            is_gone=conversation.is_gone,
+            accepted=lambda message: self._mark_read([message]),
+            late=lambda event_id: reading.handed_over(event_id) if reading is not None else {},
+        )
+        """To be run beside `run`."""
+        self._again: dict[str, str] = {}
+        """Rooms of which an earlier run has left something, and from where they are to be read again."""
         self._timeline = Timeline(
             homeserver,
             me=me,
@@ -133,7 +145,8 @@ class Receiver:
             inbox=inbox,
             conversation=conversation,
             reading=reading,
-            downloads=Downloads(homeserver, attachments, allows=may_invite),
+            downloads=downloads,
+            fetching=self.fetching,
         )
         self._following = Following(rooms, invites, may_invite=may_invite)
         self._pauses = Pauses(early_cap_s=_EARLY_CAP_S)
@@ -161,6 +174,7 @@ class Receiver:
         self._invites.load(await self._inbox.position(OPEN_INVITES))
         self._rooms.successors.load(await self._inbox.position(UPGRADES))
         self._conversation.joinings.load(await self._inbox.position(JOININGS))
+        self._again = self.fetching.load(await self._inbox.position(FETCHING))
         self._rooms.load_secret(await self._inbox.position(ENCRYPTED))
         self._secret = len(self._rooms.secret)
         if self._reading is not None:
@@ -217,30 +231,22 @@ class Receiver:
         following = text_of(body, POSITION)
         for room_id in self._rooms.update(body):
             _log.info("matrix.room_left", room=room_id)
+            self.fetching.left(room_id)
             self._conversation.left(room_id)
         upgraded = self._following.learn()
         invites_changed = self._invites.learn(body) or self._following.asked
         found = Found(amendments=self._left(body, known))
         for room_id, event in await self._receive_keys(body):
-            found.add(await self._timeline.read(room_id, [event]))
+            late = text_of(event, "event_id")
+            found.add(await self._timeline.read(room_id, [event], since=since, late=late))
+        await self._read_again(since)
         if since is not None:
             found.add(await self._timeline.read_answer(body, since, known))
         elif anew and self._newest_ms:
             found.add(await self._timeline.read_after(body, self._newest_ms))
-        positions = {POSITION: following} | self._newest(body) | self._conversation.joinings.position()
-        if self._reading is not None:
-            positions |= self._reading.positions()
-        if invites_changed:
-            positions[OPEN_INVITES] = self._invites.dump()
-        if upgraded:
-            positions[UPGRADES] = self._rooms.successors.dump()
-        secret = len(self._rooms.secret)  # it only grows
-        if secret != self._secret:
-            positions[ENCRYPTED] = self._rooms.dump_secret()
         messages = await self._timeline.with_files(found.messages)
-        await self._inbox.accept(messages, positions, found.amendments)
-        self._secret = secret
-        self._conversation.joinings.committed()
+        async with self.fetching.commit:
+            await self._commit(messages, found.amendments, body, upgraded=upgraded, invites=invites_changed)
         self._invites.link_is_up() if self._pauses.failures else self._invites.wake()
         self._mark_read(found.messages)
         self._answered_at = self._clock.monotonic()
@@ -249,6 +255,39 @@ class Receiver:
             await self._reading.committed(room.room_id for room in self._rooms)
         self._report_up()
         return following
+
+    async def _commit(
+        self,
+        messages: list[InboundMessage],
+        amendments: list[Amendment],
+        body: JsonObject,
+        *,
+        upgraded: bool,
+        invites: bool,
+    ) -> None:
+        """Have what was read accepted, together with the token that follows it and all that goes with it."""
+        positions = {POSITION: text_of(body, POSITION)} | self._newest(body)
+        positions |= self._conversation.joinings.position() | self.fetching.position()
+        if self._reading is not None:
+            positions |= self._reading.positions()
+        if invites:
+            positions[OPEN_INVITES] = self._invites.dump()
+        if upgraded:
+            positions[UPGRADES] = self._rooms.successors.dump()
+        secret = len(self._rooms.secret)  # it only grows
+        if secret != self._secret:
+            positions[ENCRYPTED] = self._rooms.dump_secret()
+        await self._inbox.accept(messages, positions, amendments)
+        self._secret = secret
+        self._conversation.joinings.committed()
+
+    async def _read_again(self, since: str | None) -> None:
+        """Read what an earlier run has left of rooms; without a position nobody knows where that begins."""
+        for room_id, left_at in list(self._again.items()):
+            if since is not None and self._rooms.get(room_id) is not None:
+                await self._timeline.fill(room_id, left_at)
+            del self._again[room_id]
+            self.fetching.read_again(room_id)
 
     async def _receive_keys(self, body: JsonObject) -> list[tuple[str, JsonObject]]:
         """Learn what came about keys; returns earlier events that it has made readable."""

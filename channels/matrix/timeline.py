@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
 
 from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.base import ChannelError, ChannelUnavailable, Inbox
-from channels.matrix.conversation import Conversation
+from channels.matrix.conversation import Conversation, Unfinished
 from channels.matrix.downloads import Downloads
+from channels.matrix.fetching import Fetching
 from channels.matrix.gaps import (
     back_to,
     check_doors,
@@ -71,6 +73,7 @@ class Timeline:
         conversation: Knows what events mean.
         reading: Reads what is encrypted; None: nobody does.
         downloads: Fetches the files of messages.
+        fetching: Takes over what needs a server that may be slow.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Timeline:
         inbox: Inbox,
         conversation: Conversation,
         downloads: Downloads,
+        fetching: Fetching,
         reading: Reading | None = None,
     ) -> None:
         self._homeserver = homeserver
@@ -91,6 +95,7 @@ class Timeline:
         self._conversation = conversation
         self._reading = reading
         self._downloads = downloads
+        self._fetching = fetching
         self._skipped: Counter[str] = Counter()
         self._secret_rooms: set[str] = set()
         self._gap_failures: Counter[str] = Counter()
@@ -126,8 +131,8 @@ class Timeline:
             if just_joined:
                 timeline = await self._first_words(room_id, timeline, text_of(section, "prev_batch"))
             elif section.get("limited") is True:
-                await self._fill_gap(room_id, since)
-            found.add(await self.read(room_id, timeline))
+                await self.fill(room_id, since)
+            found.add(await self.read(room_id, timeline, since=since))
         return found
 
     async def read_after(self, body: JsonObject, newest_ms: int) -> Found:
@@ -146,39 +151,57 @@ class Timeline:
             found.add(await self.read(room_id, timeline))
         return found
 
-    async def read(self, room_id: str, events: Sequence[JsonObject]) -> Found:
-        """What these events of a room say."""
-        if (self._rooms.is_unchecked(room_id) or self._rooms.lacks_members(room_id)) and any(
-            event.get("type") in ("m.room.message", "m.room.encrypted")
-            and self._conversation.is_heard(room_id, text_of(event, "sender"))
-            and event.get("sender") != self._me.user_id
-            for event in events
-        ):
-            await self._learn_privacy(room_id)
+    async def read(
+        self, room_id: str, events: Sequence[JsonObject], *, since: str | None = None, late: str = ""
+    ) -> Found:
+        """
+        What these events of a room say.
+
+        What needs a server that may be slow is left to ``fetching``, for which ``since`` says from where the
+        room can be read again; without it, it is waited for. ``late``: this event's key has come late.
+        """
+        if self._rooms.is_unchecked(room_id) or self._rooms.lacks_members(room_id):
+            await self._learn_privacy(room_id, events)
         if any(own_membership(event, text_of(event, "state_key")) == "join" for event in events):
             await self._learn_visibility(room_id)
         if self._reading is not None:
             await self._reading.meet(events)
         found = Found()
         for event in events:
-            try:
-                clear = event if self._reading is None else self._reading.uncover(room_id, event)
-                if clear is None:
-                    continue
-                read = await self._conversation.read(room_id, clear)
-            except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
-                _log.error("matrix.event_unreadable", room=room_id, error=type(error).__name__)
-                self._skipped["malformed"] += 1
+            read = await self._begun(room_id, event, finish=since is None)
+            if read is None:
                 continue
-            if isinstance(read, Skip):
-                self._skip(room_id, event, read.reason)
+            if isinstance(read, Unfinished) or (since is not None and self._fetching.takes(room_id, read)):
+                place = partial(self._placed, room_id)
+                self._fetching.put(room_id, read, place, since=since or "", late=late)
+                late = ""
             elif isinstance(read, Amendment):
                 found.amendments.append(read)
                 if read.kind == "withdraw" and self._reading is not None:
                     self._reading.forget(room_id, read.native_id)
             else:
                 found.messages.append(self._placed(room_id, read))
+        if late and self._reading is not None:
+            self._reading.handed_over(late)
         return found
+
+    async def _begun(
+        self, room_id: str, event: JsonObject, *, finish: bool
+    ) -> InboundMessage | Amendment | Unfinished | None:
+        """What an event says, with ``finish`` also what it needs; None if that is nothing for us."""
+        try:
+            clear = event if self._reading is None else self._reading.uncover(room_id, event)
+            if clear is None:
+                return None
+            read = await self._conversation.begin(room_id, clear)
+            if isinstance(read, Skip):
+                self._skip(room_id, event, read.reason)
+                return None
+            return await read.finish() if finish and isinstance(read, Unfinished) else read
+        except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
+            _log.error("matrix.event_unreadable", room=room_id, error=type(error).__name__)
+            self._skipped["malformed"] += 1
+            return None
 
     async def with_files(self, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
         """The messages with their files, or with the reason why those cannot be had."""
@@ -207,13 +230,18 @@ class Timeline:
         self._gap_failures.pop(room_id, None)
         return found
 
-    async def _fill_gap(self, room_id: str, since: str) -> None:
-        """Hand over what came between the committed position and the timeline, page by page."""
+    async def fill(self, room_id: str, since: str) -> None:
+        """
+        Hand over what came in a room after ``since``, page by page.
+
+        Raises:
+            ChannelUnavailable: It cannot be fetched now; the same answer has to come again.
+        """
         count = 0
         try:
             async for page in pages_since(self._homeserver, room_id, since):
                 self._rooms.seen_in_gap(room_id, page.events, page.state)
-                found = await self.read(room_id, page.events)
+                found = await self.read(room_id, page.events, since=since)
                 count += len(found.messages)
                 if found:
                     messages = await self.with_files(found.messages)
@@ -224,10 +252,18 @@ class Timeline:
         self._gap_failures.pop(room_id, None)
         _log.info("matrix.gap_filled", room=room_id, messages=count)
 
-    async def _learn_privacy(self, room_id: str) -> None:
-        """Find out whether a conversation is one of two; while that is unknown it counts as a group."""
+    async def _learn_privacy(self, room_id: str, events: Sequence[JsonObject]) -> None:
+        """
+        Find out whether a conversation is one of two, if somebody says something in it; while that is unknown
+        it counts as a group.
+        """
         room = self._rooms.get(room_id)
-        if room is None:
+        if room is None or not any(
+            event.get("type") in ("m.room.message", "m.room.encrypted")
+            and self._conversation.is_heard(room_id, text_of(event, "sender"))
+            and event.get("sender") != self._me.user_id
+            for event in events
+        ):
             return
         try:
             if self._rooms.is_unchecked(room_id):
