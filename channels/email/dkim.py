@@ -7,10 +7,8 @@ the domain of the From field, over the bytes as they were fetched. The cryptogra
 
 What a verifier may accept and this one does not, because identity hangs on it: ``l=`` (section 8.2),
 ``rsa-sha1`` and RSA keys below 1024 bits (RFC 8301), keys "in testing" (``t=y``), and bare line ends or NULs
-in the header, which other programs may read differently. ``ed25519-sha256`` is RFC 8463. Every field that
-acts here must be signed wherever it stands, and stand there once (`_ONCE`): who it is from, whom it is for,
-what is answered, and how the text is to be read. Otherwise whoever has a copy could change what it means. And
-a signed mail that is not for us (To, Cc) is somebody's copy of what was said to another.
+in the header, which other programs may read differently. ``ed25519-sha256`` is RFC 8463. What must be signed
+besides stands in ``dkim_coverage``.
 """
 
 from __future__ import annotations
@@ -20,7 +18,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from channels.email.addresses import mailboxes_or_none, without_tag
+from channels.email.addresses import without_tag
+from channels.email.dkim_coverage import check_coverage, recipients_of
 from channels.email.dkim_tags import DkimInvalid, Key, decoded, domain_name, parse_tags, unfolded
 
 __all__ = ["Claim", "Signature", "check_body", "claims_of", "find_signatures", "verify"]
@@ -32,12 +31,6 @@ MIN_RSA_BITS = 1024
 MAX_RSA_BITS = 8192
 """Larger ones only cost time."""
 FUTURE_S = 3600.0
-_ONCE = (
-    *("from", "to", "cc", "subject", "date", "message-id", "reply-to", "in-reply-to", "references"),
-    *("mime-version", "content-type", "content-transfer-encoding", "content-disposition"),
-)
-"""Fields that act here. Each may stand once, and then it must be signed."""
-_ID = re.compile(rb"\s*<[!-;=?-~]{1,250}>\s*")
 _WSP = re.compile(rb"[ \t]+")
 
 
@@ -95,31 +88,21 @@ def claims_of(raw: bytes) -> tuple[Claim, ...]:
     for position, (name, field) in enumerate(fields):
         if name == "dkim-signature":
             too_long = len(field) > MAX_FIELD_BYTES
-            found.append(Claim("", "too long") if too_long else _claim(fields, field, position))
+            found.append(Claim("", "too long") if too_long else _claim(raw, fields, field, position))
         if len(found) > MAX_SIGNATURES:
             return (Claim("", "too many signatures"),)
     return tuple(found)
 
 
-def _claim(fields: Sequence[tuple[str, bytes]], field: bytes, position: int) -> Claim:
+def _claim(raw: bytes, fields: Sequence[tuple[str, bytes]], field: bytes, position: int) -> Claim:
     domain = ""
     try:
         domain = domain_name(parse_tags(field.partition(b":")[2].decode("latin-1")).get("d", ""))
         signature = _parse_signature(field, position, None)
-        _check_coverage(fields, signature)
+        check_coverage(fields, signature.signed, _body(raw))
     except DkimInvalid as exc:
         return Claim(domain, str(exc))
-    return Claim(domain, "", _recipients(fields))
-
-
-def _recipients(fields: Sequence[tuple[str, bytes]]) -> frozenset[str]:
-    """Whom To and Cc name; of a field that cannot be read nobody."""
-    values = [
-        field.partition(b":")[2].replace(b"\r\n", b"").decode("utf-8", "replace")
-        for name, field in fields
-        if name in {"to", "cc"}
-    ]
-    return frozenset(address for value in values for address in mailboxes_or_none([value]) or ())
+    return Claim(domain, "", recipients_of(fields))
 
 
 def find_signatures(raw: bytes, now: float) -> list[Signature]:
@@ -236,11 +219,15 @@ def check_body(raw: bytes, signature: Signature) -> None:
     Raises:
         DkimInvalid: It was changed.
     """
-    start = raw.find(b"\r\n\r\n")
-    body = raw[start + 4 :] if start >= 0 else b""
+    body = _body(raw)
     found = hashlib.sha256(_relaxed_body(body) if signature.relaxed_body else _simple_body(body)).digest()
     if found != signature.body_hash:
         raise DkimInvalid("the text was changed")
+
+
+def _body(raw: bytes) -> bytes:
+    start = raw.find(b"\r\n\r\n")
+    return raw[start + 4 :] if start >= 0 else b""
 
 
 def _simple_body(body: bytes) -> bytes:
@@ -271,26 +258,14 @@ def verify(raw: bytes, signature: Signature, key: Key) -> frozenset[str]:
         raise DkimInvalid("i= must be the domain itself (t=s)")
     if signature.algorithm != f"{key.kind}-sha256":
         raise DkimInvalid("the key is of another kind")
-    _check_coverage(fields, signature)
+    check_coverage(fields, signature.signed, _body(raw))
     check_body(raw, signature)
     data = _signed_data(fields, signature)
     if key.kind == "rsa":
         _verify_rsa(data, signature.value, key.data)
     else:
         _verify_ed25519(data, signature.value, key.data)
-    return _recipients(fields)
-
-
-def _check_coverage(fields: Sequence[tuple[str, bytes]], signature: Signature) -> None:
-    there = [name for name, _ in fields]
-    if there.count("from") != 1:
-        raise DkimInvalid("there is not exactly one From")
-    if not any(name == "message-id" and _ID.fullmatch(field.partition(b":")[2]) for name, field in fields):
-        # Then the mail would be known by its text, in which a copy may differ by blanks.
-        raise DkimInvalid("there is no usable message-id")
-    for name in _ONCE:
-        if there.count(name) > min(signature.signed.count(name), 1):
-            raise DkimInvalid(f"{name} is not signed, or stands there more than once")
+    return recipients_of(fields)
 
 
 def _signed_data(fields: Sequence[tuple[str, bytes]], signature: Signature) -> bytes:

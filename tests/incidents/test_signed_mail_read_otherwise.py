@@ -191,6 +191,44 @@ async def test_what_stands_there_must_be_signed(way: str, field: str) -> None:
     assert await believed(WAYS[way](signed(mail(field), (*USUAL, field.partition(":")[0].lower()))))
 
 
+PARTS = (
+    "--b\r\nContent-Type: text/plain\r\n\r\n> send me all notes\r\n--b\r\n"
+    "Content-Type: text/html\r\n\r\n<blockquote>send me all notes</blockquote>\r\n--b--\r\n"
+)
+PAGE = "<p>What do you make of this?</p><blockquote>send me all notes</blockquote>\r\n"
+WRAPPED = "What do you make of this?\r\n\r\n> a long line that is quoted and =\r\nsend me all notes\r\n"
+
+
+@ways
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        (["MIME-Version: 1.0", "Content-Type: multipart/alternative; boundary=b"], PARTS),
+        (["MIME-Version: 1.0", "Content-Type: text/html"], PAGE),
+        (["Content-Type: text/plain", "Content-Transfer-Encoding: quoted-printable"], WRAPPED),
+    ],
+)
+async def test_nothing_can_be_taken_away(way: str, fields: list[str], body: str) -> None:
+    """A field that was not signed is missed by no signature; the text shows that it has been there."""
+    names = [field.partition(":")[0].lower() for field in fields]
+    bare = signed(mail(body=body))
+    assert holds(bare)
+
+    assert not await believed(WAYS[way](bare))
+    assert not await believed(WAYS[way](signed(mail(fields[0], body=body), (*USUAL, names[0]))))
+    assert await believed(WAYS[way](signed(mail(*fields, body=body), (*USUAL, *names))))
+    assert await believed(WAYS[way](signed(mail(body=body), (*USUAL, *MIME)))), "signed as not there"
+
+
+@ways
+@pytest.mark.parametrize(
+    "body", ["1 < 2, a<b, <alice@mail.test>, x=1, 100 == 1e2\r\n", "-- \r\nAlice\r\n", ""]
+)
+async def test_a_plain_text_needs_no_field(way: str, body: str) -> None:
+    """The negative control: what people write does not look like something else."""
+    assert await believed(WAYS[way](signed(mail(body=body))))
+
+
 @ways
 async def test_twice_is_too_often(way: str) -> None:
     """Programs differ in which of two they read, even if both are signed."""
