@@ -64,6 +64,7 @@ def export(
 def forget(
     *people: _Address,
     dry_run: bool = False,
+    also_repeated: bool = False,
     yes: bool = False,
     where: Where = HERE,
     as_json: Json = False,
@@ -71,11 +72,13 @@ def forget(
     """
     Remove everything that there is of one person, for good. The daemon must be stopped for it.
 
-    Lines of theirs in conversations that others shared become a marker. Backups are not changed; those that
-    were made here are listed.
+    Lines of theirs in conversations that others shared become a marker. Where their words were repeated in
+    answers to others they stay, and the places are listed. Backups are not changed; those that were made here
+    are listed.
 
     Args:
         dry_run: Change nothing, say what would be removed.
+        also_repeated: Blank their words in answers to others, too; what was told in other words is not found.
         yes: Do not ask.
     """
     from contextlib import nullcontext
@@ -94,15 +97,17 @@ def forget(
             if not yes and not agreed("Remove all of it, for good?"):
                 print("nothing was changed", file=sys.stderr)
                 return 1
-            seen = forget_person(layout, home.database, person, now=now)
+            seen = forget_person(layout, home.database, person, now=now, also_repeated=also_repeated)
     answer = {
         "removed": not dry_run,
         **seen.counts,
         "kept_attachments": seen.kept_files,
+        "repeated_in": list(seen.repeated),
+        "repeated_blanked": also_repeated and not dry_run,
         "still_named_in": list(seen.still_named),
         "backups": list(seen.backups),
     }
-    tell(as_json, answer, _told(seen, dry_run=dry_run))
+    tell(as_json, answer, _told(seen, dry_run=dry_run, blanked=also_repeated))
     return 0
 
 
@@ -131,12 +136,17 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(said) or "nothing"
 
 
-def _told(seen: Forgotten, *, dry_run: bool) -> str:
+def _told(seen: Forgotten, *, dry_run: bool, blanked: bool) -> str:
     from gateway.plain import plain_line
 
     lines = [f"{'would be removed' if dry_run else 'removed'}: {_counted(seen.counts)}"]
     if seen.kept_files:
         lines.append(f"{seen.kept_files} files stay, because messages of others name them")
+    if seen.repeated:
+        done = "would be blanked" if dry_run else "were blanked"
+        stay = "would stay (--also-repeated blanks them)" if dry_run else "stay"
+        lines.append(f"in answers to others their words stand again, and {done if blanked else stay}:")
+        lines += [f"  {plain_line(place)}" for place in seen.repeated]
     if seen.still_named:
         lines.append("an address still stands in (the configuration, words of others, logs):")
         lines += [f"  {plain_line(name)}" for name in seen.still_named]

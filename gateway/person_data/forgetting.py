@@ -26,12 +26,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage import disk
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import encode_object
-from agent_core.storage.record import Record, RecordFile
 from agent_core.storage.references import named_files
 from channels.attachments import forget_share
 from gateway.access import normalise
@@ -45,6 +43,8 @@ from gateway.person_data import (
     lines_of,
     without_theirs,
 )
+from gateway.person_data.repeated import blank_everywhere, places_of, words_of
+from gateway.person_data.summaries import drop_summary, literal
 from gateway.person_data.unfinished import begin, finish, with_the_rest
 from gateway.work.forgetting import erase_rows, named_in_rows
 
@@ -58,16 +58,28 @@ _BLOCK = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was (or would be) removed, which files still name an address, and where backups are."""
+    """
+    What was (or would be) removed, which files still name an address, and where backups are.
+
+    ``repeated`` are the places in answers to others where the person's words stand again; they stay, unless
+    ``also_repeated`` was wished for.
+    """
 
     counts: dict[str, int]
     kept_files: int
     still_named: tuple[str, ...]
     backups: tuple[str, ...]
+    repeated: tuple[str, ...] = ()
 
 
 def forget_person(
-    layout: Layout, database: Path, person: Person, *, now: datetime, only_look: bool = False
+    layout: Layout,
+    database: Path,
+    person: Person,
+    *,
+    now: datetime,
+    only_look: bool = False,
+    also_repeated: bool = False,
 ) -> Forgotten:
     """
     Forget. The caller holds the lock of the home.
@@ -78,6 +90,7 @@ def forget_person(
         person: Who.
         now: This moment.
         only_look: Change nothing, say what would be.
+        also_repeated: Blank the person's words in answers to others, too (`gateway.person_data.repeated`).
 
     Raises:
         OSError, StoreUnavailable: Not to the end; the same once more does the rest.
@@ -85,9 +98,13 @@ def forget_person(
     found = with_the_rest(layout, find_person(layout, database, person))
     counts, total = found.counts(), len(found.attachments)
     backups = tuple(str(path) for _, path in known_backups(layout.home))
+    words = words_of(layout, found)
+    repeated = tuple(places_of(layout, database, found, words))
     if only_look:
-        return Forgotten(counts, 0, (), backups)
+        return Forgotten(counts, 0, (), backups, repeated)
     begin(layout, found)
+    if also_repeated:
+        blank_everywhere(layout, database, found, words)
     for copy in database.parent.glob(f"{database.name}.v*.bak"):
         copy.unlink()
     if database.exists():
@@ -110,18 +127,14 @@ def forget_person(
     _sync(layout)
     finish(layout, person)
     counts["attachments"] = total - kept
-    return Forgotten(counts, kept, tuple(still_named(layout.home, person.addresses)), backups)
+    return Forgotten(counts, kept, tuple(still_named(layout.home, person.addresses)), backups, repeated)
 
 
 def _remove_session(layout: Layout, share: Share) -> None:
-    for path in layout.sessions.glob(f"{_literal(share.path.stem)}.*"):
+    for path in layout.sessions.glob(f"{literal(share.path.stem)}.*"):
         if path.name.startswith((f"{share.path.stem}.jsonl", f"{share.path.stem}.meta.json")):
             path.unlink()
     shutil.rmtree(layout.home / "memory" / share.path.stem, ignore_errors=True)
-
-
-def _literal(text: str) -> str:
-    return re.sub(r"([*?[])", r"[\1]", text)
 
 
 def _mark_lines(layout: Layout, share: Share, person: Person, turns: Collection[str]) -> None:
@@ -145,7 +158,7 @@ def _mark_lines(layout: Layout, share: Share, person: Person, turns: Collection[
         os.fsync(out.fileno())
     making.replace(share.path)
     disk.sync_folder(share.path.parent)
-    _drop_summary(layout, share.key)
+    drop_summary(layout, share.key)
 
 
 def _marker(line: dict[str, Any]) -> dict[str, Any]:
@@ -157,19 +170,10 @@ def _marker(line: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "role": "user" if line.get("role") == "user" else "assistant", "content": MARKER}
 
 
-def _drop_summary(layout: Layout, key: SessionKey) -> None:
-    """The summary goes, and the cursor with it, so that it is written again from what is left."""
-    for path in layout.sessions.glob(f"{_literal(layout.name(key))}.meta.json.*"):
-        path.unlink()
-    if layout.record(key).exists() or layout.summary(key).exists() or layout.spare_record(key).exists():
-        record = RecordFile(layout.record(key), layout.summary(key), layout.spare_record(key), key)
-        record.save(Record())
-
-
 def _forget_documents(layout: Layout, found: PersonFiles, turns: Collection[str]) -> None:
     for scope in found.documents:
         document = layout.document(scope)
-        for path in document.parent.glob(f"{_literal(document.name)}*"):
+        for path in document.parent.glob(f"{literal(document.name)}*"):
             path.unlink()
         shutil.rmtree(layout.versions(scope).parent, ignore_errors=True)
     owners = layout.versions(MemoryScope(ScopeKind.OWNER))
