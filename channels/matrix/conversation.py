@@ -17,6 +17,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+import structlog
+
 from agent_core.messages import Amendment, Audience, Background, InboundMessage
 from channels.base import Clock, Inbox
 from channels.matrix.config import MatrixConfig
@@ -30,12 +32,13 @@ from channels.matrix.rooms import JsonObject, Rooms, object_of, text_of
 from channels.matrix.rules import Rules
 from channels.matrix.talk import Talk
 from channels.matrix.threads import root_of
-from channels.matrix.upgrades import may_moderate
+from channels.matrix.upgrades import may_moderate, may_redact
 from channels.matrix.wire import Homeserver
 
 __all__ = ["Conversation", "Unfinished"]
 
 _MAX_PLACES = 1000
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +106,14 @@ class Conversation:
         begun = await self.begin(room_id, event)
         return await begun.finish() if isinstance(begun, Unfinished) else begun
 
-    async def begin(self, room_id: str, event: JsonObject) -> InboundMessage | Amendment | Skip | Unfinished:
-        """Read one event of a room's timeline, in clear, without asking the homeserver anything."""
+    async def begin(
+        self, room_id: str, event: JsonObject, *, seen_at: float | None = None
+    ) -> InboundMessage | Amendment | Skip | Unfinished:
+        """
+        Read one event of a room's timeline, in clear, without asking the homeserver anything.
+
+        ``seen_at`` is when it came, if it can be read only now.
+        """
         sender = text_of(event, "sender")
         if event.get("type") == "m.room.member" and self.joinings.saw(room_id, event, self._clock.now()):
             self._talk.came(room_id, text_of(event, "state_key"))
@@ -116,7 +125,7 @@ class Conversation:
             case "m.reaction":
                 return await self._reaction(room_id, event)
             case _:
-                return await self._message(room_id, event)
+                return await self._message(room_id, event, seen_at)
 
     def is_heard(self, room_id: str, sender: str) -> bool:
         """Whether somebody may talk to the bot in a room, as far as the channel knows."""
@@ -148,7 +157,7 @@ class Conversation:
         self.joinings.missed(room_id, self._clock.now())
 
     async def _message(
-        self, room_id: str, event: JsonObject
+        self, room_id: str, event: JsonObject, seen_at: float | None
     ) -> InboundMessage | Amendment | Skip | Unfinished:
         sender = text_of(event, "sender")
         me = self.rules.me_in(room_id, self._me, sender)
@@ -160,7 +169,7 @@ class Conversation:
         self._senders.note(room_id, message.native_id, sender)
         message = message.model_copy(update={"text": self._newest(room_id, event) or message.text})
         here = self.rules.allows(room_id, sender)
-        context = {**message.context, **self._seen_at(room_id, sender)}
+        context = {**message.context, **self._seen_at(room_id, sender, seen_at)}
         if here is not None:
             context["allowed_here"] = here
         message = message.model_copy(update={"context": context})
@@ -175,7 +184,8 @@ class Conversation:
             answers_us = await self._is_answer_to_us(message, me, place)
             message = message.model_copy(update={"addressed": answers_us is True})
         if not message.addressed:
-            if allowed or self._config.group_talk.people == "everyone":
+            # Who has come since a message was seen, and has not seen it, is not known of one that was late.
+            if seen_at is None and (allowed or self._config.group_talk.people == "everyone"):
                 said = Background(kind="talk", sender=sender, name=message.sender.name, text=message.text)
                 self._talk.hear(place, message.native_id, said)
             if answers_us is None:
@@ -187,13 +197,13 @@ class Conversation:
         """A message of a thread, meant for us if we have said something there."""
         if not await self._quotes.takes_part(*place):
             return message
-        self._talk.change(place[0], message.native_id, "", None)  # it is a question, not talk
+        self._talk.take_back(place[0], message.native_id)  # it is a question, not talk
         begun = self._with_background(message.model_copy(update={"addressed": True}), place)
         return await begun.finish() if isinstance(begun, Unfinished) else begun
 
-    def _seen_at(self, room_id: str, sender: str) -> dict[str, Any]:
+    def _seen_at(self, room_id: str, sender: str, seen_at: float | None) -> dict[str, Any]:
         """Where the past is closed to newcomers: when this was said, and since when its sender is here."""
-        at = self.joinings.stamp(room_id, self._clock.now())
+        at = self.joinings.stamp(room_id, self._clock.now(), late_since=seen_at)
         since = self.joinings.of(room_id, sender)
         return {
             **({} if at is None else {"seen_at": at.isoformat()}),
@@ -281,15 +291,20 @@ class Conversation:
     def _taken_back(self, room_id: str, event: JsonObject) -> Amendment | Skip:
         room = self._rooms.get(room_id)
         target = redacts(event, room.version if room is not None else "")
-        if not target or text_of(event, "sender") == self._me.user_id:
+        by = text_of(event, "sender")
+        if not target or by == self._me.user_id or "state_key" in event:
+            return Skip("no_message")
+        author = self._senders.of(room_id, target) or by
+        if author != by and (room is None or not may_redact(room, by)):
+            # Our own homeserver should not have let it through; others are less strict than Synapse.
+            _log.warning("matrix.redaction_ignored", room=room_id, sender=by)
             return Skip("no_message")
         _keep(self._gone, (room_id, target))
         self._quotes.forget(room_id, target)
-        self._talk.change(room_id, target, "", None)
-        sender = self._senders.of(room_id, target) or text_of(event, "sender")
-        if not self.is_heard(room_id, sender):
+        self._talk.take_back(room_id, target)
+        if not self.is_heard(room_id, author):
             return Skip("no_message")
-        return Amendment(kind="withdraw", native_id=target, sender=sender)
+        return Amendment(kind="withdraw", native_id=target, sender=author)
 
     async def _reaction(self, room_id: str, event: JsonObject) -> InboundMessage | Skip:
         sender = text_of(event, "sender")

@@ -8,9 +8,10 @@ whether the two have the same sender (an edit by somebody else is none).
 An edit can be there before its message: the message's key comes late, or another server was slower. So a
 message is taken with the newest edit that the server has bundled with it, or else with the one in `Early`.
 
-A redaction counts as the message's own sender's, whoever made it: a homeserver passes on only those of
-people who had the right, such as a moderator. It can see that only of what is sent in clear (``plaintext``),
-and it looks where the room's version says that the target stands: so do we.
+A redaction of somebody who may redact in the room counts as the message's own sender's. A homeserver passes
+on only those of people who had the right, and where the sender is known that is looked at once more. It can
+see that only of what is sent in clear (``plaintext``), and it looks where the room's version says that the
+target stands: so do we.
 """
 
 from __future__ import annotations

@@ -76,10 +76,16 @@ class Joinings:
         """What `position` gave is safe."""
         self._changed = False
 
-    def stamp(self, room_id: str, now: datetime) -> datetime | None:
-        """When something was seen in a room, later than everything before; None if its past is open."""
+    def stamp(self, room_id: str, now: datetime, *, late_since: float | None = None) -> datetime | None:
+        """
+        When something was seen in a room, later than everything before; None if its past is open.
+
+        What could be read only now was seen ``late_since``, by our clock: before everything that came then.
+        """
         if not self.is_closed(room_id):
             return None
+        if late_since is not None:
+            return datetime.fromtimestamp(late_since, now.tzinfo) - _STEP
         if self._latest is not None and timedelta() <= self._latest - now < _AHEAD:
             now = self._latest + _STEP  # the same instant, or a clock that was set a little
         return self._seen(now)

@@ -174,13 +174,13 @@ class Reading:
         except (NoKey, NotReadable, ChannelError):
             return None
 
-    def forget(self, room_id: str, event_id: str) -> None:
-        """A message was taken back in its room: nobody waits for its key."""
-        self._waiting.drop_from(room_id, event_id)
+    def forget(self, room_id: str, event_id: str, sender: str) -> None:
+        """A message of ``sender`` was taken back in its room: nobody waits for its key."""
+        self._waiting.drop_from(room_id, event_id, sender)
 
-    async def late(self) -> list[tuple[str, JsonObject]]:
-        """Messages, still encrypted, whose keys have come; room and event in the order of their coming."""
-        found: list[tuple[str, JsonObject]] = []
+    async def late(self) -> list[tuple[str, JsonObject, float]]:
+        """Messages, still encrypted, whose keys have come, in order: room, event, when it was seen first."""
+        found: list[tuple[str, JsonObject, float]] = []
         if not self._look:
             return found
         readable = [
@@ -198,7 +198,7 @@ class Reading:
             if answer.good and self._is_still_secret(one.room_id, answer.body):
                 continue
             if answer.good:
-                found.append((one.room_id, answer.body))
+                found.append((one.room_id, answer.body, one.since))
                 self._in_hand.add(one.event_id)
                 _log.info("matrix.key_arrived", room=one.room_id, event_id=one.event_id)
                 continue

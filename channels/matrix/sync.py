@@ -236,9 +236,9 @@ class Receiver:
         upgraded = self._following.learn()
         invites_changed = self._invites.learn(body) or self._following.asked
         found = Found(amendments=self._left(body, known))
-        for room_id, event in await self._receive_keys(body):
+        for room_id, event, seen_at in await self._receive_keys(body):
             late = text_of(event, "event_id")
-            found.add(await self._timeline.read(room_id, [event], since=since, late=late))
+            found.add(await self._timeline.read(room_id, [event], since=since, late=late, seen_at=seen_at))
         await self._read_again(since)
         if since is not None:
             found.add(await self._timeline.read_answer(body, since, known))
@@ -289,7 +289,7 @@ class Receiver:
             del self._again[room_id]
             self.fetching.read_again(room_id)
 
-    async def _receive_keys(self, body: JsonObject) -> list[tuple[str, JsonObject]]:
+    async def _receive_keys(self, body: JsonObject) -> list[tuple[str, JsonObject, float]]:
         """Learn what came about keys; returns earlier events that it has made readable."""
         if self._reading is None:
             return []

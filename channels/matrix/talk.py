@@ -57,15 +57,20 @@ class Talk:
         while len(self._places) > _MAX_PLACES:
             self._places.popitem(last=False)
 
-    def change(self, room_id: str, event_id: str, sender: str, text: str | None) -> None:
-        """A line was edited by its sender, or taken back (None, by whomever)."""
+    def change(self, room_id: str, event_id: str, sender: str, text: str) -> None:
+        """A line was edited by its sender; what others say of it changes nothing."""
+        for _, line in self._lines(room_id, event_id):
+            if line.said.sender == sender:
+                line.said = _short(line.said.model_copy(update={"text": text}))
+
+    def take_back(self, room_id: str, event_id: str) -> None:
+        """A line was taken back by somebody who may."""
+        for lines, line in self._lines(room_id, event_id):
+            lines.remove(line)
+
+    def _lines(self, room_id: str, event_id: str) -> list[tuple[deque[_Line], _Line]]:
         places = [lines for (room, _), lines in self._places.items() if room == room_id]
-        for lines in places:
-            for line in [line for line in lines if line.event_id == event_id]:
-                if text is None:
-                    lines.remove(line)
-                elif line.said.sender == sender:
-                    line.said = _short(line.said.model_copy(update={"text": text}))
+        return [(lines, line) for lines in places for line in lines if line.event_id == event_id]
 
     def came(self, room_id: str, person: str) -> None:
         """Somebody has come into a room, for the first time or not: they have not seen what is here."""

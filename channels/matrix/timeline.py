@@ -152,13 +152,20 @@ class Timeline:
         return found
 
     async def read(
-        self, room_id: str, events: Sequence[JsonObject], *, since: str | None = None, late: str = ""
+        self,
+        room_id: str,
+        events: Sequence[JsonObject],
+        *,
+        since: str | None = None,
+        late: str = "",
+        seen_at: float | None = None,
     ) -> Found:
         """
         What these events of a room say.
 
         What needs a server that may be slow is left to ``fetching``, for which ``since`` says from where the
-        room can be read again; without it, it is waited for. ``late``: this event's key has come late.
+        room can be read again; without it, it is waited for. ``late``: this event's key has come late, and it
+        was seen first ``seen_at``.
         """
         if self._rooms.is_unchecked(room_id) or self._rooms.lacks_members(room_id):
             await self._learn_privacy(room_id, events)
@@ -168,7 +175,7 @@ class Timeline:
             await self._reading.meet(events)
         found = Found()
         for event in events:
-            read = await self._begun(room_id, event, finish=since is None)
+            read = await self._begun(room_id, event, finish=since is None, seen_at=seen_at)
             if read is None:
                 continue
             if isinstance(read, Unfinished) or (since is not None and self._fetching.takes(room_id, read)):
@@ -178,7 +185,7 @@ class Timeline:
             elif isinstance(read, Amendment):
                 found.amendments.append(read)
                 if read.kind == "withdraw" and self._reading is not None:
-                    self._reading.forget(room_id, read.native_id)
+                    self._reading.forget(room_id, read.native_id, read.sender)
             else:
                 found.messages.append(self._placed(room_id, read))
         if late and self._reading is not None:
@@ -186,14 +193,14 @@ class Timeline:
         return found
 
     async def _begun(
-        self, room_id: str, event: JsonObject, *, finish: bool
+        self, room_id: str, event: JsonObject, *, finish: bool, seen_at: float | None
     ) -> InboundMessage | Amendment | Unfinished | None:
         """What an event says, with ``finish`` also what it needs; None if that is nothing for us."""
         try:
             clear = event if self._reading is None else self._reading.uncover(room_id, event)
             if clear is None:
                 return None
-            read = await self._conversation.begin(room_id, clear)
+            read = await self._conversation.begin(room_id, clear, seen_at=seen_at)
             if isinstance(read, Skip):
                 self._skip(room_id, event, read.reason)
                 return None

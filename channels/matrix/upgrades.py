@@ -25,7 +25,16 @@ import structlog
 
 from channels.matrix.json_values import JsonObject, object_of, text_of
 
-__all__ = ["MODERATOR", "Replaced", "Successors", "may_moderate", "may_replace", "power_of", "predecessor_of"]
+__all__ = [
+    "MODERATOR",
+    "Replaced",
+    "Successors",
+    "may_moderate",
+    "may_redact",
+    "may_replace",
+    "power_of",
+    "predecessor_of",
+]
 
 MODERATOR = 50.0
 _MOST = 1000
@@ -55,9 +64,14 @@ def power_of(room: Replaced, user_id: str) -> float:
     return _level(object_of(room.power_levels, "users").get(user_id), default)
 
 
-def may_moderate(room: Replaced, user_id: str) -> bool:
+def may_redact(room: Replaced, user_id: str) -> bool:
     """Whether somebody may take back what others say in a room, as its power levels have it."""
-    return power_of(room, user_id) >= max(_level(room.power_levels.get("redact"), MODERATOR), MODERATOR)
+    return power_of(room, user_id) >= _level(room.power_levels.get("redact"), MODERATOR)
+
+
+def may_moderate(room: Replaced, user_id: str) -> bool:
+    """Whether somebody stands above others in a room, and may take back what they say."""
+    return power_of(room, user_id) >= MODERATOR and may_redact(room, user_id)
 
 
 def may_replace(room: Replaced, user_id: str) -> bool:

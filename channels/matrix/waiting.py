@@ -102,10 +102,10 @@ class Waiting:
         for event_id in event_ids:
             self._references.pop(event_id, None)
 
-    def drop_from(self, room_id: str, event_id: str) -> None:
-        """Drop a message if it is of this room: what is said about it elsewhere means nothing."""
+    def drop_from(self, room_id: str, event_id: str, sender: str) -> None:
+        """Drop a message of this sender in this room: what is said of it elsewhere means nothing."""
         reference = self._references.get(event_id)
-        if reference is not None and reference.room_id == room_id:
+        if reference is not None and reference.room_id == room_id and reference.sender in ("", sender):
             self.drop([event_id])
 
     def drop_room(self, room_id: str) -> None:

@@ -24,9 +24,10 @@ from gateway.access import Access
 from gateway.question import question_of, session_of, user_lines
 from gateway.work.rows import Turn
 from tests.clock import EPOCH, ManualClock
+from tests.conversation_desk import MENTION, Desk
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
-from tests.matrix_double import member
+from tests.matrix_double import member, text
 from tests.unit.test_matrix_inbound import ALICE, BOT, ROOM, rooms_with
 
 CAROL = "@carol:hs.test"
@@ -113,6 +114,25 @@ def test_the_order_is_that_of_our_own_server(step_s):
     assert before[0] < before[1] < one.since()
     assert after > one.since() or step_s == -3_000_000
     assert one.since(ALICE) is None
+
+
+def test_what_became_readable_late_is_as_old_as_it_is():
+    """A message of before the joining whose key comes after it is still one of before."""
+    one = Clock(closed_room())
+    seen_first = one.now.timestamp()
+    one.comes()
+
+    assert one.joinings.stamp(ROOM, one.now, late_since=seen_first) < one.since() < one.said()
+
+
+async def test_late_talk_is_told_to_nobody():
+    """Nobody can tell who has come since it was said."""
+    desk = Desk(rooms_with(ALICE, CAROL))
+    await desk.conversation.begin(ROOM, text("$1", "late"), seen_at=1.0)
+    await desk.read(text("$2", "in time"))
+    question = await desk.read(text("$3", "what?", **MENTION))
+
+    assert [line.text for line in question.background] == ["in time"]
 
 
 def test_who_was_seen_to_leave_comes_anew_whatever_the_event_says():

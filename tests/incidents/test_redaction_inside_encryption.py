@@ -14,15 +14,16 @@ import anyio
 import pytest
 
 from channels.matrix.edits import redacts
+from channels.matrix.inbound import Skip
 from channels.matrix.keys import NotMeant
 from channels.matrix.plaintext import uncovered
 from channels.matrix.waiting import Waiting
-from tests.conversation_desk import CAROL, Desk, redaction
+from tests.conversation_desk import CAROL, MENTION, Desk, redaction
 from tests.integration.matrix_bot import Bot, call, wait_until
 from tests.integration.matrix_talk import asked, lines, mentioning, redact
 from tests.integration.secret_talk import secret_peers
 from tests.matrix_double import text
-from tests.unit.test_matrix_inbound import ALICE, ROOM
+from tests.unit.test_matrix_inbound import ALICE, ROOM, rooms_with
 
 MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}
 
@@ -121,8 +122,6 @@ def test_a_redaction_that_names_two_events(version, taken):
 
 async def test_the_version_of_a_room_decides_what_is_taken_back():
     """In a room of version 10 somebody redacts their own event and names Alice's in the content."""
-    from tests.unit.test_matrix_inbound import rooms_with
-
     registry = rooms_with(ALICE, CAROL)
     create = {"type": "m.room.create", "state_key": "", "content": {"room_version": "10"}}
     registry.get(ROOM).state(create)
@@ -138,7 +137,23 @@ def test_a_message_waits_for_its_key_whatever_is_redacted_elsewhere():
     """A redaction in another room drops no reference; one in its own room does."""
     waiting = Waiting()
     waiting.add(ROOM, "$1", secrets.token_hex(4), sender=ALICE, now=0.0)
-    waiting.drop_from("!mallorys:hs.test", "$1")
+    waiting.drop_from("!mallorys:hs.test", "$1", ALICE)
+    waiting.drop_from(ROOM, "$1", CAROL)
     assert len(waiting) == 1
-    waiting.drop_from(ROOM, "$1")
+    waiting.drop_from(ROOM, "$1", ALICE)
     assert len(waiting) == 0
+
+
+@pytest.mark.parametrize(("power", "left"), [(0, ["it is blue"]), (50, [])])
+async def test_a_redaction_that_a_careless_homeserver_lets_through(power, left):
+    """In clear, too, it counts only of the sender or of who may redact: for questions and for the group context."""
+    registry = rooms_with(ALICE, CAROL)
+    levels = {"type": "m.room.power_levels", "state_key": "", "content": {"users": {CAROL: power}}}
+    registry.get(ROOM).state(levels)
+    desk = Desk(registry)
+    await desk.read(text("$1", "it is blue"))
+    found = await desk.read(redaction("$1", CAROL))
+    question = await desk.read(text("$2", "what colour?", **MENTION))
+
+    assert isinstance(found, Skip) is (power == 0)
+    assert [line.text for line in question.background] == left

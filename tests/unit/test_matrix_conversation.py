@@ -17,7 +17,7 @@ from channels.matrix.threads import SHARED, place_of, relation_of, root_of
 from channels.matrix.wire import Answer, LinkBroken
 from tests.conversation_desk import CAROL, MALLORY, MENTION, Desk, edit, redaction
 from tests.matrix_double import text
-from tests.unit.test_matrix_inbound import ALICE, BOT, GROUP, JSON, ROOM
+from tests.unit.test_matrix_inbound import ALICE, BOT, GROUP, JSON, ROOM, rooms_with
 
 
 # ── edits and redactions ──
@@ -69,9 +69,13 @@ async def test_an_edit_that_the_server_bundles_counts():
 
 @pytest.mark.parametrize("where", ["content", "top"])
 async def test_a_redaction_withdraws_for_the_sender(where):
-    """In both shapes of the event; a moderator's counts as the sender's own, our own is none."""
-    desk = Desk()
+    """In both shapes of the event; a moderator's counts as the sender's own, our own and that of others is none."""
+    registry = rooms_with(ALICE, CAROL, MALLORY)
+    desk = Desk(registry)
     await desk.read(text("$1"))
+    assert await desk.read(redaction("$1", MALLORY, where=where)) == Skip("no_message")
+    levels = {"type": "m.room.power_levels", "state_key": "", "content": {"users": {MALLORY: 50}}}
+    registry.get(ROOM).state(levels)
     by_alice, by_moderator = [
         await desk.read(redaction("$1", sender, where=where)) for sender in (ALICE, MALLORY)
     ]
