@@ -351,7 +351,9 @@ class Intake:
         if self._is_owner(sender):
             return Place()
         listed = self._listed(sender)
-        place = self._limiter.place(native_id, sender=sender, thread=thread, listed=listed, at=at)
+        place = self._limiter.place(
+            native_id, sender=sender, thread=thread, listed=listed, at=at, crowd=self._crowd(sender)
+        )
         wait_s = place.wait_s if place else DAY_S
         if listed and wait_s > HOUR_S:
             self._crowded(sender, wait_s)
@@ -359,10 +361,15 @@ class Intake:
 
     def _is_one_of_many(self, address: str) -> bool:
         """Whether only a pattern lets an address in."""
+        return bool(self._crowd(address))
+
+    def _crowd(self, address: str) -> str:
+        """The pattern that lets an address in; empty for one that is let in by name, or not at all."""
         patterns = (*self._allow_from, *self._read_only_from)
-        return address not in patterns and any(
-            "*" in entry and fnmatch.fnmatchcase(address, entry) for entry in patterns
-        )
+        if address in patterns:
+            return ""
+        fitting = (entry for entry in patterns if "*" in entry and fnmatch.fnmatchcase(address, entry))
+        return next(fitting, "")
 
     def _read_only(self, address: str) -> bool:
         return is_read_only(address, self._read_only_from)

@@ -27,7 +27,7 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 MAX_ENTRIES = 10_000
 MAX_WAITING = 100
-"""So many mails of one sender wait at most."""
+"""So many mails of one sender wait at most, or of all whom one pattern lets in."""
 _FIELDS = 6
 
 
@@ -51,6 +51,7 @@ class _Entry:
     allowed: bool
     due: float
     first: bool = False
+    crowd: str = ""
 
 
 class AnswerLimiter:
@@ -62,7 +63,9 @@ class AnswerLimiter:
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
 
-    def place(self, native_id: str, *, sender: str, thread: str, listed: bool, at: datetime) -> Place | None:
+    def place(
+        self, native_id: str, *, sender: str, thread: str, listed: bool, at: datetime, crowd: str = ""
+    ) -> Place | None:
         """
         When this mail is answered; the place is taken.
 
@@ -72,9 +75,11 @@ class AnswerLimiter:
             thread: Its session.
             listed: Whether the sender is among those who may write.
             at: When it arrived.
+            crowd: The pattern that lets the sender in, if it is none by name: whoever owns a domain has any
+                number of addresses, and must not fill the hours of others with them.
 
         Returns:
-            None if too many of this sender's mails wait already.
+            None if too many mails of this sender or crowd wait already.
         """
         known = self._entries.get(native_id)
         if known is not None:
@@ -84,11 +89,11 @@ class AnswerLimiter:
             _earliest(now, limit, window_s, used)
             for limit, window_s, used in self._rules(now, sender, thread, listed=listed)
         )
-        waiting = sum(1 for entry in self._counted(now) if entry.sender == sender and entry.due > now)
-        allowed = waiting < MAX_WAITING
-        first = due > now and waiting == 0
+        ahead = [entry for entry in self._counted(now) if entry.due > now]
+        first = due > now and not any(entry.sender == sender for entry in ahead)
+        allowed = sum((entry.crowd or entry.sender) == (crowd or sender) for entry in ahead) < MAX_WAITING
         due = due if allowed else now
-        self._note(native_id, _Entry(now, sender, thread, listed, allowed, due, first))
+        self._note(native_id, _Entry(now, sender, thread, listed, allowed, due, first, crowd))
         return Place(due - now, first) if allowed else None
 
     def admit(self, native_id: str, *, sender: str, thread: str, listed: bool, at: datetime) -> bool:
@@ -143,7 +148,7 @@ class AnswerLimiter:
         self.changed = False
         return json.dumps(
             [
-                [key, e.at, e.sender, e.thread, e.listed, e.allowed, e.due, e.first]
+                [key, e.at, e.sender, e.thread, e.listed, e.allowed, e.due, e.first, e.crowd]
                 for key, e in self._entries.items()
             ]
         )
@@ -159,11 +164,18 @@ class AnswerLimiter:
 
 
 def _entry(row: Sequence[object]) -> _Entry:
-    """Earlier versions knew no ``due`` and no ``first``."""
+    """Earlier versions knew nothing of waiting."""
     at, sender, thread, listed, allowed = row[1:_FIELDS]
-    due, first = row[_FIELDS:] or (at, False)
+    due, first, *crowd = row[_FIELDS:] or (at, False)
     return _Entry(
-        float(str(at)), str(sender), str(thread), bool(listed), bool(allowed), float(str(due)), bool(first)
+        float(str(at)),
+        str(sender),
+        str(thread),
+        bool(listed),
+        bool(allowed),
+        float(str(due)),
+        bool(first),
+        "".join(map(str, crowd)),
     )
 
 

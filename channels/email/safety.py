@@ -218,7 +218,7 @@ class Safety:
             where = f"In the thread {pulled.thread} nothing is answered"
         _log.error("mail.braked", channel=self._name, why=pulled.why, minutes=minutes)
         self._alert(
-            f"brake {pulled.recipient}".strip(),
+            "brake bounces" if pulled.recipient else "brake",
             f"{where} on {self._name} for {minutes} minutes: {pulled.why}.{loop} What comes in meanwhile "
             "waits and is let in then. To end it sooner: squidbot email release.",
         )
@@ -227,7 +227,7 @@ class Safety:
         """Somebody's mail waits for more than an hour: the owner may want to know, it may be a program."""
         _log.warning("mail.sender_waits", channel=self._name, wait_s=round(wait_s))
         self._alert(
-            f"limits {sender}",
+            "limits",  # in one hour one of them is enough, however many addresses somebody has
             f"`{sender}` has had as many answers by mail on {self._name} as one person gets in a day; "
             f"the next one goes out in about {round(wait_s / HOUR_S)} hours. If a program writes from there, "
             "name it in read_only_from, or take it out of allow_from; the numbers are under limits.",

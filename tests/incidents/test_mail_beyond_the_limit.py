@@ -178,6 +178,23 @@ def test_what_waits_is_bounded() -> None:
     assert ask(it, "other", sender="b") == Place()
 
 
+def test_a_domain_of_many_addresses_fills_nobodys_hours() -> None:
+    """A flood from a thousand addresses that one pattern lets in: whoever is let in by name waits an hour at most."""
+
+    def flood(crowd: str) -> float:
+        it = limiter(total_per_hour=100)
+        for number in range(1000):
+            it.place(
+                f"m{number}", sender=f"{number}@evil.test", thread="t", listed=True, at=NOON, crowd=crowd
+            )
+        place = it.place("friend", sender="friend@x.test", thread="f", listed=True, at=NOON)
+        assert place is not None
+        return place.wait_s / 3600
+
+    assert flood("*@evil.test") <= 2
+    assert flood("") >= 9, "the control"
+
+
 def intake(tmp_path: Path, alerts: list[str]) -> Intake:
     config = EmailConfig.model_validate(
         {
@@ -217,7 +234,7 @@ def test_who_has_limits(tmp_path: Path) -> None:
     assert [one.get("wait_s") for one in guest[:3]] == [None, 3600, 86_400]
     assert [one.get("tell_wait") for one in guest[:3]] == [None, True, False]
     assert guest[-1].get("quarantine") == "over_limit"
-    assert "limits guest@p.test" in alerts[0]
+    assert "`guest@p.test` has had as many answers" in alerts[0]
 
 
 @pytest.mark.parametrize(("minutes", "left"), [(0, 600), (5, 300), (10, 0), (60, 0), (-1, 0)])
