@@ -36,7 +36,7 @@ from gateway.failure import SUDDEN_END, kills
 from gateway.suspects import ALONE_AFTER, Suspects
 from gateway.waits import link_of
 from gateway.work.port import OutboxRow, StoreUnavailable, Suspect, WorkStore
-from gateway.work.states import IllegalMove, OutboxState
+from gateway.work.states import IllegalMove
 
 __all__ = ["Delivery"]
 
@@ -169,9 +169,9 @@ class Delivery:
 
     async def _send(self, row: OutboxRow, suspect: Suspect | None) -> None:
         if suspect is not None and kills(suspect.record):
-            await self._dead_letter(row, suspect.record.deaths)
+            await self._give_up_killer(row, f"the process ended {suspect.record.deaths} times on it")
             return
-        if row.state is OutboxState.UNCERTAIN and not await self._may_repeat(row):
+        if row.uncertain_since is not None and not await self._may_repeat(row):
             return
         await self._store.sending(row)
         reached = _Reached(self._store, row)
@@ -217,14 +217,15 @@ class Delivery:
                 _log.error("outbox.blocked", channel=self._channel.name, outbox=row.id, error=str(error))
                 await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
 
-    async def _dead_letter(self, row: OutboxRow, deaths: int) -> None:
-        """The process dies of it."""
-        metrics.OUTBOUND.labels(self._channel.name, "dead").inc()
-        text = f"the process ended {deaths} times on it"
-        _log.error(
-            "message.undeliverable", channel=self._channel.name, outbox=row.id, why="kills", error=text
-        )
-        await self._store.send_failed(row, text, delay_s=None, apology=_apology(row, SUDDEN_END))
+    async def _give_up_killer(self, row: OutboxRow, why: str) -> None:
+        """The process dies of it: it is dead-lettered; what may have arrived needs review."""
+        name = self._channel.name
+        if row.uncertain_since is not None:
+            await self._park(row, f"{why}, and the server may have it")
+        else:
+            metrics.OUTBOUND.labels(name, "dead").inc()
+            _log.error("message.undeliverable", channel=name, outbox=row.id, why="kills", error=why)
+            await self._store.send_failed(row, why, delay_s=None, apology=_apology(row, SUDDEN_END))
         await self._suspects.look()
         self.wake()
 
@@ -239,11 +240,13 @@ class Delivery:
                 return False
 
     async def _park(self, row: OutboxRow, why: str) -> None:
+        await self._store.uncertain(row)  # it may be `sending`, because the server was asked
         await self._store.park(row, why)
         metrics.OUTBOUND.labels(self._channel.name, "unknown").inc()
         _log.error("message.parked", channel=self._channel.name, outbox=row.id, why=why)
 
     async def _probe(self, row: OutboxRow) -> bool:
+        await self._store.probing(row)
         try:
             with anyio.fail_after(_LIMIT_S):
                 receipt = await self._channel.probe(row.message)

@@ -84,6 +84,8 @@ class Suspects:
             async with self.passing(alone=alone):
                 if self._stopped:
                     return
+                if alone:
+                    _log.warning("turn.alone", session=str(session), deaths_alone=self._sessions[session])
                 await run_session(session)
 
         return run

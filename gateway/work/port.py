@@ -224,6 +224,13 @@ class WorkStore(LeasePort, Protocol):
         """``pending → sending``, ``attempts + 1``: before anything is said to the server."""
         ...
 
+    async def probing(self, row: OutboxRow) -> None:
+        """
+        ``uncertain → sending``, and no attempt more: before the server is asked whether it has it. So it is
+        known what was in flight if the process dies of that.
+        """
+        ...
+
     async def uncertain(self, row: OutboxRow) -> None:
         """``sending → uncertain``, durable before this returns: from now on the server may have it."""
         ...

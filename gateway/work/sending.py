@@ -53,6 +53,10 @@ class Sending(Part):
         """``pending → sending``, ``attempts + 1``."""
         await self._writer.call("sending", lambda db: sends.start(db, row.id), durable=False)
 
+    async def probing(self, row: OutboxRow) -> None:
+        """``uncertain → sending``, and no attempt more."""
+        await self._writer.call("probing", lambda db: sends.probe(db, row.id), durable=False)
+
     async def uncertain(self, row: OutboxRow) -> None:
         """``sending → uncertain``, durable before this returns."""
         now = self._now()

@@ -26,6 +26,7 @@ __all__ = [
     "heads",
     "insert",
     "next_send_in",
+    "probe",
     "reject",
     "sent",
     "settle",
@@ -94,6 +95,12 @@ _TO_SENDING = "UPDATE outbox SET state = 'sending', attempts = attempts + 1 WHER
 def start(db: sqlite3.Connection, row_id: int) -> None:
     """To ``sending``, one attempt more."""
     _moved(db, db.execute(_TO_SENDING, (row_id,)), row_id, OutboxState.SENDING)
+
+
+def probe(db: sqlite3.Connection, row_id: int) -> None:
+    """To ``sending`` because the server is asked; what is uncertain about it stays noted."""
+    query = "UPDATE outbox SET state = 'sending' WHERE id = ? AND state IN ('uncertain', 'sending')"
+    _moved(db, db.execute(query, (row_id,)), row_id, OutboxState.SENDING)
 
 
 _TO_UNCERTAIN = (
@@ -209,7 +216,8 @@ _TO_UNKNOWN = "UPDATE outbox SET state = 'unknown', next_at = NULL, error = ? WH
 
 
 def to_unknown(db: sqlite3.Connection, row_id: int, error: str) -> None:
-    """To ``unknown``: a person decides."""
+    """To ``unknown``: a person decides, and what they try again begins anew."""
+    deaths.acquit(db, deaths.of_send(row_id))
     _moved(db, db.execute(_TO_UNKNOWN, (error, row_id)), row_id, OutboxState.UNKNOWN)
 
 

@@ -147,6 +147,22 @@ class SendsContract:
         await store.sending(offered)
         await store.sent(offered, "$1")
 
+    async def test_a_probe_is_in_flight_and_no_attempt(self, store: WorkStore, clock: ManualClock):
+        """Who dies of asking is known; the doubt and the attempts stay as they were, and so does what may follow."""
+        (row,) = await store.post([out("1")])
+        await store.sending(row)
+        await store.uncertain(row)
+        for deaths in (1, 2):
+            await store.probing(row)
+            await store.recover()
+            now = await state(store, row)
+            assert (now.state, now.attempts) == (OutboxState.UNCERTAIN, 1)
+            assert [one.record.deaths for one in await store.suspects()] == [deaths]
+        await store.probing(row)
+        await store.uncertain(row)
+        await store.park(row, "nobody can say")
+        assert await store.suspects() == []
+
     async def test_a_probe_that_says_no_makes_it_pending(self, store: WorkStore, clock: ManualClock):
         """When the server surely does not have it, it is as if it had never left."""
         (row,) = await store.post([out("1")])

@@ -111,6 +111,22 @@ def test_an_answer_that_kills_is_dead_lettered(nursery: Nursery, tmp_path: Path)
     assert seen["dm-bob"].strip() == "re: #2"
 
 
+@pytest.mark.timeout(120)
+def test_a_question_to_the_server_that_kills_needs_review(nursery: Nursery, tmp_path: Path) -> None:
+    """Nobody knows whether it has arrived, so a person decides; everybody else is answered."""
+    world = World(tmp_path, nursery, control="dies_probing", policy="probe")
+    world.say("ann", "")
+    assert world.live(die="uncertain") == -signal.SIGKILL
+    world.say("bob", "")
+    lives = 1
+    while world.live() == -signal.SIGKILL:
+        lives += 1
+        assert lives < 9, "it was never given up"
+
+    assert [where for where, _ in told(world)] == ["dm-bob"]
+    assert world.evidence().parked == ["re: #1"]
+
+
 # ── the store ──
 async def test_what_was_in_flight_is_remembered(tmp_path: Path) -> None:
     """Turns and sends, alone or with others; what is dead-lettered is forgotten, and so is tried like a new one."""

@@ -54,6 +54,14 @@ class _DiesComposing(LoopbackChannel):
         return await super().deliver(message, uncertain=uncertain)
 
 
+class _DiesProbing(LoopbackChannel):
+    """The process dies of asking the server whether it has a message."""
+
+    async def probe(self, message: OutboundMessage) -> Receipt | None:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return None
+
+
 class _Around:
     def __init__(self, inner: Any) -> None:
         self._real = inner
@@ -157,6 +165,7 @@ def channel(control: str, plain: type[LoopbackChannel]) -> type[LoopbackChannel]
         "acknowledges_first": _AcknowledgesFirst,
         "new_keys": _NewKeys,
         "dies_composing": _DiesComposing,
+        "dies_probing": _DiesProbing,
     }
     return defects.get(control, plain)
 

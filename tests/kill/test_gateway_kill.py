@@ -135,6 +135,21 @@ def test_a_death_while_sending_follows_the_rule_of_the_channel(
         assert evidence.parked, "what may have arrived must be shown to a person"
 
 
+@pytest.mark.parametrize("moment", ["store.probing.before", "store.probing.after"])
+def test_a_death_while_the_server_is_asked_costs_nothing(
+    moment: str, nursery: Nursery, tmp_path: Path
+) -> None:
+    """It is asked again after the next start."""
+    world = World(tmp_path, nursery, policy="probe")
+    talk(world)
+    assert world.live(die="taken") == -signal.SIGKILL
+    for _ in range(2):
+        assert world.live(die=moment) == -signal.SIGKILL
+    world.live_until_quiet()
+
+    assert judged(world).parked == []
+
+
 @pytest.mark.parametrize("moment", RECOVERING)
 def test_a_death_while_recovering_costs_nothing(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """Killed after the commit, then twice in the middle of putting that right."""

@@ -266,6 +266,38 @@ async def test_a_full_disk_after_the_servers_yes_sends_nothing_twice(store: Sqli
     assert channel.tries == ["one"]
 
 
+@pytest.mark.parametrize("redelivery", [Redelivery.PROBE, Redelivery.PARK])
+async def test_a_full_disk_while_the_server_is_asked_sends_nothing_twice(
+    redelivery: Redelivery, store: SqliteWorkStore
+) -> None:
+    """The row was left as it was in the middle: that it may have arrived is not forgotten."""
+
+    class Full:
+        failures = 1
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        async def send_failed(self, row: OutboxRow, error: str, **more: Any) -> None:
+            if self.failures and not more["certain"]:
+                self.failures -= 1
+                raise StoreUnavailable("the disk is full")
+            await store.send_failed(row, error, **more)
+
+    [row] = await post(store, ANN, "one")
+    await store.sending(row)
+    await store.uncertain(row)
+    if redelivery is Redelivery.PARK:
+        await store.sending(row)  # a life that ended before it was told how it went
+    channel = There(redelivery)
+    channel.probes = [ChannelUnavailable("away"), Receipt("taken-before")]
+    async with running(channel, Full()):
+        state = OutboxState.SENT if redelivery is Redelivery.PROBE else OutboxState.UNKNOWN
+        await settled(store, "one", state=state)
+
+    assert channel.tries == []
+
+
 async def test_what_nobody_is_there_for_is_kept_without_trying_and_sent_when_somebody_comes(
     store: SqliteWorkStore,
 ) -> None:
