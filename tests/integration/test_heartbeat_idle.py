@@ -53,4 +53,5 @@ async def test_the_same_days_with_an_item_are_counted(tmp_path):
 
 
 async def _ended(home) -> bool:
-    return (await home.built.store.stats()).inbox["ready"] == 0
+    counts = (await home.built.store.stats()).inbox
+    return counts["ready"] == counts["running"] == 0
