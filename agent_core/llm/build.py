@@ -152,6 +152,8 @@ def _client(
     extra = dict(model.extra)
     if model.temperature is not None:
         extra.setdefault("temperature", model.temperature)
+    if model.reasoning_effort:
+        extra.setdefault("reasoning_effort", model.reasoning_effort)
     common: dict[str, Any] = {
         "clock": clock,
         "api_base": provider.api_base,

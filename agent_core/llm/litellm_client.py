@@ -18,6 +18,7 @@ from agent_core.llm.pictures import pictures_of
 from agent_core.llm.prices import Price
 from agent_core.llm.providers import wants_marks
 from agent_core.llm.streaming import AnswerLimits, answer
+from agent_core.llm.thinking import Habit
 from agent_core.llm.wire import Piece, request_body
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.ports import AttachmentPort, Clock
@@ -66,6 +67,7 @@ class LiteLLMClient:
         self._limits = limits
         self._price = price
         self._pictures = pictures
+        self._habit = Habit()
 
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
@@ -91,7 +93,11 @@ class LiteLLMClient:
         except CallFailed as error:
             raise self._error(error.failure) from error
         return answer(
-            self._pieces(request, stream=stream), limits=self._limits, model=self.model, stream=stream
+            self._pieces(request, stream=stream),
+            limits=self._limits,
+            model=self.model,
+            stream=stream,
+            habit=self._habit,
         )
 
     async def _pieces(self, request: Mapping[str, Any], *, stream: bool) -> AsyncGenerator[Piece, None]:

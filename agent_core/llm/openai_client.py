@@ -31,6 +31,7 @@ from agent_core.llm.prices import Price
 from agent_core.llm.providers import Endpoint, adapted, wants_marks
 from agent_core.llm.sse import SseDecoder, TooLarge
 from agent_core.llm.streaming import AnswerLimits, answer
+from agent_core.llm.thinking import Habit
 from agent_core.llm.wire import Piece, bare_model_name, parse_piece, request_body
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.ports import AttachmentPort, Clock
@@ -89,6 +90,7 @@ class OpenAIClient:
         self._limits = limits
         self._price = price
         self._pictures = pictures
+        self._habit = Habit()
         self._session: aiohttp.ClientSession | None = None
 
     async def chat(
@@ -107,7 +109,9 @@ class OpenAIClient:
             marked=self._endpoint.tells_cost and wants_marks(self.model),
         )
         body = adapted(body, self._endpoint)
-        return answer(self._pieces(body), limits=self._limits, model=self.model, stream=stream)
+        return answer(
+            self._pieces(body), limits=self._limits, model=self.model, stream=stream, habit=self._habit
+        )
 
     async def aclose(self) -> None:
         """Let go of the connections. A later ``chat`` opens new ones."""

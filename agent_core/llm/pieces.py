@@ -37,6 +37,7 @@ def piece_in(frame: object) -> Piece:
         text=_text(data.get("text", "")),
         fragments=tuple(_fragment(_mapping(one)) for one in _list(data.get("fragments", []))),
         tokens=None if tokens is None else Tokens(**{n: token_count(v) for n, v in _mapping(tokens).items()}),
+        thought=token_count(data.get("thought", 0)),
         finish=None if finish is None else _text(finish),
         cost_usd=float(cost) if isinstance(cost, int | float) and 0 <= cost < math.inf else None,
     )

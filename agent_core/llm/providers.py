@@ -35,6 +35,7 @@ class Endpoint:
     short_call_ids: bool = False
     signs_calls: bool = False
     tells_cost: bool = False
+    nested_effort: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class _Provider:
     short_call_ids: bool = False
     signs_calls: bool = False
     tells_cost: bool = False
+    nested_effort: bool = False
 
 
 _OLLAMA = _Provider("http://127.0.0.1:11434/v1", at_home=True)
@@ -61,7 +63,7 @@ _FIREWORKS = _Provider(
 )
 _PROVIDERS: Mapping[str, _Provider] = {
     "openai": _Provider("https://api.openai.com/v1", max_tokens_name="max_completion_tokens"),
-    "openrouter": _Provider("https://openrouter.ai/api/v1", tells_cost=True),
+    "openrouter": _Provider("https://openrouter.ai/api/v1", tells_cost=True, nested_effort=True),
     "groq": _Provider("https://api.groq.com/openai/v1"),
     "mistral": _Provider("https://api.mistral.ai/v1", asks_for_usage=False, short_call_ids=True),
     "deepseek": _Provider("https://api.deepseek.com/v1"),
@@ -112,6 +114,7 @@ def endpoint_of(model: str, api_base: str) -> Endpoint | None:
         short_call_ids=provider.short_call_ids,
         signs_calls=provider.signs_calls,
         tells_cost=provider.tells_cost,
+        nested_effort=provider.nested_effort,
     )
 
 
@@ -126,6 +129,8 @@ def adapted(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
     out = dict(body)
     if "max_tokens" in out and endpoint.max_tokens_name != "max_tokens":
         out[endpoint.max_tokens_name] = out.pop("max_tokens")
+    if "reasoning_effort" in out and endpoint.nested_effort:
+        out.setdefault("reasoning", {"effort": out.pop("reasoning_effort")})
     if not endpoint.asks_for_usage:
         out.pop("stream_options", None)
     if endpoint.short_call_ids:

@@ -77,6 +77,11 @@ class ModelSpec(_Spec):
     """
     temperature: float | None = Field(default=None, ge=0, le=2)
     """Empty: the provider's own."""
+    reasoning_effort: Literal["", "none", "minimal", "low", "medium", "high", "xhigh"] = ""
+    """
+    How much a model thinks before it answers, for models that do; empty: the provider's own. Thinking is
+    counted, and shown to nobody.
+    """
     extra: dict[str, Any] = Field(default_factory=dict)
     """Further parameters of the request, as the provider knows them."""
     first_token_limit_s: float = Field(default=90.0, gt=0)

@@ -21,6 +21,7 @@ import structlog
 
 from agent_core.errors import ModelError, ModelRateLimited, ModelUnavailable, ModelUnreadable, StreamBroken
 from agent_core.llm.classify import empty_answer, endless_answer
+from agent_core.llm.thinking import Habit
 from agent_core.llm.wire import Assembler, Piece
 from agent_core.models import ModelChunk, Usage
 
@@ -48,10 +49,17 @@ class AnswerLimits:
 
 
 async def answer(
-    pieces: AsyncGenerator[Piece, None], *, limits: AnswerLimits, model: str, stream: bool
+    pieces: AsyncGenerator[Piece, None],
+    *,
+    limits: AnswerLimits,
+    model: str,
+    stream: bool,
+    habit: Habit | None = None,
 ) -> AsyncGenerator[ModelChunk, None]:
     """
-    Text as it comes, then complete tool calls, then the usage if the server told it.
+    Text as it comes, without thinking, then complete tool calls, then the usage if the server told it.
+
+    ``habit`` is what is known of the model's thinking, and is learned here.
 
     Raises:
         ModelUnavailable: Nothing came in time.
@@ -60,7 +68,7 @@ async def answer(
         ModelRefused: It did not end within the limits, or ended without text and tool call.
         ModelError: What ``pieces`` raised.
     """
-    assembler = Assembler()
+    assembler = Assembler(habit)
     text: list[str] = []
     length = wanted = 0
     patience = _Patience(limits, model, stream=stream)
@@ -77,10 +85,13 @@ async def answer(
                 text.append(shown)
                 length += len(shown)
                 yield shown
+            if assembler.leaked:
+                raise StreamBroken(f"{model}: what came first was thinking", partial="", model=model)
             if length + wanted > limits.max_chars:
                 raise endless_answer(model, f"{limits.max_chars} characters")
         if shown := assembler.rest():
             text.append(shown)
+            length += len(shown)
             yield shown
         for chunk in _ending(assembler, model, has_text=length > 0):
             yield chunk
@@ -138,8 +149,8 @@ def _ending(assembler: Assembler, model: str, *, has_text: bool) -> list[ModelCh
     if assembler.finish == "length":
         _log.warning("model.answer_truncated", model=model)
     chunks: list[ModelChunk] = list(calls)
-    if assembler.tokens is not None:
-        tokens = assembler.tokens
+    tokens = assembler.told()
+    if tokens is not None:
         chunks.append(
             Usage(
                 prompt_tokens=tokens.prompt,

@@ -13,9 +13,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from agent_core.llm.thinking import Habit, ThoughtFilter
 from agent_core.models import Message, ToolCall, ToolDefinition
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 _UNSIGNED = "skip_thought_signature_validator"
+_CHARS_PER_TOKEN = 4
 _LONGEST_SIGNATURE = 100_000
 _MOST_TOKENS = 1_000_000_000
 """A larger count is none: no answer has it, and no database column holds it."""
@@ -75,6 +77,8 @@ class Piece:
     finish: str | None = None
     cost_usd: float | None = None
     noise: Literal["", "keep-alive", "part"] = ""
+    thought: int = 0
+    """Characters of hidden thinking, which is not kept."""
 
 
 # ── out ──
@@ -231,15 +235,30 @@ def parse_piece(data: Mapping[str, Any]) -> Piece:
         tokens=tokens,
         finish=choice.get("finish_reason") or None,
         cost_usd=_cost(data.get("usage")),
+        thought=_thought(body),
     )
 
 
 def _text(content: object) -> str:
     if isinstance(content, str):
         return content
-    if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return ""
+    return "".join(str(part.get("text") or "") for part in _parts(content) if _is_said(part))
+
+
+def _parts(content: object) -> list[dict[str, Any]]:
+    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+
+
+def _is_said(part: Mapping[str, Any]) -> bool:
+    """Whether a part of an answer is text for a person, and not thinking."""
+    return part.get("type", "text") in ("text", "output_text")
+
+
+def _thought(body: Mapping[str, Any]) -> int:
+    """How many characters of hidden thinking came in fields of their own."""
+    fields = (body.get(name) for name in ("reasoning_content", "reasoning"))
+    told = next((len(text) for text in fields if isinstance(text, str) and text), 0)
+    return told + sum(len(str(part)) for part in _parts(body.get("content")) if not _is_said(part))
 
 
 def _fragments(calls: object) -> Iterator[ToolFragment]:
@@ -344,8 +363,10 @@ class _Call:
 class Assembler:
     """Collects the pieces of one answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, habit: Habit | None = None) -> None:
         self._joiner = TextJoiner()
+        self._thoughts = ThoughtFilter(habit or Habit())
+        self._thought = 0
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self.tokens: Tokens | None = None
@@ -359,11 +380,25 @@ class Assembler:
         self.tokens = piece.tokens or self.tokens
         self.cost_usd = piece.cost_usd if piece.cost_usd is not None else self.cost_usd
         self.finish = piece.finish or self.finish
-        return self._joiner.feed(piece.text)
+        self._thought += piece.thought
+        return self._thoughts.feed(self._joiner.feed(piece.text))
 
     def rest(self) -> str:
         """Text that was held back, at the end."""
-        return self._joiner.rest()
+        return self._thoughts.feed(self._joiner.rest()) + self._thoughts.rest()
+
+    @property
+    def leaked(self) -> bool:
+        """Whether text that was given out has turned out to be thinking."""
+        return self._thoughts.leaked
+
+    def told(self) -> Tokens | None:
+        """What the answer took; of thinking that the server does not count an estimate by its length."""
+        thought = self._thought + self._thoughts.hidden
+        if self.tokens is None or self.tokens.thinking or not thought:
+            return self.tokens
+        estimate = min(-(-thought // _CHARS_PER_TOKEN), self.tokens.completion)
+        return replace(self.tokens, thinking=estimate)
 
     def _add(self, fragment: ToolFragment) -> None:
         call = self._open_call(fragment)

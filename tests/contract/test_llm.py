@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from aiohttp import web
 
 from agent_core.errors import ModelError
 from agent_core.llm.demo_model import DemoModel
@@ -19,7 +22,7 @@ from agent_core.llm.wire import Piece, Tokens
 from agent_core.models import Message, ToolCall
 from tests.clock import LoopClock, ManualClock
 from tests.contract.llm import LLMContract, Situation, collect
-from tests.fake_openai import TOO_LONG, Call, Cut, FakeOpenAI, Raw, Say, Status
+from tests.fake_openai import TOO_LONG, Call, Cut, FakeOpenAI, Raw, Say, Status, bound
 
 # litellm 1.105 asks pydantic objects for attributes that pydantic wants to be asked of their class.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm")
@@ -111,7 +114,9 @@ class TestOpenAIClient(LLMContract):
 
 @pytest.mark.timeout(90)
 class TestLiteLLMClient(LLMContract):
-    """litellm. Its streamed tool call is the test that catches releases which fail on every call with tools."""
+    """
+    litellm. Its streamed tool call is the test that catches releases which fail on every call with tools.
+    """
 
     @pytest.fixture
     async def rig(self, fake: FakeOpenAI, process: LiteLLMProcess) -> AsyncIterator[FakeServerRig]:
@@ -216,7 +221,9 @@ class TestCost:
         ],
     )
     def test_known_or_unknown_but_never_an_error(self, model, api_base, price, known):
-        """A price of the operator's first, then litellm's table, else None: never zero, never an exception."""
+        """
+        A price of the operator's first, then litellm's table, else None: never zero, never an exception.
+        """
         import litellm
 
         client = LiteLLMClient(
@@ -228,3 +235,113 @@ class TestCost:
 
         assert (cost is not None) is known
         assert cost is None or 0 < cost < 1
+
+
+ANTHROPIC_USAGE = {
+    "input_tokens": 10,
+    "cache_creation_input_tokens": 200,
+    "cache_read_input_tokens": 3000,
+    "output_tokens": 50,
+}
+ANTHROPIC_SAYS = {
+    "id": "m",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-4-5",
+    "content": [
+        {"type": "thinking", "thinking": "CANARY", "signature": "x"},
+        {"type": "text", "text": "hello"},
+    ],
+    "stop_reason": "end_turn",
+    "usage": ANTHROPIC_USAGE,
+}
+
+
+def anthropic_events() -> list[dict[str, Any]]:
+    """The same answer as a stream."""
+    start = {**ANTHROPIC_SAYS, "content": [], "stop_reason": None}
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": start}]
+    for index, (kind, block, delta) in enumerate(
+        [
+            ("thinking", {"thinking": "", "signature": ""}, {"type": "thinking_delta", "thinking": "CANARY"}),
+            ("text", {"text": ""}, {"type": "text_delta", "text": "hello"}),
+        ]
+    ):
+        events += [
+            {"type": "content_block_start", "index": index, "content_block": {"type": kind, **block}},
+            {"type": "content_block_delta", "index": index, "delta": delta},
+            {"type": "content_block_stop", "index": index},
+        ]
+    ended = {"stop_reason": "end_turn", "stop_sequence": None}
+    return [
+        *events,
+        {"type": "message_delta", "delta": ended, "usage": ANTHROPIC_USAGE},
+        {"type": "message_stop"},
+    ]
+
+
+@pytest.fixture
+async def anthropic() -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    """The address of a server that speaks Anthropic's protocol, and the requests that it gets."""
+    requests: list[dict[str, Any]] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        requests.append(await request.json())
+        if not requests[-1].get("stream"):
+            return web.json_response(ANTHROPIC_SAYS)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in anthropic_events():
+            await response.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+        return response
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+    await runner.setup()
+    server = bound(0)
+    await web.SockSite(runner, server).start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}", requests
+    await runner.cleanup()
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_anthropic_is_told_where_to_keep_a_prompt(
+    stream: bool, process: LiteLLMProcess, anthropic: tuple[str, list[dict[str, Any]]]
+):
+    """
+    Through litellm: the marks arrive where they belong, what was kept is counted, and thinking stays
+    hidden.
+    """
+    api_base, requests = anthropic
+    client = LiteLLMClient(
+        "anthropic/claude-sonnet-4-5", clock=LoopClock(), process=process, api_base=api_base, api_key="k"
+    )
+    call = ToolCall(id="t", name="memory_write", arguments={"content": "x"})
+    said = [
+        Message(role="system", content="sys"),
+        Message(role="user", content="q", id="1.0"),
+        Message(role="assistant", content="a", id="1.1"),
+        Message(role="user", content="now"),
+        Message(role="assistant", content="", tool_calls=(call,)),
+        Message(role="tool", content="done", tool_call_id="t"),
+    ]
+    chunks = await collect(client, said, stream=stream)
+
+    usage = chunks[-1]
+    assert "".join(chunk for chunk in chunks if isinstance(chunk, str)) == "hello"
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (3210, 50, 3000)
+    assert usage.thinking_tokens > 0
+    assert usage.cost_usd == pytest.approx((10 * 3 + 200 * 3.75 + 3000 * 0.3 + 50 * 15) / 1e6)
+    (request,) = requests
+    mark = {"type": "ephemeral"}
+    assert request["tools"][-1]["cache_control"] == mark
+    assert request["system"][-1] == {"type": "text", "text": "sys", "cache_control": mark}
+    marked = [
+        (number, block["type"])
+        for number, message in enumerate(request["messages"])
+        for block in message["content"]
+        if "cache_control" in block
+    ]
+    assert marked == [(1, "text"), (4, "tool_result")]

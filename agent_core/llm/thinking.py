@@ -1,0 +1,148 @@
+"""
+Thinking that stands in the text of an answer is taken out of it, as it comes. Pure.
+
+Servers that know their model give its thinking in a field of its own, which nobody here reads. Others leave
+it in the text: a block between two tags, at the beginning of a line, as a rule of the whole answer. A block
+that is never closed hides the rest. What stands in a fenced code block, or inside of a line, is talk about
+tags and stays.
+
+Some templates write the opening tag themselves, so that the answer begins inside a thought and only the
+closing tag tells. Then all text before it was thinking; if some of it has been given out already,
+``leaked`` says so, and whoever reads the next answer of this model holds its text back (``Habit``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["Habit", "ThoughtFilter"]
+
+_TAGS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "[think]": "[/think]",
+    "◁think▷": "◁/think▷",
+}
+_ENDS = {tag: re.compile(re.escape(tag), re.IGNORECASE) for tag in _TAGS.values()}
+_FENCES = ("```", "~~~")
+_WATCHED = (*_TAGS, *_ENDS, *_FENCES)
+_LONGEST = max(map(len, _WATCHED))
+_INDENT = 64
+_INDENTED = re.compile(rf"[ \t]{{0,{_INDENT}}}")
+_BLANK = re.compile(r"\s*")
+
+
+@dataclass(slots=True)
+class Habit:
+    """What is known of a model: whether its answers begin inside of a thought."""
+
+    begins_inside: bool = False
+
+
+class ThoughtFilter:
+    """
+    One answer: pieces of text in, what may be shown out. ``hidden`` counts the characters that were not.
+
+    Args:
+        habit: Of this model; learned here.
+    """
+
+    def __init__(self, habit: Habit) -> None:
+        self._habit = habit
+        self._waiting = ""
+        """What cannot be decided yet: the beginning of a line that may become a tag, the end of a thought."""
+        self._closing = ""
+        """The tag that ends the thought in hand; empty outside of one."""
+        self._at_line_start = True
+        self._after_thought = False
+        self._fenced = False
+        self._shown = False
+        self._held = habit.begins_inside
+        self._out: list[str] = []
+        self.hidden = 0
+        self.leaked = False
+
+    def feed(self, text: str) -> str:
+        """Take a piece; give back what can be shown now."""
+        return self._read(text, final=False)
+
+    def rest(self) -> str:
+        """What was held back and is no thought, at the end."""
+        self._held = False
+        return self._read("", final=True)
+
+    def _read(self, text: str, *, final: bool) -> str:
+        data, at = self._waiting + text, 0
+        while at < len(data):
+            if self._after_thought:
+                at = _end_of(_BLANK, data, at)
+                self._after_thought = at == len(data)
+            elif self._closing:
+                at, decided = self._in_thought(data, at, final=final)
+                if not decided:
+                    break
+            elif self._at_line_start:
+                next_at = self._at_line(data, at, final=final)
+                if next_at is None:
+                    break
+                at = next_at
+            else:
+                end = data.find("\n", at) + 1 or len(data)
+                self._out.append(data[at:end])
+                self._at_line_start = data[end - 1] == "\n"
+                at = end
+        self._waiting = data[at:]
+        if self._held:
+            return ""
+        given = "".join(self._out)
+        self._out.clear()
+        self._shown = self._shown or bool(given.strip())
+        return given
+
+    def _in_thought(self, data: str, at: int, *, final: bool) -> tuple[int, bool]:
+        """Where the thought ends, and True; else how much of it need not be kept, and False."""
+        found = _ENDS[self._closing].search(data, at)
+        if found is not None:
+            self.hidden += found.end() - at
+            self._closing, self._after_thought, self._at_line_start = "", True, True
+            return found.end(), True
+        kept = len(data) if final else max(len(data) - _LONGEST, at)
+        self.hidden += kept - at
+        return kept, False
+
+    def _at_line(self, data: str, at: int, *, final: bool) -> int | None:
+        """Read what a line begins with; where to go on, or None if more is needed to tell."""
+        begins = _end_of(_INDENTED, data, at)
+        word = data[begins : begins + _LONGEST].lower()
+        undecided = any(one.startswith(word) and one != word for one in _WATCHED)
+        if undecided and not final and begins - at < _INDENT:
+            return None
+        opening = "" if self._fenced else next((tag for tag in _TAGS if word.startswith(tag)), "")
+        closing = "" if self._fenced else next((tag for tag in _ENDS if word.startswith(tag)), "")
+        if opening:
+            self.hidden += len(opening)
+            self._closing = _TAGS[opening]
+            return begins + len(opening)
+        if closing:
+            self._end_unopened()
+            return begins + len(closing)
+        if word.startswith(_FENCES):
+            self._fenced = not self._fenced
+        self._at_line_start = False
+        return at
+
+    def _end_unopened(self) -> None:
+        """All before was a thought that had begun before the answer did."""
+        self._habit.begins_inside = True
+        self.leaked = self._shown
+        self.hidden += sum(map(len, self._out))
+        self._out.clear()
+        self._held = False
+        self._after_thought = True
+
+
+def _end_of(pattern: re.Pattern[str], data: str, at: int) -> int:
+    found = pattern.match(data, at)
+    return at if found is None else found.end()
