@@ -81,6 +81,8 @@ async def answer(
             if piece is None:
                 break
             wanted += sum(_FRAGMENT_CHARS + len(fragment.arguments) for fragment in piece.fragments)
+            if len(piece.text) > limits.max_chars:
+                raise endless_answer(model, f"{limits.max_chars} characters")
             if shown := assembler.feed(piece):
                 text.append(shown)
                 length += len(shown)

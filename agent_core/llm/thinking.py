@@ -31,6 +31,10 @@ _WATCHED = (*_TAGS, *_ENDS, *_FENCES)
 _LONGEST = max(map(len, _WATCHED))
 _INDENT = 64
 _INDENTED = re.compile(rf"[ \t]{{0,{_INDENT}}}")
+_CANDIDATE = re.compile(rf"\n(?=[ \t]{{0,{_INDENT}}}(?:[<\[◁`~]|\Z))")
+"""The end of a line after which one of these may stand."""
+_OPENS = re.compile("|".join(map(re.escape, _TAGS)), re.IGNORECASE)
+_CLOSES = re.compile("|".join(map(re.escape, _TAGS.values())), re.IGNORECASE)
 _BLANK = re.compile(r"\s*")
 
 
@@ -89,9 +93,10 @@ class ThoughtFilter:
                     break
                 at = next_at
             else:
-                end = data.find("\n", at) + 1 or len(data)
+                found = _CANDIDATE.search(data, at)
+                end = len(data) if found is None else found.end()
                 self._out.append(data[at:end])
-                self._at_line_start = data[end - 1] == "\n"
+                self._at_line_start = found is not None
                 at = end
         self._waiting = data[at:]
         if self._held:
@@ -115,20 +120,18 @@ class ThoughtFilter:
     def _at_line(self, data: str, at: int, *, final: bool) -> int | None:
         """Read what a line begins with; where to go on, or None if more is needed to tell."""
         begins = _end_of(_INDENTED, data, at)
-        word = data[begins : begins + _LONGEST].lower()
-        undecided = any(one.startswith(word) and one != word for one in _WATCHED)
-        if undecided and not final and begins - at < _INDENT:
-            return None
-        opening = "" if self._fenced else next((tag for tag in _TAGS if word.startswith(tag)), "")
-        closing = "" if self._fenced else next((tag for tag in _ENDS if word.startswith(tag)), "")
-        if opening:
-            self.hidden += len(opening)
-            self._closing = _TAGS[opening]
-            return begins + len(opening)
-        if closing:
+        if not final and len(data) - begins < _LONGEST and begins - at < _INDENT:
+            word = data[begins:].lower()
+            if any(one.startswith(word) and one != word for one in _WATCHED):
+                return None
+        if not self._fenced and (opening := _OPENS.match(data, begins)):
+            self.hidden += len(opening[0])
+            self._closing = _TAGS[opening[0].lower()]
+            return opening.end()
+        if not self._fenced and (closing := _CLOSES.match(data, begins)):
             self._end_unopened()
-            return begins + len(closing)
-        if word.startswith(_FENCES):
+            return closing.end()
+        if data.startswith(_FENCES, begins):
             self._fenced = not self._fenced
         self._at_line_start = False
         return at

@@ -220,10 +220,12 @@ class TestCost:
             ("openai/nobody-knows-this", "", Price(1.0, 2.0), True),
         ],
     )
-    def test_known_or_unknown_but_never_an_error(self, model, api_base, price, known):
+    def test_known_or_unknown_but_never_an_error(self, model, api_base, price, known, monkeypatch):
         """
         A price of the operator's first, then litellm's table, else None: never zero, never an exception.
         """
+        monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        monkeypatch.setenv("LITELLM_MODE", "PRODUCTION")
         import litellm
 
         client = LiteLLMClient(
