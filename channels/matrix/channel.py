@@ -208,6 +208,7 @@ class MatrixChannel:
             save,
             user_id=self.account,
             encrypted=self._config.encrypt_new_rooms and crypto is not None,
+            expects=invites.expects,
         )
         directs.load(await inbox.position(DIRECTS))
 

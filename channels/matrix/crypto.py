@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["CRYPTO", "Crypto", "pickle_key"]
 
 CRYPTO = "crypto"
-_CLAIM_LIMIT_S = 5.0
+_CLAIM_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)
 Open = Callable[[str], "Machine"]
 
@@ -209,7 +209,7 @@ class Crypto:
         self, *, rooms: Iterable[str] = (), waiting: Callable[[], Iterable[str]] = tuple
     ) -> None:
         """
-        After an answer was committed: upload one-time keys, begin broken sessions anew, throw old keys away.
+        After an answer was committed: upload one-time keys, throw old keys away. Asks our own server alone.
 
         Never raises.
 
@@ -223,16 +223,6 @@ class Crypto:
         try:
             await self._requests.upload(machine, self._left)
             self._left = None
-            now = self._clock.monotonic()
-            wedged = [one for one in machine.wedged() if self._retry_at.get(one, 0.0) <= now]
-            if wedged:
-                # What is received next must not wait long for a slow server of somebody else.
-                self._retry_at.update(dict.fromkeys(wedged, now + RETRY_S))
-                with anyio.move_on_after(_CLAIM_LIMIT_S):
-                    await self._requests.claim(machine, wedged)
-                bodies = machine.take_outgoing()
-                if bodies:
-                    await self._requests.to_device("m.room.encrypted", bodies)
             today = self._clock.now().date().isoformat()
             if today != self._kept_up:
                 pruned = machine.upkeep(today, waiting=waiting(), rooms=rooms)
@@ -245,6 +235,25 @@ class Crypto:
             machine.close()
         except (ChannelError, LinkBroken, TokenRefused, OSError) as error:
             _log.warning("matrix.keys_postponed", error=str(error) or type(error).__name__)
+
+    async def mend(self) -> None:
+        """Begin broken sessions anew; asks others' servers, so nothing must wait for it. Never raises."""
+        machine = self._machine
+        if machine is None:
+            return
+        now = self._clock.monotonic()
+        wedged = [one for one in machine.wedged() if self._retry_at.get(one, 0.0) <= now]
+        if not wedged:
+            return
+        self._retry_at.update(dict.fromkeys(wedged, now + RETRY_S))
+        try:
+            with anyio.move_on_after(_CLAIM_LIMIT_S):
+                await self._requests.claim(machine, wedged)
+            bodies = machine.take_outgoing()
+            if bodies:
+                await self._requests.to_device("m.room.encrypted", bodies)
+        except Exception as error:  # noqa: BLE001 - the store may have been closed meanwhile
+            _log.warning("matrix.sessions_not_mended", error=str(error) or type(error).__name__)
 
     # ── sending ──
     async def encrypt(

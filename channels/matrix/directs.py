@@ -45,16 +45,25 @@ class Directs:
         save: Commits a position.
         user_id: Who we are.
         encrypted: Whether new rooms are.
+        expects: Whether a person's own invitation is just being followed: their room is better than ours.
     """
 
     def __init__(
-        self, homeserver: Homeserver, rooms: Rooms, save: Save, *, user_id: str, encrypted: bool
+        self,
+        homeserver: Homeserver,
+        rooms: Rooms,
+        save: Save,
+        *,
+        user_id: str,
+        encrypted: bool,
+        expects: Callable[[str], bool] = lambda _person: False,
     ) -> None:
         self._homeserver = homeserver
         self._rooms = rooms
         self._save = save
         self._user_id = user_id
         self._encrypted = encrypted
+        self._expects = expects
         self._made: dict[str, dict[str, str]] = {}
         self._lock = anyio.Lock()
 
@@ -78,7 +87,10 @@ class Directs:
         """
         async with self._lock:
             try:
-                return await self._found(person) or await self._own(person)
+                found = await self._found(person)
+                if found is None and self._expects(person):
+                    raise ChannelUnavailable("an invitation is just being followed", retry_after_s=1.0)
+                return found or await self._own(person)
             except LinkBroken as error:
                 raise ChannelUnavailable(str(error)) from error
 

@@ -36,6 +36,7 @@ __all__ = ["MAX_OPEN", "Invites"]
 MAX_OPEN = 500
 _MAX_TRIES = 300
 _MAX_MARK_TRIES = 5
+_EXPECTED_TRIES = 3
 _JOIN_LIMIT_S = 90.0
 _JOINS = 24
 _JOINS_EACH = 3
@@ -141,6 +142,16 @@ class Invites:
     def follow(self, old: str, new: str, inviter: str, *, direct: bool, joined: bool = False) -> None:
         """Go into the room that has taken the place of another, on the word of somebody who may invite."""
         self._add(_Invite(new, inviter, welcome=True, direct=direct, joined=joined, replaces=old))
+
+    def expects(self, person: str) -> bool:
+        """Whether an invitation of somebody into a room of two is just being followed."""
+        return any(
+            one.direct
+            and one.welcome
+            and one.inviter == person
+            and self._progress[one.room_id].pauses.failures < _EXPECTED_TRIES
+            for one in self._open.values()
+        )
 
     def wake(self) -> None:
         """What `learn` found is committed and may be acted on."""

@@ -79,6 +79,7 @@ class Reading:
         self._in_hand: set[str] = set()
         """Events with late keys that are being read."""
         self._news = anyio.Event()
+        self._to_mend = anyio.Event()
         self._unreadable = 0
         self._look = True
         """Whether keys have come since references were looked through."""
@@ -240,6 +241,7 @@ class Reading:
             self._news.set()
             self._news = anyio.Event()
         await self._crypto.maintain(rooms=rooms, waiting=self._waiting.sessions)
+        self._to_mend.set()
 
     def facts(self) -> dict[str, Any]:
         """For the operator."""
@@ -250,10 +252,17 @@ class Reading:
         }
 
     async def run(self, tell: Tell, save: Save) -> None:
-        """Answer verifications and tell people about messages that cannot be read, until cancelled."""
+        """Answer verifications, mend sessions and tell people what cannot be read, until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._verifications.run)
+            group.start_soon(self._mend)
             await self._tell(tell, save)
+
+    async def _mend(self) -> None:
+        while True:
+            await self._to_mend.wait()
+            self._to_mend = anyio.Event()
+            await self._crypto.mend()
 
     async def _tell(self, tell: Tell, save: Save) -> None:
         while True:

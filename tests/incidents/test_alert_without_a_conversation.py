@@ -11,13 +11,19 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import SessionKey
-from channels.base import DeliveryFailed
+from channels.base import ChannelUnavailable, DeliveryFailed
 from channels.loopback import LoopbackChannel, LoopbackServer
+from channels.matrix.directs import Directs
+from channels.matrix.invites import Invites
+from channels.matrix.rooms import Rooms
+from channels.matrix.wire import Answer
 from gateway.access import Access, Alias
 from gateway.clock import SystemClock
 from gateway.owner_notes import OwnerNotes
 from gateway.target import OwnerTarget
 from gateway.work.sqlite import SqliteWorkStore
+from tests.clock import LoopClock
+from tests.matrix_double import ScriptedHomeserver
 
 ANN, MAIL = "@ann:hs.test", "ann@mail.test"
 
@@ -115,3 +121,27 @@ async def test_a_setting_begins_nothing(store) -> None:
     on = channels("matrix")
     assert await target_of(store, on, setting=f"email:{MAIL}").begin()
     assert on["matrix"].asked == 0
+
+
+async def test_the_owners_own_invitation_makes_a_second_room_needless() -> None:
+    """While it is being followed none is made; one that goes nowhere is not waited for."""
+    bot = "@bot:hs.test"
+    server, rooms = ScriptedHomeserver(), Rooms(bot)
+    server.on("POST", "/createRoom$", Answer(200, {"room_id": "!made:hs.test"}))
+    server.on("PUT", "m.direct$", Answer(200, {}))
+    invites = Invites(server, rooms, LoopClock(), user_id=bot, may_invite=lambda _: True)
+
+    async def save(_: object) -> None:
+        """Nothing is kept here."""
+
+    directs = Directs(server, rooms, save, user_id=bot, encrypted=False, expects=invites.expects)
+    content = {"membership": "invite", "is_direct": True}
+    state = {"type": "m.room.member", "state_key": bot, "sender": ANN, "content": content}
+    invites.learn({"rooms": {"invite": {"!theirs:hs.test": {"invite_state": {"events": [state]}}}}})
+    with pytest.raises(ChannelUnavailable):
+        await directs.room_with(ANN)
+    assert server.asked("POST", "/createRoom$") == []
+
+    for _ in range(3):
+        invites._progress["!theirs:hs.test"].pauses.next_s()
+    assert await directs.room_with(ANN) == "!made:hs.test"
