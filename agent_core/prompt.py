@@ -167,9 +167,7 @@ def background_text(lines: Sequence[tuple[str, str, str, str]]) -> str:
     return "\n\n".join(parts)
 
 
-_SAID_BEFORE = re.compile(
-    rf"<({'|'.join(tag for tag, _ in _BACKGROUND.values())})>\n(.*?)\n</\1>", re.DOTALL | re.IGNORECASE
-)
+_SAID_BEFORE = re.compile(rf"<({'|'.join(tag for tag, _ in _BACKGROUND.values())})>(?=\n)", re.IGNORECASE)
 REMOVED = "[removed]"
 
 
@@ -182,16 +180,25 @@ def without_words_of(text: str, gone: Callable[[str], bool]) -> str:
         gone: Whether the words of this address go; asked for every word of what a handed-on message says of
             its sender, because that may be in any form.
     """
-
-    def thinned(found: re.Match[str]) -> str:
+    out: list[str] = []
+    position = 0
+    unclosed: set[str] = set()
+    for opening in _SAID_BEFORE.finditer(text):
+        tag = opening[1].lower()
+        if opening.start() < position or tag in unclosed:
+            continue
+        closing = re.compile(rf"\n</{tag}>", re.IGNORECASE).search(text, opening.end() + 1)
+        if closing is None:
+            unclosed.add(tag)  # nor is a later one, so nobody looks for it again
+            continue
         kept = []
-        for entry in re.split(r"\n(?=\[)", found[2]):
+        for entry in re.split(r"\n(?=\[)", text[opening.end() + 1 : closing.start()]):
             head = re.split(r"[\s<>(),]+", entry[1:].partition("]")[0])
-            named = head if found[1].lower() == "forwarded" else head[:1]
+            named = head if tag == "forwarded" else head[:1]
             kept.append(REMOVED if any(gone(word) for word in named if word) else entry)
-        return f"<{found[1]}>\n{chr(10).join(kept)}\n</{found[1]}>"
-
-    return _SAID_BEFORE.sub(thinned, text)
+        out += [text[position : opening.end()], "\n", "\n".join(kept)]
+        position = closing.start()
+    return "".join([*out, text[position:]])
 
 
 def _called(name: str) -> str:

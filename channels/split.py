@@ -20,7 +20,7 @@ from dataclasses import dataclass
 __all__ = ["split_markdown"]
 
 _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)$")
-_TABLE_RULE = re.compile(r"^\s*\|?(?:\s*:?-+:?\s*\|)+\s*(?::?-+:?)?\s*$")
+_TABLE_RULE = re.compile(r"^\s*+\|?(?:\s*+:?-++:?\s*+\|)+\s*+(?::?-++:?)?\s*+$")
 _SMALLEST = 64
 """Below this there is no room for a fence and its text."""
 

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from agent_core.models import Message
 
-__all__ = ["condensed"]
+__all__ = ["between", "condensed"]
 
 _MATERIAL = re.compile(r"\A<(conversation|summary)>\n(.*?)\n?</\1>(.*)", re.DOTALL)
-_MISSING = re.compile(r"<missing>\n(.*?)\n?</missing>", re.DOTALL)
 _WHO = re.compile(r"^(USER|ASSISTANT): ", re.MULTILINE)
 _ENDS = re.compile(r"(?<=[.!?…])\s+|\n+")
 _SMALL_TALK = re.compile(
@@ -34,12 +33,18 @@ def condensed(messages: Sequence[Message]) -> str | None:
     found = _MATERIAL.search(messages[-1].content) if messages and messages[-1].role == "user" else None
     if found is None:
         return None
-    if missing := _MISSING.search(found[3]):
-        return _with_all(found[2], [line.removeprefix("- ") for line in missing[1].splitlines()])
+    if missing := between(found[3], "<missing>\n", "</missing>"):
+        return _with_all(found[2], [line.removeprefix("- ") for line in missing.splitlines()])
     if found[1] == "summary":
         return " ".join(_best(_sentences([found[2]])))
     picked = _best(_sentences(_said_by_user(found[2])))
     return f"The user said: {' '.join(picked)}" if picked else "Nothing of note was said."
+
+
+def between(text: str, opening: str, closing: str) -> str:
+    """What stands between the first ``opening`` and the ``closing`` after it; empty without both."""
+    inner, found, _ = text.partition(opening)[2].partition(closing)
+    return inner if found else ""
 
 
 def _said_by_user(conversation: str) -> list[str]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agent_core.llm.demo_condensing import between
 from agent_core.models import Message, ToolCall
 from agent_core.prompt import MEMORY_HEADING
 
@@ -30,13 +31,11 @@ MEMORY_TOOL = "memory_write"
 SCHEDULE_TOOL = "schedule"
 SEND_TOOL = "send_file"
 READ_TOOL = "read_attachment"
-_MEMORY = re.compile(rf"^{re.escape(MEMORY_HEADING)}\s+<memory>\n(.*?)\n?</memory>", re.DOTALL | re.MULTILINE)
-
-_CONFLICT = re.compile(r"changed the memory.*?memory_write again\.\n\n(.*)", re.DOTALL)
 _MERGES = 4
 
 _FACTS_LINE = re.compile(r"\A\[[^\]\n]*\]\n(?:\[This is the scheduled job [^\]\n]*\][^\n]*\n)?")
-_LETTER = re.compile(r"^<mail>\n(?:From: .*\n)?(?:Subject: .*\n)?\n([\s\S]*?)\n</mail>$", re.MULTILINE)
+_LETTER_HEAD = re.compile(r"^<mail>\n(?:From: .*\n)?(?:Subject: .*\n)?\n", re.MULTILINE)
+_LETTER_END = re.compile(r"\n</mail>$", re.MULTILINE)
 _GROUP_PREFIX = re.compile(r"^\[[^\]\s]+\] ", re.MULTILINE)
 _REMIND = re.compile(
     r"\bremind me (?:in (?P<count>\d{1,5}) ?(?P<unit>seconds?|minutes?|mins?|hours?|days?)"
@@ -67,7 +66,7 @@ _BYE = re.compile(r"^\W*(bye|goodbye|good night|see you)\b", re.IGNORECASE)
 _CLOCK = re.compile(r"\bwhat(?:'s| is)? (?:the )?(time|date|day)\b", re.IGNORECASE)
 _SILENCE = "HEARTBEAT_OK"
 _SEEN = re.compile(r"^Seen just now:\n(.+?)(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
-_OPEN_ITEM = re.compile(r"^\s*[-*] \[ \] (.+)$", re.MULTILINE)
+_OPEN_ITEM = re.compile(r"^[^\S\n]*[-*] \[ \] (.+)$", re.MULTILINE)
 
 _HELP_TEXT = """I am the demo model: I need no key and no network, and I only know a few sentences. Try:
 
@@ -100,7 +99,12 @@ def question_in(messages: Sequence[Message]) -> str:
 def last_user_text(messages: Sequence[Message]) -> str:
     """The last message of a user without the line of facts that stands before it, and no fence around it."""
     users = [message.content for message in messages if message.role == "user"]
-    return _LETTER.sub(r"\1", _FACTS_LINE.sub("", users[-1])) if users else ""
+    text = _FACTS_LINE.sub("", users[-1]) if users else ""
+    out, position = [], 0
+    while (head := _LETTER_HEAD.search(text, position)) and (end := _LETTER_END.search(text, head.end())):
+        out += [text[position : head.start()], text[head.end() : end.start()]]
+        position = end.end()
+    return "".join([*out, text[position:]])
 
 
 def magic_in(text: str) -> tuple[str, str | None] | None:
@@ -167,8 +171,9 @@ def _remind(text: str, tools: Sequence[str]) -> Reply | None:
 def memory_in(messages: Sequence[Message]) -> str:
     """The memory document as the system prompt shows it under ``## Your Memory``; empty if there is none."""
     for message in messages:
-        if message.role == "system" and (found := _MEMORY.search(message.content)):
-            return found[1].strip("\n").replace(r"<\/", "</")
+        opening = f"{MEMORY_HEADING}\n\n<memory>\n"
+        if message.role == "system" and (found := between(message.content, opening, "</memory>")):
+            return found.strip("\n").replace(r"<\/", "</")
     return ""
 
 
@@ -210,8 +215,8 @@ def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -
     if _failed(messages) and (_FILE_WORD.search(text) or _REMIND.search(text)):
         return Reply(f"That did not work. I was told: {result}")
     if _failed(messages):
-        if facts and (current := _CONFLICT.search(result)) and _tool_runs(messages) < _MERGES:
-            return _remember(facts, current[1].strip(), tools)
+        if facts and "changed the memory" in result and _tool_runs(messages) < _MERGES:
+            return _remember(facts, result.partition("memory_write again.\n\n")[2].strip(), tools)
         return Reply(f"I could not change my memory. I was told: {result}")
     if facts:
         return Reply(f"I will remember that {'; '.join(fact.rstrip('.!') for fact in facts)}.")

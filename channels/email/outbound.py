@@ -43,7 +43,7 @@ _MAX_HEADLINE = 72
 _SENTENCE = re.compile(r".{8,}?[.!?…](?=\s)")
 MAX_CC = 50
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
-_REPLY_PREFIX = re.compile(r"\s*(?:re|aw|antw|sv|vs)\s*(?:\[\d{1,3}\])?\s*:", re.IGNORECASE)
+_REPLY_PREFIX = re.compile(r"\s*+(?:re|aw|antw|sv|vs)\s*+(?:\[\d{1,3}\]\s*+)?:", re.IGNORECASE)
 # Wide enough for a Message-ID on the line of its name: some programs do not look at the next one.
 _WIRE = Compat32(linesep="\r\n", max_line_length=160, mangle_from_=False)
 _NO_CONTAINER = frozenset({"message", "multipart"})

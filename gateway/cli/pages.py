@@ -141,7 +141,7 @@ def _section(words: str, sub: App) -> str:
         if one.names[0] != "*" and one.names[0] not in _COMMON
     ]
     places = " ".join(f"\\fI{_roff(one.names[0])}\\fR" for one in arguments if _is_place(one.names[0]))
-    about = re.split(r"\n\s*Args:", sub.help or "", maxsplit=1)[0]
+    about = re.split(r"\n[^\S\n]*Args:", sub.help or "", maxsplit=1)[0]
     lines = [f'.SS "squidbot {_roff(words)}"', f".B squidbot {_roff(words)}"]
     lines += [places] if places else []
     lines += ["[\\fIOPTIONS\\fR]"] if len(arguments) > len(places.split()) else []
