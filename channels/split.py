@@ -135,12 +135,19 @@ def _framed(block: _Block, lines: Sequence[str]) -> Iterator[str]:
 
 def _cut_line(line: str, max_bytes: int) -> Iterator[str]:
     """Cut one line, as late as possible at the best kind of place in its second half."""
-    while _size(line) > max_bytes:
-        window = line.encode("utf-8", "surrogatepass")[:max_bytes].decode("utf-8", "ignore")
-        at = _cut_at(window)
-        yield line[:at].rstrip(" ")
-        line = line[at:].lstrip(" ")
-    yield line
+    position = 0
+    while True:
+        # More characters than bytes never fit, so nobody looks at the rest of the line.
+        window = line[position : position + max_bytes + 1]
+        if _size(window) <= max_bytes:
+            yield window
+            return
+        fits = window.encode("utf-8", "surrogatepass")[:max_bytes].decode("utf-8", "ignore")
+        at = _cut_at(fits)
+        yield window[:at].rstrip(" ")
+        position += at
+        while line.startswith(" ", position):
+            position += 1
 
 
 def _cut_at(window: str) -> int:

@@ -234,10 +234,13 @@ def accepted(answer: str, source: str, sentences: int) -> str | None:
 
 def _copied(text: str, source: str) -> float:
     """Which part of the text stands word for word in the source."""
-    words = text.split()
-    known = " ".join(source.split())
-    shingles = [" ".join(words[at : at + _SHINGLE]) for at in range(0, len(words), _SHINGLE)]
-    return sum(shingle in known for shingle in shingles) / len(shingles) if shingles else 0.0
+    words, known = text.split(), source.split()
+    runs = {tuple(known[at : at + _SHINGLE]) for at in range(len(known))}
+    shingles = [tuple(words[at : at + _SHINGLE]) for at in range(0, len(words), _SHINGLE)]
+    found = sum(shingle in runs for shingle in shingles)
+    if shingles and shingles[-1] not in runs:
+        found += " ".join(shingles[-1]) in " ".join(known)  # the last may end inside of a run, or of a word
+    return found / len(shingles) if shingles else 0.0
 
 
 def too_long_to_keep(summary: str, max_tokens: int, estimate: TokenEstimate) -> bool:

@@ -34,7 +34,7 @@ from channels.email.addresses import AddressInvalid, normalise, without_tag
 from channels.email.flowed import flow
 from channels.email.page import page
 from channels.email.threads import SEND_COPY_TAG, message_id_of, recipient_of, reply_references
-from channels.markup import to_text
+from channels.markup import MAX_BYTES, to_text
 
 __all__ = ["SEND_COPY_TAG", "Envelope", "OutgoingMail", "compose"]
 
@@ -84,9 +84,10 @@ def compose(
     self_copy: bool,
     files: Sequence[tuple[Attachment, bytes]] = (),
     missing: Sequence[str] = (),
+    formatted: bool = True,
 ) -> OutgoingMail:
     """
-    Build the mail for one row of the outbox. For a worker thread, if there are files.
+    Build the mail for one row of the outbox. For a worker thread.
 
     Args:
         message: The row.
@@ -95,6 +96,7 @@ def compose(
             know such addresses, as ``local@domain``.
         files: What is attached, with the content.
         missing: Why a file is not: sentences for the text.
+        formatted: Whether its Markdown is interpreted; else it is shown as it was written.
 
     Raises:
         DeliveryFailed: Nobody can be written to.
@@ -123,7 +125,7 @@ def compose(
     head["X-Auto-Response-Suppress"] = "OOF, AutoReply"
     head["MIME-Version"] = "1.0"
     boundary = hashlib.sha256(message_id.encode()).hexdigest()[:32]
-    texts = _texts(_with(message.text, missing), _quoted(message), f"=_{boundary}")
+    texts = _texts(_with(message.text, missing), _quoted(message), f"=_{boundary}", formatted=formatted)
     local, _, domain = address.rpartition("@")
     copies = (f"{local}+{SEND_COPY_TAG}@{domain}", address) if self_copy else ()
     raw = _assembled(head, texts, files, f"=_m{boundary}")
@@ -238,14 +240,15 @@ def _quoted(message: OutboundMessage) -> tuple[str, str]:
     return (f"On {when}, {who} wrote:" if when else f"{who} wrote:"), text
 
 
-def _texts(text: str, quoted: tuple[str, str], boundary: str) -> MIMEMultipart:
+def _texts(text: str, quoted: tuple[str, str], boundary: str, *, formatted: bool) -> MIMEMultipart:
     """The two versions of the text."""
     above, below = quoted
-    plain, shown = to_text(text), page(text)
+    most = MAX_BYTES if formatted else 0
+    plain, shown = to_text(text, max_bytes=most), page(text, max_bytes=most)
     if below:
         lines = "\n".join(f"> {line}".rstrip() for line in below.split("\n"))
         plain = f"{plain}\n\n{above}\n{lines}"
-        shown = page(text, quoted=f"{html.escape(above)}<br>\n{html.escape(below)}")
+        shown = page(text, max_bytes=most, quoted=f"{html.escape(above)}<br>\n{html.escape(below)}")
     versions = MIMEMultipart("alternative", boundary=boundary)
     del versions["MIME-Version"]
     versions.attach(_part("plain", flow(plain), format="flowed"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from channels.markup import to_html
+from channels.markup import MAX_BYTES, to_html
 
 __all__ = ["page"]
 
@@ -34,13 +34,16 @@ _STYLES = {
 _TAG = re.compile(rf"<({'|'.join(_STYLES)})(?=[ >])")
 
 
-def page(markdown: str, *, quoted: str = "") -> str:
+def page(markdown: str, *, quoted: str = "", max_bytes: int = MAX_BYTES) -> str:
     """
     A whole page.
 
-    ``quoted`` is HTML of what is answered, with its line ends; it comes below.
+    ``quoted`` is HTML of what is answered, with its line ends; it comes below. Longer Markdown than ``max_bytes``
+    is shown as it was written.
     """
-    body = _TAG.sub(lambda tag: f'<{tag[1]} style="{_STYLES[tag[1]]}"', to_html(markdown))
+    body = _TAG.sub(
+        lambda tag: f'<{tag[1]} style="{_STYLES[tag[1]]}"', to_html(markdown, max_bytes=max_bytes)
+    )
     if quoted:
         body += f'\n<blockquote style="{_BESIDE};white-space:pre-wrap">{quoted}</blockquote>'
     return f'<!DOCTYPE html>\n<html><body style="{_BODY}">\n{body}\n</body></html>\n'

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import anyio
 import anyio.to_thread
 import structlog
 
@@ -19,6 +20,7 @@ from channels.email.submit import MailTooLarge, Submitter
 
 __all__ = ["Posting"]
 
+_FORMAT_LIMIT_S = 20.0
 _log = structlog.get_logger(__name__)
 
 
@@ -68,11 +70,15 @@ class Posting:
         return mail
 
     async def _built(self, message: OutboundMessage, room: int) -> OutgoingMail:
-        """Built in a worker thread; ``room`` is what its files may take."""
+        """Built in a worker thread; ``room`` is what its files may take. Unformatted where that takes too long."""
         try:
             files, missing = await read_files(message.attachments, self._attachments, max_bytes=room)
         except OSError as exc:
             raise ChannelUnavailable(f"a file cannot be read: {exc.strerror}") from exc
         self_copy = self._config.sent_copy == "self"
-        build = partial(compose, address=self._config.address, self_copy=self_copy)
-        return await anyio.to_thread.run_sync(partial(build, message, files=files, missing=missing))
+        build = partial(compose, message, address=self._config.address, self_copy=self_copy)
+        build = partial(build, files=files, missing=missing)
+        with anyio.move_on_after(_FORMAT_LIMIT_S):
+            return await anyio.to_thread.run_sync(build, abandon_on_cancel=True)
+        _log.warning("mail.sent_unformatted", row=message.id, chars=len(message.text))
+        return await anyio.to_thread.run_sync(partial(build, formatted=False))

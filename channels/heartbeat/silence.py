@@ -153,13 +153,15 @@ def _says_silence(text: str) -> bool:
 
 def _without_musing(text: str) -> str:
     """Without sentences at the beginning that only announce what the model is about to do."""
-    while text:
-        found = _SENTENCE_END.search(text)
-        sentence, rest = (text, "") if found is None else (text[: found.start()], text[found.end() :])
-        bare = sentence.strip(_MARKS)
-        if bare and not _MUSING.fullmatch(bare) and not (rest and _INTERJECTION.fullmatch(bare)):
-            return text.strip()
-        text = rest
+    position = 0
+    while position < len(text):
+        found = _SENTENCE_END.search(text, position)
+        end, behind = (len(text), len(text)) if found is None else found.span()
+        bare = text[position:end].strip(_MARKS)
+        goes_on = behind < len(text)
+        if bare and not _MUSING.fullmatch(bare) and not (goes_on and _INTERJECTION.fullmatch(bare)):
+            return text[position:].strip()
+        position = behind
     return ""
 
 

@@ -25,8 +25,11 @@ import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import structlog
 
 from agent_core.messages import Attachment, OutboundKind, OutboundMessage
@@ -65,6 +68,9 @@ NOT_ALONE = (
 
 _SEND_LIMIT_S = 40.0
 _SMALLEST_PART = 1000
+_QUICKLY_FORMATTED = 1000
+"""Characters whose Markdown takes a few milliseconds whatever it is."""
+_FORMAT_LIMIT_S = 15.0
 _log = structlog.get_logger(__name__)
 
 
@@ -164,7 +170,9 @@ class Sending:
     ) -> str:
         """Send a text, in as many events as it needs; returns the id of the first."""
         display = self._config.display
-        content = build_content(message, name, reply=display.reply, formatted=display.html, first=first)
+        build = partial(build_content, message, name, reply=display.reply, first=first)
+        fits = len(message.text) <= self._cover.limit(encrypted=place.encrypted)
+        content = await _formatted(build, message) if display.html and fits else build(formatted=False)
         try:
             return await self._send_one(message, content, name, place, first=first)
         except TooLarge:
@@ -258,10 +266,14 @@ class Sending:
             return None
         mark = transaction_id(message)
         display = self._config.display
-        content = build_content(message, mark, reply=display.reply, formatted=display.html)
+        limit = self._cover.limit(encrypted=encrypted)
+        if len(message.text) > limit:
+            return None
+        build = partial(build_content, message, mark, reply=display.reply)
+        content = await _formatted(build, message) if display.html else build(formatted=False)
         if previewed is not None:
-            content = as_edit(content, previewed, max_bytes=self._cover.limit(encrypted=encrypted))
-        if size_of(content) > self._cover.limit(encrypted=encrypted):
+            content = as_edit(content, previewed, max_bytes=limit)
+        if size_of(content) > limit:
             return None
         place = Place(used, encrypted, nothing, forgotten=False)
         return await self._put(room_id, content, name, place)
@@ -345,3 +357,13 @@ class Sending:
             raise problem(refused.answer) from refused
         if not answer.good:
             raise send_problem(answer)
+
+
+async def _formatted(build: Callable[..., dict[str, Any]], message: OutboundMessage) -> dict[str, Any]:
+    """The content with its Markdown interpreted, in a worker thread if it is long; without where that takes long."""
+    if len(message.text) <= _QUICKLY_FORMATTED:
+        return build(formatted=True)
+    with anyio.move_on_after(_FORMAT_LIMIT_S):
+        return await anyio.to_thread.run_sync(partial(build, formatted=True), abandon_on_cancel=True)
+    _log.warning("matrix.sent_unformatted", row=message.id, chars=len(message.text))
+    return build(formatted=False)

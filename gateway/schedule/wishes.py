@@ -169,7 +169,8 @@ def _positive(number: float, name: str) -> float:
 def _zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as error:
+    # A name of many folders goes deeper than the interpreter does.
+    except (KeyError, ValueError, OSError, RecursionError) as error:
         raise TimingInvalid(
             f"unknown time zone {name!r}; give a name such as Europe/Berlin or UTC"
         ) from error
