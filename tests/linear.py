@@ -172,7 +172,9 @@ def pattern_case(where: str, way: str, pattern: re.Pattern[Any]) -> Case:
         candidates = [char for char in candidates if ord(char) < 256]
     kinds: dict[tuple[bool, ...], str] = {}
     for char in candidates:
-        kinds.setdefault(tuple(_fits(*item, char, pattern.flags) for item in atoms), char)
+        # What stands at the edges of lines and words tells characters apart, too.
+        edges = (char == "\n", re.match(r"\w", char) is not None)
+        kinds.setdefault((*edges, *(_fits(*item, char, pattern.flags) for item in atoms)), char)
     chars = list(kinds.values())
     few = chars[:8]
     parts: list[str] = []

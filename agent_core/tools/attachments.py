@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.to_thread
 
 from agent_core.budget import is_picture
@@ -36,6 +37,7 @@ _MAX_READ_BYTES = 4_000_000
 _SHOWN_CHARS = 12_000
 _MOST_FILES = 10
 _LISTED = 20
+_READ_LIMIT_S = 20.0
 
 
 class ConversationFiles:
@@ -125,13 +127,16 @@ class ReadAttachmentTool:
             return _failed("This is a picture: you are shown it or you are not; it has no text to read.")
         try:
             content = await self._attachments.read(file, max_bytes=_MAX_READ_BYTES)
+            cut = file.size_bytes > len(content)
+            html = looks_like_html(file.media_type, file.name)
+            with anyio.fail_after(_READ_LIMIT_S):
+                text = await anyio.to_thread.run_sync(
+                    lambda: text_in(content, html=html, cut=cut), abandon_on_cancel=True
+                )
         except LookupError:
             return _failed("This file is not kept any more; ask for it again.")
-        except OSError:
+        except OSError:  # TimeoutError is one
             return _failed("This file cannot be read at the moment.")
-        cut = file.size_bytes > len(content)
-        html = looks_like_html(file.media_type, file.name)
-        text = await anyio.to_thread.run_sync(lambda: text_in(content, html=html, cut=cut))
         if text is None:
             return _failed(f"This file ({file.media_type}) is not made of text and cannot be read here.")
         return ToolResult(content=_slice(text, int(arguments.get("offset") or 0), cut=cut))

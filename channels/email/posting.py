@@ -70,7 +70,7 @@ class Posting:
         return mail
 
     async def _built(self, message: OutboundMessage, room: int) -> OutgoingMail:
-        """Built in a worker thread; ``room`` is what its files may take. Unformatted where that takes too long."""
+        """Built in a thread, unformatted where that takes long; ``room`` is what its files may take."""
         try:
             files, missing = await read_files(message.attachments, self._attachments, max_bytes=room)
         except OSError as exc:

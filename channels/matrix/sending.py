@@ -360,7 +360,7 @@ class Sending:
 
 
 async def _formatted(build: Callable[..., dict[str, Any]], message: OutboundMessage) -> dict[str, Any]:
-    """The content with its Markdown interpreted, in a worker thread if it is long; without where that takes long."""
+    """With the Markdown interpreted, in a worker thread if it is long; without where that takes long."""
     if len(message.text) <= _QUICKLY_FORMATTED:
         return build(formatted=True)
     with anyio.move_on_after(_FORMAT_LIMIT_S):
