@@ -11,12 +11,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from channels.base import ChannelUnavailable
+from channels.base import ChannelUnavailable, DeliveryUncertain
 from channels.email.channel import EmailChannel
+from channels.email.token_login import HttpProvider
+from channels.email.tokens import ProviderAway
 from tests.clock import LoopClock
 from tests.fake_imap import Dialogue, fake_imap
 from tests.inbox_double import MemoryInbox, running
 from tests.scripted_mailbox import CAPABILITIES, Store, config
+from tests.unit.test_email_submit import ENVELOPE, SILENCE, submitter
+from tests.unit.test_email_submit import Post as SmtpPost
 
 LATEST_S = 60.0
 
@@ -103,3 +107,32 @@ async def test_a_connection_that_answers_is_kept(tmp_path: Path) -> None:
             await inbox.until_up(within_s=3600)
             await anyio.sleep(3600)
     assert sum(command.startswith("LOGIN") for command in store.commands) == 1
+
+
+@pytest.mark.parametrize("at", ["greeting", "EHLO", "AUTH", "MAIL", "RCPT", "DATA", "end"])
+async def test_a_submission_server_that_hangs(at: str) -> None:
+    """Wherever it stands still, another connection is tried within a minute; after DATA it is first looked for."""
+    post = SmtpPost(**{at: SILENCE})
+    async with submitter(post) as sends:
+        since = asyncio.get_running_loop().time()
+        with pytest.raises(DeliveryUncertain if at in ("DATA", "end") else ChannelUnavailable):
+            await sends.submit(ENVELOPE, b"Subject: x\r\n\r\ny\r\n", context=None, uncertain=post.uncertain)
+        assert asyncio.get_running_loop().time() - since < LATEST_S + 1
+
+
+async def test_a_token_provider_that_hangs() -> None:
+    """It is given up within a minute, and so is whoever waits for a token at the same time."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/token"
+    try:
+        since = asyncio.get_running_loop().time()
+        with pytest.raises(ProviderAway):
+            await HttpProvider()(url, {"refresh_token": "x"})
+        assert asyncio.get_running_loop().time() - since < LATEST_S
+    finally:
+        server.close()
