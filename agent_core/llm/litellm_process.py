@@ -13,6 +13,7 @@ one, is hung and killed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -39,6 +40,7 @@ _END_LIMIT_S = 3.0
 _BLOATED_BYTES = 500_000_000
 """What it should never take; one answer of a hostile server can make it so large."""
 _MAX_ANSWER_BYTES = 8 * 1024 * 1024
+_NAME_FILES: Sequence[str] = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 _WORKER = ("-m", "agent_core.llm.litellm_worker")
 _HANDED_OVER = (
     *("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
@@ -91,6 +93,7 @@ class _Link(asyncio.Protocol):
         self.process = process
         self.ready = anyio.Event()
         self.told: Mapping[str, Any] = {}
+        self.names = _name_files()
         self.lost = ""
         self.calls: dict[int, _Call] = {}
         self._decoder = FrameDecoder(max_bytes=_MAX_ANSWER_BYTES)
@@ -248,6 +251,8 @@ class LiteLLMProcess:
             self._idle.cancel()
             self._idle = None
         async with self._starting:
+            if self._link is not None and not self._link.calls and self._link.names != _name_files():
+                self._link.kill("how this machine finds names has changed")
             if self._link is not None and self._link.lost:
                 lost, self._link = self._link, None
                 _log.warning("litellm.lost", why=lost.lost, pid=lost.process.pid)
@@ -324,6 +329,19 @@ class LiteLLMProcess:
             _log.info("litellm.idle", pid=link.process.pid)
             link.kill("it was idle")
             asyncio.get_running_loop().call_later(_END_LIMIT_S, link.process.poll)
+
+
+def _name_files() -> list[tuple[int, int]]:
+    """
+    Which files say where names are looked up. A confined process may read these and not their successors: a
+    change of network puts a new file in the place of the old one.
+    """
+    found = []
+    for path in _NAME_FILES:
+        with contextlib.suppress(OSError):
+            about = os.stat(path)  # noqa: PTH116 - follows the link that it usually is
+            found.append((about.st_dev, about.st_ino))
+    return found
 
 
 def _resident_bytes(pid: int) -> int:

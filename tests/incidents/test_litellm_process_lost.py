@@ -209,6 +209,22 @@ async def test_one_that_is_used_does_not_end(tmp_path: Path) -> None:
     assert starts(tmp_path) == 1
 
 
+async def test_another_network_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A confined process cannot read the file that takes the place of resolv.conf, so it gives way to a new one."""
+    names = tmp_path / "resolv.conf"
+    names.write_text("nameserver 192.0.2.1")
+    monkeypatch.setattr(litellm_process, "_NAME_FILES", (str(names), str(tmp_path / "nowhere")))
+    process = process_of(GOOD, tmp_path)
+    for _ in range(2):
+        assert await text_of(process) == "fine"
+    assert starts(tmp_path) == 1
+    (tmp_path / "new").write_text("nameserver 192.0.2.2")
+    (tmp_path / "new").replace(names)
+    assert await text_of(process) == "fine"
+    await process.aclose()
+    assert starts(tmp_path) == 2
+
+
 async def test_two_calls_at_a_time_do_not_meet(tmp_path: Path) -> None:
     """Each gets its own pieces, and one that dies fails both."""
     mixed = (
