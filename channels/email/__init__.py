@@ -15,7 +15,7 @@ The email channel: one mailbox, read by IMAP, answered by SMTP.
 ``attachments``     files of mails: into the store before a mail is accepted, out of it for an answer
 ``dsn``             a report that a mail did not arrive → which one, and why (pure)
 ``guard``           who wrote it, and may it be answered (pure); ``evidence``, ``addresses``, ``limits`` help
-``sender_proof``    a signature by the sender's own domain; ``dkim`` verifies it, ``names`` asks DNS
+``sender_proof``    a signature by the sender's domain; ``dkim``, ``dkim_coverage`` verify, ``names`` asks
 ``safety``          what goes out: ``brake`` stops loops, refused logins are not repeated
 ``login``           a password or a token; ``tokens`` keeps them alive, ``token_login`` gets the first one
 ``examine``         for ``squidbot check``: a mail to ourselves

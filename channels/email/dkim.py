@@ -27,6 +27,8 @@ __all__ = ["Claim", "Signature", "check_body", "claims_of", "find_signatures", "
 MAX_SIGNATURES = 10
 MAX_FIELD_BYTES = 16_000
 MAX_HEADER_BYTES = 256_000
+READ_BYTES = 1_100_000
+"""More of a text than anybody is shown (``mime.Caps.text_bytes``)."""
 MIN_RSA_BITS = 1024
 MAX_RSA_BITS = 8192
 """Larger ones only cost time."""
@@ -99,7 +101,7 @@ def _claim(raw: bytes, fields: Sequence[tuple[str, bytes]], field: bytes, positi
     try:
         domain = domain_name(parse_tags(field.partition(b":")[2].decode("latin-1")).get("d", ""))
         signature = _parse_signature(field, position, None)
-        check_coverage(fields, signature.signed, _body(raw))
+        check_coverage(fields, signature.signed, _body(raw, READ_BYTES))
     except DkimInvalid as exc:
         return Claim(domain, str(exc))
     return Claim(domain, "", recipients_of(fields))
@@ -225,9 +227,9 @@ def check_body(raw: bytes, signature: Signature) -> None:
         raise DkimInvalid("the text was changed")
 
 
-def _body(raw: bytes) -> bytes:
-    start = raw.find(b"\r\n\r\n")
-    return raw[start + 4 :] if start >= 0 else b""
+def _body(raw: bytes, limit: int | None = None) -> bytes:
+    start = raw.find(b"\r\n\r\n") + 4
+    return raw[start : None if limit is None else start + limit] if start >= 4 else b""
 
 
 def _simple_body(body: bytes) -> bytes:
@@ -258,7 +260,7 @@ def verify(raw: bytes, signature: Signature, key: Key) -> frozenset[str]:
         raise DkimInvalid("i= must be the domain itself (t=s)")
     if signature.algorithm != f"{key.kind}-sha256":
         raise DkimInvalid("the key is of another kind")
-    check_coverage(fields, signature.signed, _body(raw))
+    check_coverage(fields, signature.signed, _body(raw, READ_BYTES))
     check_body(raw, signature)
     data = _signed_data(fields, signature)
     if key.kind == "rsa":

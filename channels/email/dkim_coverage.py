@@ -36,7 +36,7 @@ def check_coverage(fields: Sequence[tuple[str, bytes]], signed: Sequence[str], b
     Args:
         fields: The whole header: names in lower case, and the fields as they stand there.
         signed: The names that the signature covers, in lower case, as often as it does.
-        body: The text as it came.
+        body: The text as it came, as much of it as anybody is shown.
 
     Raises:
         DkimInvalid: Something that means anything; what, in a few words.
