@@ -78,6 +78,36 @@ async def test_history_begins_with_the_joining(
     assert "1234" in old
 
 
+@pytest.mark.integration
+@pytest.mark.timeout(120, func_only=True)
+async def test_who_comes_back_begins_anew_and_who_changes_a_name_does_not(
+    synapse, fresh_credentials, fresh_user, tmp_path
+):
+    """What was said while Carol was away is not shown to her; a new name of hers changes nothing."""
+    alice, carol, dave = [await call(fresh_user, name) for name in ("alice", "carol", "dave")]
+    bot = fresh_credentials("bot")
+    answers = [f"answer {number}" for number in range(20)]
+    async with open_house(synapse.url, bot, tmp_path / "home", *answers, allow=[alice, carol]) as there:
+        room = await there.room(alice, dave, carol, direct=False)
+        await call(
+            alice.call,
+            "PUT",
+            f"/rooms/{room}/state/m.room.history_visibility",
+            {"history_visibility": "joined"},
+        )
+        await call(carol.leave, room)
+        await until_answered(there, alice, room, SECRET, 1, seen_by=alice)
+        await call(alice.invite, room, carol.user_id)
+        await call(carol.join, room)
+        await until_answered(there, carol, room, "I am back", 2, seen_by=alice)
+        await call(carol.call, "PUT", f"/profile/{carol.user_id}/displayname", {"displayname": "Carola"})
+        later = await until_answered(there, carol, room, "and now?", 3, seen_by=alice)
+
+    assert "1234" not in later
+    assert "I am back" in later
+    assert "answer 1" in later
+
+
 # ── since when somebody is there ──
 def closed_room():
     rooms = rooms_with(ALICE)

@@ -12,6 +12,8 @@ from channels.loopback import LoopbackServer
 from channels.matrix.waiting import Waiting
 from tests.conversation_desk import CAROL, MENTION, Desk
 from tests.integration.command_world import ANN, BOB, CID, Mind, settled, talking
+from tests.integration.matrix_bot import Bot
+from tests.integration.secret_talk import secret_peers, secret_room, seen
 from tests.matrix_double import text
 from tests.unit.test_matrix_inbound import ALICE, ROOM, rooms_with
 
@@ -135,3 +137,27 @@ def test_only_the_sender_of_a_message_says_that_its_key_is_withheld(by, believed
     assert [(room, "blocked" in said) for room, said, _ in waiting.to_tell(0.0)] == (
         [(ROOM, True)] if believed else []
     )
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(120, func_only=True)
+async def test_a_notice_says_only_what_the_sender_s_client_has_said(synapse, fresh_credentials, tmp_path):
+    """Mallory, who may talk to the bot, says that Nia has blocked it; the notice says that the key has not come."""
+    bot = Bot(fresh_credentials("bot"), synapse.url, tmp_path / "bot", allow_from=["@*:hs.test"])
+    with secret_peers(synapse, fresh_credentials, tmp_path) as make:
+        nia, mallory = make(), make()
+        async with bot.up():
+            room = await secret_room(nia, bot)
+            [device] = mallory.devices_of(bot.user_id)
+            nia.send(room, "psst", to=bot.user_id, give_key=False)
+            content = {
+                "algorithm": "m.megolm.v1.aes-sha2",
+                "room_id": room,
+                "session_id": nia.machine._olm.outbound_group_sessions[room].id,
+                "code": "m.blacklisted",
+            }
+            mallory.to_device("m.room_key.withheld", device.user_id, device.device_id, content)
+            [(_, notice)] = await seen(nia, room, 1)
+
+    assert "has not arrived" in notice["body"]
+    assert "blocked" not in notice["body"]
