@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import anyio
 import structlog
 
 from agent_core.messages import Amendment, InboundMessage, SessionKey
@@ -34,13 +35,16 @@ from channels.matrix.gaps import (
 )
 from channels.matrix.inbound import Me, Skip
 from channels.matrix.reading import Reading
-from channels.matrix.rooms import JsonObject, Rooms, events_of, object_of, text_of
+from channels.matrix.rooms import JsonObject, Room, Rooms, events_of, object_of, text_of
 from channels.matrix.session import unreachable
 from channels.matrix.wire import Homeserver, LinkBroken
 
 __all__ = ["GAP_TRIES", "Found", "Timeline"]
 
 GAP_TRIES = 8
+_ASK_LIMIT_S = 4.0
+_ASK_AGAIN_S = 60.0
+_FIRST_WORDS_LIMIT_S = 8.0
 _QUIET = frozenset({"no_message", "own", "redacted", "robot", "ignored_sender"})
 _log = structlog.get_logger(__name__)
 
@@ -104,6 +108,8 @@ class Timeline:
         """Rooms of which the homeserver was asked what newcomers see."""
         self._unknown: dict[str, int] = {}
         """Rooms whose members were asked for, and their revision then."""
+        self._ask_again_at: dict[str, float] = {}
+        """Rooms about which our server could not say anything in time."""
 
     def facts(self) -> dict[str, Any]:
         """For the operator."""
@@ -227,12 +233,17 @@ class Timeline:
     async def _first_words(
         self, room_id: str, timeline: list[JsonObject], prev_batch: str
     ) -> list[JsonObject]:
+        found = None
         try:
-            found = await since_invited(
-                self._homeserver, room_id, timeline, prev_batch, user_id=self._me.user_id
-            )
+            with anyio.move_on_after(_FIRST_WORDS_LIMIT_S):
+                found = await since_invited(
+                    self._homeserver, room_id, timeline, prev_batch, user_id=self._me.user_id
+                )
         except (ChannelUnavailable, LinkBroken) as error:
             self._gap_failed(room_id, error)
+            return timeline
+        if found is None:  # the room's past is at another server, which keeps ours waiting
+            _log.warning("matrix.first_words_cut", room=room_id)
             return timeline
         self._gap_failures.pop(room_id, None)
         return found
@@ -272,6 +283,19 @@ class Timeline:
             for event in events
         ):
             return
+        now = anyio.current_time()
+        if self._ask_again_at.get(room_id, now) <= now:
+            with anyio.move_on_after(_ASK_LIMIT_S) as limit:
+                await self._ask_about(room)
+            if not limit.cancelled_caught:
+                return
+            # Our server may have to wait for another one, which would keep everybody waiting.
+            _log.warning("matrix.room_unchecked", room=room_id)
+            self._ask_again_at[room_id] = now + _ASK_AGAIN_S
+        room.member_count = None
+
+    async def _ask_about(self, room: Room) -> None:
+        room_id = room.room_id
         try:
             if self._rooms.is_unchecked(room_id):
                 await check_room(self._homeserver, room)

@@ -12,14 +12,15 @@ from functools import partial
 import anyio
 import pytest
 
+from agent_core.messages import Audience
 from channels.attachments import AttachmentStore
 from channels.matrix.channel import MatrixChannel
 from channels.matrix.config import MatrixConfig
 from channels.matrix.fetching import FETCHING
-from channels.matrix.wire import Answer, Download
+from channels.matrix.wire import Answer, Download, LinkBroken
 from tests.clock import LoopClock
 from tests.inbox_double import MemoryInbox, running
-from tests.matrix_double import ScriptedHomeserver, text
+from tests.matrix_double import ScriptedHomeserver, member, text
 
 BOT, OWNER, GUEST = "@bot:hs.test", "@owner:hs.test", "@guest:hs.test"
 MINE, THEIRS = "!mine:hs.test", "!theirs:hs.test"
@@ -37,8 +38,13 @@ class SlowHomeserver(ScriptedHomeserver):
         super().__init__()
         self.asked_for = []
         self.quoted = 0
+        self.hanging = ""
+        """Requests with this in their path wait for another server."""
 
     async def request(self, method, path, body=None, *, timeout_s=30.0, **options):
+        if self.hanging and self.hanging in path:
+            await anyio.sleep(timeout_s)
+            raise LinkBroken("the server did not answer in time", maybe_taken=True)
         if "/context/" in path:
             self.quoted += 1
             await anyio.sleep(timeout_s)
@@ -229,3 +235,35 @@ async def test_one_person_uses_a_few_lanes_at_a_time(it):
         await anyio.sleep(1)
         assert len(it.server.asked_for) == 2
         await it.inbox.until_accepted(13, within_s=3600)
+
+
+async def test_a_room_whose_members_our_server_has_to_wait_for(it):
+    """It counts as none of two, is asked about once a minute, and holds up nobody for longer than a moment."""
+    it.server.hanging = "theirs%3Ahs.test/members"
+    directs = {"type": "m.direct", "content": {GUEST: [THEIRS]}}
+    room = {
+        "state": {"events": [member(BOT), member(GUEST)]},
+        "summary": {"m.joined_member_count": 2, "m.invited_member_count": 0},
+        "timeline": {"events": [text("$0", "hello", GUEST)], "limited": False, "prev_batch": "p"},
+    }
+    it.server.sync_body(account_data={"events": [directs]}, rooms={"join": {THEIRS: room}})
+    for number in range(1, 6):
+        it.says(text(f"${number}", "hello", GUEST))
+    it.says(text("$mine", "hello", OWNER), room=MINE)
+    async with running(it.channel(), it.inbox):
+        await it.inbox.until_accepted(7, within_s=6.0)
+
+    assert {one.audience for one in it.inbox.accepted} == {Audience.GROUP}
+
+
+async def test_a_room_whose_past_is_at_a_server_that_hangs(it):
+    """What was said between the invitation and the joining is read as far as it can be had in a moment."""
+    it.server.hanging = "/messages"
+    it.server.sync_body()
+    joined = member(BOT, before="invite")
+    it.says(joined, text("$guest", "hello", GUEST))
+    it.says(text("$mine", "hello", OWNER), room=MINE)
+    async with running(it.channel(), it.inbox):
+        await it.inbox.until_accepted(2, within_s=12.0)
+
+    assert it.ids == ["$guest", "$mine"]
