@@ -212,6 +212,23 @@ def test_deaths_at_random_moments_cost_nothing(
     judged(world)
 
 
+STORM = 100 if THOROUGH else 12
+
+
+@pytest.mark.timeout(600)
+def test_a_storm_of_kills_blames_nobody(nursery: Nursery, tmp_path: Path) -> None:
+    """Four questions for each kill, several in flight at each, turns that take as long as a life: no apology."""
+    chance = chance_of("storm")
+    world = World(tmp_path, nursery, pause_s=0.2)
+    while world.deaths < STORM:
+        world.burst(chance, 4)
+        ended = world.live(kill_after_s=chance.uniform(0.1, 0.8), seed=chance.random())
+        assert ended in (0, -signal.SIGKILL), world.log()[-4000:]
+    world.live_until_quiet()
+
+    judged(world)
+
+
 CONTROLS = {
     "acknowledges_first": ("control.acknowledged", "no answer to"),
     "sends_first": ("control.sent", "answered 2 times"),
