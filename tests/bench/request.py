@@ -42,7 +42,7 @@ def measure(rig: Rig) -> list[Figure]:
             f"share of a conversation of {_TURNS} turns that a provider can keep from turn to turn",
             share * 100,
             "%",
-            Goal("≥", 90),
+            Goal(">=", 90),
             note="tools and messages, the first turn not counted",
         ),
     ]
