@@ -137,16 +137,20 @@ class Sending:
     ) -> Receipt:
         room_id = message.session.conversation
         encrypted = await self._cover.is_encrypted(room_id)
+        name = transaction_id(message)
+        # It may take its time, so it comes before the look at who is there.
+        content = await self._content(message, name, encrypted=encrypted, first=True)
         if await self._is_overheard(message):
             _log.warning("matrix.answer_withheld", room=room_id)
             message = message.model_copy(update={"text": NOT_ALONE, "attachments": ()})
+            content = await self._content(message, name, encrypted=encrypted, first=True)
         forgotten = self._key_may_be_forgotten(message, used)
         # Transaction ids count within a room: of what went into an earlier one this one knows nothing.
         earlier = tuple(self._rooms.successors.earlier(room_id)) if message.maybe_sent else ()
         place = Place(used, encrypted, uncertain, forgotten, earlier, previewed)
-        found = await self._send_text(message, transaction_id(message), place)
+        found = await self._send_text(message, name, place, content)
         for number, file in enumerate(message.attachments):
-            await self._send_file(message, file, f"{transaction_id(message)}.f{number}", place)
+            await self._send_file(message, file, f"{name}.f{number}", place)
         return Receipt(found)
 
     async def _send_file(self, message: OutboundMessage, file: Attachment, name: str, place: Place) -> None:
@@ -165,14 +169,25 @@ class Sending:
             content |= frame_of(message, name)
         await self._put(room_id, content, name, place)
 
-    async def _send_text(
-        self, message: OutboundMessage, name: str, place: Place, *, first: bool = True
-    ) -> str:
-        """Send a text, in as many events as it needs; returns the id of the first."""
+    async def _content(
+        self, message: OutboundMessage, name: str, *, encrypted: bool, first: bool
+    ) -> dict[str, Any]:
+        """The event of a text; what does not fit into one is not formatted."""
         display = self._config.display
         build = partial(build_content, message, name, reply=display.reply, first=first)
-        fits = len(message.text) <= self._cover.limit(encrypted=place.encrypted)
-        content = await _formatted(build, message) if display.html and fits else build(formatted=False)
+        fits = len(message.text) <= self._cover.limit(encrypted=encrypted)
+        return await _formatted(build, message) if display.html and fits else build(formatted=False)
+
+    async def _send_text(
+        self,
+        message: OutboundMessage,
+        name: str,
+        place: Place,
+        content: dict[str, Any],
+        *,
+        first: bool = True,
+    ) -> str:
+        """Send a text, in as many events as it needs; returns the id of the first."""
         try:
             return await self._send_one(message, content, name, place, first=first)
         except TooLarge:
@@ -183,8 +198,9 @@ class Sending:
         found = []
         for number, text in enumerate(halves):
             piece = message.model_copy(update={"text": text})
-            begins = first and number == 0
-            found.append(await self._send_text(piece, f"{name}.{number}", place, first=begins))
+            begins, its_name = first and number == 0, f"{name}.{number}"
+            half_content = await self._content(piece, its_name, encrypted=place.encrypted, first=begins)
+            found.append(await self._send_text(piece, its_name, place, half_content, first=begins))
         return found[0]
 
     async def _send_one(
@@ -262,15 +278,12 @@ class Sending:
             raise ChannelUnavailable("not logged in yet")
         room_id = message.session.conversation
         encrypted = await self._cover.is_encrypted(room_id)
-        if self._key_may_be_forgotten(message, used) or await self._is_overheard(message):
-            return None
-        mark = transaction_id(message)
-        display = self._config.display
         limit = self._cover.limit(encrypted=encrypted)
         if len(message.text) > limit:
             return None
-        build = partial(build_content, message, mark, reply=display.reply)
-        content = await _formatted(build, message) if display.html else build(formatted=False)
+        content = await self._content(message, transaction_id(message), encrypted=encrypted, first=True)
+        if self._key_may_be_forgotten(message, used) or await self._is_overheard(message):
+            return None
         if previewed is not None:
             content = as_edit(content, previewed, max_bytes=limit)
         if size_of(content) > limit:
