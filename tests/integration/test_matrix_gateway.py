@@ -193,3 +193,30 @@ async def test_an_approval_by_reaction_is_the_owners(house, alice, bob):
     assert before == []
     assert after == ["You may."]
     assert len(questions) == 3
+
+
+async def test_the_owner_is_invited_at_the_first_start(house, alice, fresh_credentials):
+    """A room of two is there before anybody has written, once for all starts; an alert comes into it."""
+    bot = fresh_credentials("bot")
+
+    async def invitations():
+        """The rooms to which the bot has invited the owner."""
+        answer = await call(alice.call, "GET", "/sync?timeout=0")
+        rooms = answer.get("rooms", {}).get("invite", {})
+        return [
+            room
+            for room, invited in rooms.items()
+            if any(one["sender"] == bot.user_id for one in invited["invite_state"]["events"])
+        ]
+
+    plain = {"encrypt_new_rooms": False}
+    async with house(bot=bot, owner=alice, **plain):
+        with anyio.fail_after(20):
+            while not await invitations():
+                await anyio.sleep(0.1)
+    async with house(bot=bot, owner=alice, **plain) as there:
+        there.built.unasked.notes.alert("something", "Something needs you.")
+        [room] = await invitations()
+        await call(alice.join, room)
+        assert await there.answers(alice, room, 1) == ["Something needs you."]
+        assert await invitations() == []
