@@ -7,8 +7,9 @@ so that a mail that is read twice (after a crash, after a renumbering of the mai
 same verdict again. The total counts only senders who may write at all: otherwise strangers could use it up.
 
 `AnswerLimiter.place` never refuses an answer for lack of room: the mail gets the next place in time. So two
-programs that write to each other go on, but no faster than the limits. `AnswerLimiter.admit` knows only now
-and never, for what needs no answer.
+programs that write to each other go on, but no faster than the limits. Places of later hours take none of
+this one, and half of each hour's total is for people who are let in by name. `AnswerLimiter.admit` knows
+only now and never, for what needs no answer.
 """
 
 from __future__ import annotations
@@ -85,10 +86,12 @@ class AnswerLimiter:
         if known is not None:
             return Place(known.due - known.at, known.first) if known.allowed else None
         now = at.timestamp()
-        due = max(
-            _earliest(now, limit, window_s, used)
-            for limit, window_s, used in self._rules(now, sender, thread, listed=listed)
-        )
+        rules = list(self._rules(now, sender, thread, listed=listed, crowd=crowd))
+        due, before = now, -1.0
+        while due > before:  # a gap of one rule may be none of another
+            before = due
+            for limit, window_s, used in rules:
+                due = _earliest(due, limit, window_s, used)
         ahead = [entry for entry in self._counted(now) if entry.due > now]
         first = due > now and not any(entry.sender == sender for entry in ahead)
         allowed = sum((entry.crowd or entry.sender) == (crowd or sender) for entry in ahead) < MAX_WAITING
@@ -123,16 +126,20 @@ class AnswerLimiter:
         return [entry for entry in self._entries.values() if entry.allowed and entry.at < now + DAY_S]
 
     def _rules(
-        self, now: float, sender: str, thread: str, *, listed: bool
+        self, now: float, sender: str, thread: str, *, listed: bool, crowd: str = ""
     ) -> Iterable[tuple[int, float, list[float]]]:
-        """Each limit, the time for which it holds, and when the answers are due that it counts."""
-        limits, counted = self._limits, self._counted(now)
+        """Each limit, the time for which it holds, and when the answers are due that it counts, in order."""
+        limits, counted = self._limits, sorted(self._counted(now), key=lambda entry: entry.due)
         of_sender = [entry.due for entry in counted if entry.sender == sender]
         yield limits.sender_per_hour, HOUR_S, of_sender
         yield limits.sender_per_day, DAY_S, of_sender
         yield limits.thread_per_hour, HOUR_S, [entry.due for entry in counted if entry.thread == thread]
         if listed:
             yield limits.total_per_hour, HOUR_S, [entry.due for entry in counted if entry.listed]
+        if listed and crowd:
+            # Half of the hour is for people who are let in by name.
+            share = (limits.total_per_hour + 1) // 2
+            yield share, HOUR_S, [entry.due for entry in counted if entry.listed and entry.crowd]
 
     def _note(self, native_id: str, entry: _Entry) -> None:
         self._entries[native_id] = entry
@@ -179,8 +186,17 @@ def _entry(row: Sequence[object]) -> _Entry:
     )
 
 
-def _earliest(now: float, limit: int, window_s: float, used: list[float]) -> float:
-    """The first moment from now on before which fewer than ``limit`` places lie within the window."""
-    if limit == 0 or len(used) < limit:
-        return now
-    return max(now, sorted(used)[-limit] + window_s)
+def _earliest(start: float, limit: int, window_s: float, used: Sequence[float]) -> float:
+    """
+    The first moment from ``start`` on that makes no window hold more than ``limit`` places; ``used`` is in
+    order.
+
+    What waits for a later place takes none of the room before it.
+    """
+    if limit == 0:
+        return start
+    for first, last in zip(used, used[limit - 1 :], strict=False):
+        # Where these fill a window, nothing fits from one before their end to one after their beginning.
+        if last - first < window_s and last - window_s < start < first + window_s:
+            start = first + window_s
+    return start

@@ -10,6 +10,7 @@ ones take minutes for one crafted field.
 from __future__ import annotations
 
 import binascii
+import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -44,10 +45,10 @@ _NUL = re.compile(rb"\0")
 _WHO = ("from", "authentication-results")
 FOR_WHOM = ("to", "cc", "bcc", "apparently-to", "resent-to", "resent-cc", "resent-bcc")
 """Fields that say who else has got the mail."""
-# Codecs that are no character sets, or that take quadratic time.
 _ENCODED_WORD = re.compile(r"=\?[^?\s]{1,60}\?[bBqQ]\?[^?\s]{0,500}\?=")
 _WIDE = ("utf-16", "utf_16", "utf-32", "utf_32")
-_NO_CHARSETS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "unicode-escape"}
+_NO_CHARSETS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"}
+"""Codecs that are no character sets, or that take quadratic time, by their own names."""
 
 
 class Unreadable(Exception):
@@ -249,11 +250,11 @@ def decoded(data: bytes, charset: str | None) -> str:
     The declared charset, else UTF-8, wherever most of the bytes fit it; else what Windows would have meant.
     Total. A few broken bytes cost only themselves.
     """
-    name = (charset or "").strip().lower()
-    if name in {"iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii"}:
+    name = _codec((charset or "").strip())
+    if name in {"iso8859-1", "ascii"}:
         # Labels that are often wrong; UTF-8 is hardly ever valid by accident.
         name = ""
-    if name and name not in _NO_CHARSETS and len(name) < 40:
+    if name and name not in _NO_CHARSETS:
         try:
             text = _mostly(data, name)
         except (LookupError, UnicodeError, ValueError):
@@ -262,6 +263,14 @@ def decoded(data: bytes, charset: str | None) -> str:
             return text
     text = _mostly(data, "utf-8")
     return data.decode("cp1252", "replace") if text is None else text
+
+
+def _codec(label: str) -> str:
+    """What Python calls a charset, which it knows under any spelling; empty for none."""
+    try:
+        return codecs.lookup(label).name if len(label) < 40 else ""
+    except (LookupError, ValueError):
+        return ""
 
 
 def _mostly(data: bytes, encoding: str) -> str | None:

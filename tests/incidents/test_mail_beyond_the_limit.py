@@ -179,7 +179,7 @@ def test_what_waits_is_bounded() -> None:
 
 
 def test_a_domain_of_many_addresses_fills_nobodys_hours() -> None:
-    """A flood from a thousand addresses that one pattern lets in: whoever is let in by name waits an hour at most."""
+    """A flood from a thousand addresses that one pattern lets in: whoever is let in by name does not wait."""
 
     def flood(crowd: str) -> float:
         it = limiter(total_per_hour=100)
@@ -191,7 +191,7 @@ def test_a_domain_of_many_addresses_fills_nobodys_hours() -> None:
         assert place is not None
         return place.wait_s / 3600
 
-    assert flood("*@evil.test") <= 2
+    assert flood("*@evil.test") == 0
     assert flood("") >= 9, "the control"
 
 

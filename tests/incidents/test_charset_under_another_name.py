@@ -1,0 +1,57 @@
+"""
+A stranger's mail with ``charset="punycode_"`` took quadratic time, 46 s for a megabyte, in a thread that nothing can
+end: the list of charsets that are refused knew one spelling of each, and Python knows any.
+"""
+
+from __future__ import annotations
+
+import codecs
+
+import pytest
+
+from channels.email.inbound import parse_mail
+from channels.email.mime import decoded, decoded_header
+
+SLOW = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"}
+SPELLINGS = [
+    "punycode",
+    "PunyCode",
+    "punycode_",
+    "-punycode",
+    "punycode--",
+    "idna_",
+    "IDNA",
+    "unicode escape",
+]
+SPELLINGS += ["unicode_escape", "raw-unicode-escape", "raw unicode__escape", "undefined-"]
+DATA = b"Caf\\u00e9 caf-dma"
+
+
+@pytest.mark.parametrize("label", SPELLINGS)
+def test_no_spelling_gets_through(label: str) -> None:
+    """What the text says is read as it stands, in the text and in a header."""
+    assert codecs.lookup(label).name in SLOW, "the control: Python takes it"
+    assert decoded(DATA, label) == DATA.decode()
+    mail = f'From: a@b.test\r\nContent-Type: text/plain; charset="{label}"\r\n\r\n'.encode() + DATA
+    assert parse_mail(mail).text == DATA.decode()
+    if " " not in label:
+        assert decoded_header(f"=?{label}?q?caf-dma?=") == "caf-dma"
+
+
+@pytest.mark.parametrize(
+    ("label", "data", "text"),
+    [
+        ("KOI8-R", "привет".encode("koi8-r"), "привет"),
+        ("iso-2022-jp", "日本".encode("iso-2022-jp"), "日本"),
+        ("UTF-16", "größe".encode("utf-16"), "größe"),
+        ("iso_8859-1", "größe".encode(), "größe"),
+        ("windows-1252", "größe".encode("cp1252"), "größe"),
+        ("x" * 300, b"plain", "plain"),
+        ("no\0name", b"plain", "plain"),
+        ("no\ud800name", b"plain", "plain"),
+        ("base64", b"plain", "plain"),
+    ],
+)
+def test_charsets_are_read(label: str, data: bytes, text: str) -> None:
+    """The control: others count, also under other spellings; what is none does not."""
+    assert decoded(data, label) == text
