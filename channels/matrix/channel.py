@@ -156,6 +156,7 @@ class MatrixChannel:
             crypto,
             clock=self._clock,
             allows=self._may_invite,
+            is_owner=self._is_owner,
             send_in_room=send_in_room,
         )
         me = await introduce(self._config, self.name, homeserver)

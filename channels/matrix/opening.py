@@ -73,6 +73,7 @@ def open_reading(
     *,
     clock: Clock,
     allows: Callable[[str], bool],
+    is_owner: Callable[[str], bool],
     send_in_room: SendInRoom,
 ) -> tuple[Reading, MatrixCare] | tuple[None, None]:
     """What reads encrypted messages in one run, and what an operator can ask about it."""
@@ -82,7 +83,16 @@ def open_reading(
         crypto, clock, user_id=config.user_id, allows=allows, send_in_room=send_in_room
     )
     care = MatrixCare(config.user_id, crypto, verifications, allows, homeserver)
-    reading = Reading(homeserver, login, crypto, verifications, clock, user_id=config.user_id, allows=allows)
+    reading = Reading(
+        homeserver,
+        login,
+        crypto,
+        verifications,
+        clock,
+        user_id=config.user_id,
+        allows=allows,
+        is_owner=is_owner,
+    )
     return reading, care
 
 

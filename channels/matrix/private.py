@@ -290,5 +290,5 @@ def _retry_after_s(response: aiohttp.ClientResponse, body: Mapping[str, Any]) ->
         found.append(float(header[:9]))
     in_body = body.get("retry_after_ms")
     if isinstance(in_body, int) and in_body >= 0:
-        found.append(in_body / 1000)
+        found.append(min(in_body, 10**9) / 1000)
     return max(found, default=None)

@@ -52,6 +52,7 @@ class Reading:
         clock: For ages.
         user_id: Who we are.
         allows: Whose messages are worth waiting for.
+        is_owner: Whose are waited for longest.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Reading:
         *,
         user_id: str,
         allows: Callable[[str], bool],
+        is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
         self._homeserver = homeserver
         self._login = login
@@ -74,7 +76,7 @@ class Reading:
         self._allows = allows
         self.is_heard: Callable[[str, str], bool] = lambda _room_id, sender: allows(sender)
         """Whether somebody's messages in a room are worth waiting for; a room may have a rule of its own."""
-        self._waiting = Waiting()
+        self._waiting = Waiting(is_owner)
         self._handed_over: list[str] = []
         self._in_hand: set[str] = set()
         """Events with late keys that are being read."""

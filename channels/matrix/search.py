@@ -137,4 +137,4 @@ def _visible(event: JsonObject) -> str:
 
 def _sent_at_ms(event: Mapping[str, Any]) -> float:
     sent = event.get("origin_server_ts")
-    return float(sent) if isinstance(sent, int) else float("inf")
+    return sent if isinstance(sent, int) else float("inf")

@@ -143,12 +143,12 @@ class Successors:
 
 
 def _level(value: object, default: float) -> float:
-    """A power level; old rooms may write it as a text."""
+    """A power level, of any size before room version 6; old rooms may write it as a text."""
     if isinstance(value, bool):
         return default
     if isinstance(value, int | float):
-        return float(value)
+        return value
     try:
-        return float(int(value)) if isinstance(value, str) else default
+        return int(value) if isinstance(value, str) else default
     except ValueError:
         return default

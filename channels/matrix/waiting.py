@@ -11,13 +11,15 @@ that; a crash in between hands it over again, which the inbox recognises by the 
 The person is told when a key has not come within `PATIENCE_S`, or at once if the message's own sender has
 said that it is withheld (any account may say so of any key): one notice per room and reason in `QUIET_S`,
 whatever number of messages it is about. Only people who may talk to the bot get references and notices; at
-most `MAX_WAITING` of the former.
+most `MAX_WAITING` of the former. Beyond that, whoever has most of them loses the oldest, the owner last: nobody
+takes the place of another's message.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -60,13 +62,19 @@ class Reference:
 
 
 class Waiting:
-    """The messages of one account that wait for their keys."""
+    """
+    The messages of one account that wait for their keys.
 
-    def __init__(self) -> None:
+    Args:
+        is_owner: Whose messages are dropped last and get a notice of their own.
+    """
+
+    def __init__(self, is_owner: Callable[[str], bool] = lambda _user: False) -> None:
+        self._is_owner = is_owner
         self._references: dict[str, Reference] = {}
         self._withheld: dict[str, str] = {}
         """Reasons, by sender and session."""
-        self._told_at: dict[tuple[str, str], float] = {}
+        self._told_at: dict[tuple[str, str, bool], float] = {}
 
     def __len__(self) -> int:
         return len(self._references)
@@ -89,13 +97,16 @@ class Waiting:
         return json.dumps({"references": kept, "withheld": self._withheld}, separators=(",", ":"))
 
     def add(self, room_id: str, event_id: str, session_id: str, *, sender: str, now: float) -> None:
-        """Keep a message; the oldest one goes when there are too many."""
+        """Keep a message; when there are too many, the oldest one of whoever has most goes."""
         if event_id in self._references:
             return
-        while len(self._references) >= MAX_WAITING:
-            oldest = next(iter(self._references))
-            _log.warning("matrix.waiting_dropped", room=self._references.pop(oldest).room_id, reason="many")
         self._references[event_id] = Reference(room_id, event_id, session_id, now, sender=sender)
+        if len(self._references) > MAX_WAITING:
+            of = Counter(one.sender for one in self._references.values())
+            most = max(of, key=lambda person: (not self._is_owner(person), of[person]))
+            dropped = next(one for one in self._references.values() if one.sender == most)
+            _log.warning("matrix.waiting_dropped", room=dropped.room_id, sender=most, reason="many")
+            del self._references[dropped.event_id]
 
     def drop(self, event_ids: Iterable[str]) -> None:
         """These have been handed over, or never will be."""
@@ -130,7 +141,7 @@ class Waiting:
             return
         about = _about(text_of(event, "sender"), session)
         self._withheld.pop(about, None)
-        self._withheld[about] = code
+        self._withheld[about] = code if code in _REASONS else "other"
         while len(self._withheld) > _MAX_WITHHELD:
             self._withheld.pop(next(iter(self._withheld)))
 
@@ -142,17 +153,16 @@ class Waiting:
         and very old ones are dropped.
         """
         self.drop([one.event_id for one in self._references.values() if abs(now - one.since) > _KEPT_S])
-        due: dict[tuple[str, str], list[Reference]] = {}
+        due: dict[tuple[str, str, bool], list[Reference]] = {}
         for one in self._references.values():
-            code = self._reason(one)
-            if not one.told and (code or abs(now - one.since) >= PATIENCE_S):
-                due.setdefault((one.room_id, code), []).append(one)
+            if not one.told and (self._reason(one) or abs(now - one.since) >= PATIENCE_S):
+                due.setdefault(self._about_what(one), []).append(one)
         told = []
-        for (room_id, code), references in due.items():
-            if abs(now - self._told_at.get((room_id, code), -QUIET_S)) < QUIET_S:
+        for about, references in due.items():
+            if abs(now - self._told_at.get(about, -QUIET_S)) < QUIET_S:
                 self.told(references)
                 continue
-            told.append((room_id, _text(len(references), code), references))
+            told.append((about[0], _text(len(references), about[1]), references))
         return told
 
     def told(self, references: Iterable[Reference], *, now: float | None = None) -> None:
@@ -160,7 +170,7 @@ class Waiting:
         for one in references:
             one.told = True
             if now is not None:
-                self._told_at[one.room_id, self._reason(one)] = now
+                self._told_at[self._about_what(one)] = now
 
     def next_at(self) -> float | None:
         """When `to_tell` may have something to say, None if nothing is open."""
@@ -174,6 +184,10 @@ class Waiting:
     def facts(self) -> dict[str, Any]:
         """For the operator."""
         return {"waiting_for_keys": len(self._references)}
+
+    def _about_what(self, one: Reference) -> tuple[str, str, bool]:
+        """What one notice is about: a room, a reason, and whether it is the owner who waits."""
+        return one.room_id, self._reason(one), self._is_owner(one.sender)
 
     def _reason(self, one: Reference) -> str:
         """Why the key of a message is withheld; empty if that is not known."""
@@ -191,4 +205,4 @@ def _text(count: int, code: str) -> str:
             f"I cannot read {what} yet: the key has not arrived. When it does, I will answer. If it "
             "does not, please send it again."
         )
-    return f"I cannot read {what}: {_REASONS.get(code, f'your client withholds the key ({code})')}."
+    return f"I cannot read {what}: {_REASONS.get(code, 'your client withholds the key')}."

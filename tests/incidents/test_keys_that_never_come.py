@@ -1,0 +1,61 @@
+"""
+One guest's unreadable messages took all the places of messages that wait for their keys, and the owner's question
+was dropped without a word. Their flood also silenced the notice that the owner's question cannot be read, and each
+reason that they made up was worth a notice of its own.
+"""
+
+from __future__ import annotations
+
+from channels.matrix.waiting import MAX_WAITING, PATIENCE_S, Waiting
+from tests.unit.test_matrix_waiting import MALLORY, NIA, ROOM, withheld
+
+
+def flooded(*, owner=NIA, by=(MALLORY,)):
+    waiting = Waiting(is_owner=lambda person: person == owner)
+    waiting.add(ROOM, "$owner", "s", sender=NIA, now=0.0)
+    for number in range(MAX_WAITING * 2):
+        waiting.add(ROOM, f"${number}", f"m{number}", sender=by[number % len(by)], now=0.0)
+    return waiting
+
+
+def test_a_flood_costs_only_its_author():
+    """The places are bounded, and whoever has most of them gives one up, known as the owner or not."""
+    for owner in (NIA, "@else:hs.test"):
+        waiting = flooded(owner=owner)
+
+        assert len(waiting) == MAX_WAITING
+        assert "$owner" in waiting._references
+        assert f"${MAX_WAITING * 2 - 1}" in waiting._references
+
+
+def test_a_thousand_people_do_not_displace_the_owner():
+    """Also where everybody else has one message; another person's would be gone."""
+    crowd = [f"@{number}:evil.test" for number in range(1000)]
+
+    assert "$owner" in flooded(by=crowd)._references
+    assert "$owner" not in flooded(by=crowd, owner="@else:hs.test")._references
+
+
+def test_the_owner_is_told_though_the_room_was_told_before():
+    """A notice about guests' messages does not stand for one about the owner's."""
+    waiting = Waiting(is_owner=lambda person: person == NIA)
+    waiting.add(ROOM, "$guest", "m", sender=MALLORY, now=0.0)
+    [(_, _, references)] = waiting.to_tell(PATIENCE_S)
+    waiting.told(references, now=PATIENCE_S)
+    waiting.add(ROOM, "$guest2", "m", sender=MALLORY, now=10.0)
+    waiting.add(ROOM, "$owner", "s", sender=NIA, now=10.0)
+
+    [(_, _, references)] = waiting.to_tell(20.0)
+    assert [one.event_id for one in references] == ["$owner"]
+
+
+def test_made_up_reasons_are_one_reason():
+    """Fifty codes that no specification knows are one notice, without their words."""
+    waiting = Waiting()
+    for number in range(50):
+        waiting.add(ROOM, f"${number}", f"m{number}", sender=MALLORY, now=0.0)
+        waiting.withheld(withheld(f"m{number}", f"org.evil.buy_now_{number}", sender=MALLORY))
+
+    [(_, text, references)] = waiting.to_tell(0.0)
+    assert len(references) == 50
+    assert "evil" not in text
