@@ -37,6 +37,7 @@ import aiohttp
 import anyio
 from nio import AsyncClient, AsyncClientConfig
 
+from channels.matrix.json_values import decoded
 from channels.matrix.link_errors import TooMuch, link_errors
 from channels.matrix.wire import CLIENT, Answer, Credentials, Download, LinkBroken, SyncRequest
 
@@ -270,16 +271,8 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
 
 
 def _answer(response: aiohttp.ClientResponse, body: bytes) -> Answer:
-    decoded = _object(body)
-    return Answer(response.status, decoded, _retry_after_s(response, decoded))
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        decoded = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return decoded if isinstance(decoded, dict) else {}
+    found = decoded(body)
+    return Answer(response.status, found, _retry_after_s(response, found))
 
 
 def _retry_after_s(response: aiohttp.ClientResponse, body: Mapping[str, Any]) -> float | None:

@@ -11,8 +11,8 @@ that; a crash in between hands it over again, which the inbox recognises by the 
 The person is told when a key has not come within `PATIENCE_S`, or at once if the message's own sender has
 said that it is withheld (any account may say so of any key): one notice per room and reason in `QUIET_S`,
 whatever number of messages it is about. Only people who may talk to the bot get references and notices; at
-most `MAX_WAITING` of the former. Beyond that, whoever has most of them loses the oldest, the owner last: nobody
-takes the place of another's message.
+most `MAX_WAITING` of the former. Beyond that, whoever has most of them loses the oldest, the owner last:
+nobody takes the place of another's message.
 """
 
 from __future__ import annotations
