@@ -300,9 +300,13 @@ class EmailChannel(LetterReaching):
         return self._config.sent_copy != "none"
 
     def _undelivered(self, report: Report) -> None:
-        """A mail of ours came back: its row says so now, and the owner is told, once an hour for each."""
+        """
+        A mail of ours came back: its row says so now, and the owner is told, once an hour for each person to
+        whom we wrote, or for all whom one pattern lets in. Whom the report names is anybody's word.
+        """
         _log.warning("mail.undelivered", channel=self.name, why=report.why)
-        self._alert(f"undelivered {report.recipient or 'somebody'}", in_words(report))
+        whom = self._safety.sent_to(report.message_ids)
+        self._alert(f"undelivered {self._intake.crowd(whom) or whom or 'somebody'}", in_words(report))
 
     async def _taken_after_all(
         self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]

@@ -352,7 +352,7 @@ class Intake:
             return Place()
         listed = self._listed(sender)
         place = self._limiter.place(
-            native_id, sender=sender, thread=thread, listed=listed, at=at, crowd=self._crowd(sender)
+            native_id, sender=sender, thread=thread, listed=listed, at=at, crowd=self.crowd(sender)
         )
         wait_s = place.wait_s if place else DAY_S
         if listed and wait_s > HOUR_S:
@@ -361,9 +361,9 @@ class Intake:
 
     def _is_one_of_many(self, address: str) -> bool:
         """Whether only a pattern lets an address in."""
-        return bool(self._crowd(address))
+        return bool(self.crowd(address))
 
-    def _crowd(self, address: str) -> str:
+    def crowd(self, address: str) -> str:
         """The pattern that lets an address in; empty for one that is let in by name, or not at all."""
         patterns = (*self._allow_from, *self._read_only_from)
         if address in patterns:

@@ -9,7 +9,7 @@ the operator when one of them acts.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -113,6 +113,7 @@ class Safety:
         self._brake = Brake(config.brake)
         self._sent_to: OrderedDict[str, tuple[str, bool]] = OrderedDict()
         """By Message-ID: to whom a mail went, and whether to nobody else."""
+        self._came_back: set[str] = set()
         self._brake_file = file.with_name("answer-brake.json")
         self._brake_saved_at = clock.monotonic()
         self._brake_urgent = False
@@ -154,7 +155,7 @@ class Safety:
             self._brake.sent(str(message.session), message.text, self._clock.monotonic(), owner=owner)
         self._sent_to[message_id] = (whom, not message.context.get("cc"))
         while len(self._sent_to) > MAX_SENT_IDS:
-            self._sent_to.popitem(last=False)
+            self._came_back.discard(self._sent_to.popitem(last=False)[0])
 
     def bounced(self, report: Report, outside: bool, proven: str) -> None:  # noqa: FBT001 - a callback
         """
@@ -177,13 +178,14 @@ class Safety:
         domain = proven.rpartition("@")[2]
         for message_id in report.message_ids:
             whom, alone = self._sent_to.get(message_id, ("", False))
-            if not whom or without_tag(report.recipient.lower()) != without_tag(whom):
+            counted = message_id in self._came_back
+            if not whom or counted or without_tag(report.recipient.lower()) != without_tag(whom):
                 continue
             theirs = domain in (whom.rpartition("@")[2], self._account.rpartition("@")[2])
             if not theirs and (outside or proven or not alone):
                 _log.info("mail.bounce_without_evidence", channel=self._name)
                 continue
-            del self._sent_to[message_id]
+            self._came_back.add(message_id)
             now = self._clock.monotonic()
             _log.warning("mail.bounced", channel=self._name)
             if self._is_owner(whom):
@@ -191,6 +193,11 @@ class Safety:
             pulled = self._brake.bounced(whom, now)
             if pulled is not None:
                 self._tell(pulled, now)
+
+    def sent_to(self, message_ids: Sequence[str]) -> str:
+        """To whom the first of these mails went that is known here; empty if none is."""
+        known = (self._sent_to[each][0] for each in message_ids if each in self._sent_to)
+        return next(known, "")
 
     @property
     def to_let_in(self) -> bool:
