@@ -5,12 +5,15 @@ Only a signature of the very From domain counts: what lies above or below it may
 signed mail must also be for us, so its To or Cc names our address. Everybody who has got a mail can hand in a
 copy of it, and what servers write on top of that copy (Delivered-To) is not what the sender meant.
 
-Everything has a limit: signatures per mail, tries per name, seconds in all. Mails of people who could not
+Everything has a limit: signatures per mail, tries per name, seconds in all. The sender's domain chooses who
+answers the questions, and other mails wait meanwhile: a domain that did not answer gets little time until it
+does. Mails of people who could not
 write to us anyway are not looked at.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +29,10 @@ __all__ = ["Proof", "SenderProof"]
 
 LIMIT_S = 15.0
 MAX_TRIED = 4
+SLOW_LIMIT_S = 2.0
+"""For a mail of a domain whose DNS has not answered lately."""
+SLOW_FOR_S = 600.0
+MAX_SLOW = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,8 @@ class SenderProof:
         self._own = without_tag(own)
         self._knows = knows
         self._ingested = ingested
+        self._slow: OrderedDict[str, float] = OrderedDict()
+        """Domains whose DNS did not answer, and when."""
 
     async def find(self, raw: bytes, sender: str) -> Proof:
         """
@@ -75,11 +84,24 @@ class SenderProof:
             return Proof()
         domain = sender.rpartition("@")[2]
         why = "it takes too long"
-        with anyio.move_on_after(LIMIT_S):
+        began = anyio.current_time()
+        with anyio.move_on_after(self._limit_s(domain)):
             why = await self._find(raw, domain, anybody=self._ingested(sender))
-            if not why:
-                return Proof(by=f"signed by {domain}")
-        return Proof(lacks=why)
+        if not why:
+            self._slow.pop(domain, None)
+        elif anyio.current_time() - began >= SLOW_LIMIT_S:
+            self._was_slow(domain)
+        return Proof(lacks=why) if why else Proof(by=f"signed by {domain}")
+
+    def _limit_s(self, domain: str) -> float:
+        slow = anyio.current_time() - self._slow.get(domain, -SLOW_FOR_S) < SLOW_FOR_S
+        return SLOW_LIMIT_S if slow else LIMIT_S
+
+    def _was_slow(self, domain: str) -> None:
+        self._slow[domain] = anyio.current_time()
+        self._slow.move_to_end(domain)
+        while len(self._slow) > MAX_SLOW:
+            self._slow.popitem(last=False)
 
     async def _find(self, raw: bytes, domain: str, *, anybody: bool) -> str:
         """Why no signature proves the domain; empty if one does."""
