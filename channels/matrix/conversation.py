@@ -151,6 +151,10 @@ class Conversation:
         """The bot has come into this room, and has read nothing of it yet."""
         self.joinings.joined(room_id, self._clock.now())
 
+    def followed(self) -> None:
+        """Rooms have taken the place of others."""
+        self.joinings.followed(self._clock.now())
+
     def missed(self, room_id: str) -> None:
         """Something that happened in a room will never be read."""
         self._talk.forget(room_id)

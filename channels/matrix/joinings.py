@@ -12,6 +12,9 @@ A joining that may have been missed (a gap that could not be filled, a position 
 everybody's view anew, and so does a room in which there were more joinings than are remembered: too little is
 shown rather than too much. In a room that goes on with another one, whoever is in the earlier room sees what
 they see there; others begin with their own joining, or with the bot's.
+
+What was said while a past was closed stays closed when the room, or the one that follows it, is opened: for
+homeservers, what counts is the visibility at an event. So a room that was closed once is treated as closed.
 """
 
 from __future__ import annotations
@@ -49,6 +52,8 @@ class Joinings:
         self._since: dict[str, dict[str, datetime]] = {}
         """By room, since when people are in it; `_EVERYBODY` stands for all."""
         self._away: set[tuple[str, str]] = set()
+        self._closed: set[str] = set()
+        """Rooms that were seen with a closed past."""
         self._latest: datetime | None = None
         self._highest: datetime | None = None
         """Later than no stamp, also of a time when our clock was wrong."""
@@ -60,13 +65,15 @@ class Joinings:
             kept = json.loads(text) if text else {}
             self._latest = self._highest = datetime.fromisoformat(kept["highest"]) if kept else None
             self._away = {(room, person) for room, person in kept.get("away", [])}
+            self._closed = {str(room) for room in kept.get("closed", [])}
             self._since = {
                 room: {person: datetime.fromisoformat(at) for person, at in people.items()}
                 for room, people in kept.get("since", {}).items()
             }
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             _log.error("matrix.joinings_unreadable", error=type(error).__name__)
-            self._latest, self._highest, self._away, self._since = None, None, set(), {}
+            self._latest, self._highest = None, None
+            self._away, self._closed, self._since = set(), set(), {}
 
     def position(self) -> dict[str, str]:
         """What is to be committed together with what was read; nothing if nothing has changed."""
@@ -91,9 +98,14 @@ class Joinings:
         return self._seen(now)
 
     def is_closed(self, room_id: str) -> bool:
-        """Whether who comes into a room now sees nothing of what was said before."""
-        room = self._rooms.get(room_id)
-        return room is not None and room.hides_past
+        """Whether who comes into a room now does not see all of what was said before."""
+        here = (room_id, *self._rooms.successors.earlier(room_id))
+        for one in here:
+            room = self._rooms.get(one)
+            if one not in self._closed and room is not None and (room.hides_past or room.was_closed):
+                self._closed.add(one)
+                self._changed = True
+        return not self._closed.isdisjoint(here)
 
     def saw(self, room_id: str, event: JsonObject, now: datetime) -> bool:
         """A membership event; whether somebody has come."""
@@ -118,6 +130,13 @@ class Joinings:
         """The bot has come into a room; to be called before anything that was said there is read."""
         if self.is_closed(room_id):
             self._since[room_id] = {self._user_id: self._after_all(now)}
+
+    def followed(self, now: datetime) -> None:
+        """Rooms have taken the place of others: who is only there begins with this moment."""
+        for room in self._rooms:
+            follows = next(self._rooms.successors.earlier(room.room_id), None) is not None
+            if follows and room.room_id not in self._since:
+                self.joined(room.room_id, now)
 
     def missed(self, room_id: str, now: datetime) -> None:
         """Joinings may have been missed in a room."""
@@ -168,6 +187,7 @@ class Joinings:
         kept = {
             "highest": self._highest and self._highest.isoformat(),
             "away": sorted(self._away),
+            "closed": sorted(self._closed),
             "since": since,
         }
         return json.dumps(kept, separators=(",", ":"))

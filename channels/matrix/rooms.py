@@ -56,6 +56,8 @@ class Room:
     """Another one whenever there may be other members than before."""
     join_rule: str = "invite"
     visibility: str = "shared"
+    was_closed: bool = False
+    """Who came in was at some time shown nothing of what was said before."""
     create: JsonObject = field(default_factory=dict)
     """The event that made the room."""
     power_levels: JsonObject = field(default_factory=dict)
@@ -95,6 +97,7 @@ class Room:
                 self.join_rule = text_of(object_of(event, "content"), "join_rule")
             case "m.room.history_visibility" if event["state_key"] == "":
                 self.visibility = text_of(object_of(event, "content"), "history_visibility")
+                self.was_closed = self.was_closed or self.hides_past
             case "m.room.create" if event["state_key"] == "":
                 self.create = event
             case "m.room.power_levels" if event["state_key"] == "":

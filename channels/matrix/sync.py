@@ -233,7 +233,8 @@ class Receiver:
             _log.info("matrix.room_left", room=room_id)
             self.fetching.left(room_id)
             self._conversation.left(room_id)
-        upgraded = self._following.learn()
+        if upgraded := self._following.learn():
+            self._conversation.followed()
         invites_changed = self._invites.learn(body) or self._following.asked
         found = Found(amendments=self._left(body, known))
         for room_id, event, seen_at in await self._receive_keys(body):
