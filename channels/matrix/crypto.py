@@ -9,7 +9,8 @@ Receiving is without network: to-device events are digested before the messages 
 before the position that passes them (`Crypto.receive`, `Crypto.position`). Sending asks first for the devices
 of whoever has become `outdated` (B24), then claims sessions, then gives the room's key to whoever lacks it;
 devices that cannot be reached are left out and tried again later, because one dead device must not make the
-bot mute. Trust is the allow-list of people: their devices are taken as the server names them.
+bot mute. What is done for many devices is done for a few at a time, because nothing else runs meanwhile.
+Trust is the allow-list of people: their devices are taken as the server names them.
 """
 
 from __future__ import annotations
@@ -332,15 +333,12 @@ class Crypto:
             for device in machine.strangers(missing):
                 self._retry_at[device] = now + RETRY_S
                 _log.info("matrix.device_unreachable", user=device.user_id, device=device.device_id)
-        keys = machine.room_key_for(room_id, devices)
-        waiting = list(keys)
-        for start in range(0, len(waiting), AT_ONCE):
-            some = waiting[start : start + AT_ONCE]
+        while keys := machine.room_key_for(room_id, devices, at_most=AT_ONCE):
             bodies: dict[str, dict[str, Any]] = {}
-            for device in some:
-                bodies.setdefault(device.user_id, {})[device.device_id] = keys[device]
+            for device, body in keys.items():
+                bodies.setdefault(device.user_id, {})[device.device_id] = body
             await self._requests.to_device("m.room.encrypted", bodies)
-            machine.key_given(room_id, some)
+            machine.key_given(room_id, keys)
 
 
 def _list(value: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import structlog
 
 from channels.base import Clock
@@ -143,6 +144,7 @@ class DeviceLists:
             for user_id in users:
                 if user_id in found:
                     self._learn(user_id, object_of(found, user_id), answer)
+                    await anyio.lowlevel.checkpoint()  # many devices take their time
                     continue
                 self._known.discard(user_id)  # their server did not answer ours; what is known has to do
                 self._query_at[user_id] = self._clock.monotonic() + RETRY_S

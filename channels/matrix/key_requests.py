@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.lowlevel
 import structlog
 
 from channels.matrix.keys import Device
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KeyRequests", "StoreIsOld", "TokenRefused"]
 
+_AT_ONCE = 50
 _log = structlog.get_logger(__name__)
 
 
@@ -54,7 +57,14 @@ class KeyRequests:
         for device in devices:
             wanted.setdefault(device.user_id, {})[device.device_id] = "signed_curve25519"
         answer = await self._post("keys/claim", {"one_time_keys": wanted})
-        machine.learn_claimed(object_of(answer.body, "one_time_keys"))
+        claimed = object_of(answer.body, "one_time_keys")
+        found = [(user_id, device_id) for user_id in claimed for device_id in object_of(claimed, user_id)]
+        for start in range(0, len(found), _AT_ONCE):
+            some: dict[str, dict[str, Any]] = {}
+            for user_id, device_id in found[start : start + _AT_ONCE]:
+                some.setdefault(user_id, {})[device_id] = claimed[user_id][device_id]
+            machine.learn_claimed(some)
+            await anyio.lowlevel.checkpoint()  # each is a matter of milliseconds
 
     async def upload(self, machine: Machine, left: int | None) -> None:
         """Upload what of our own keys the server lacks, of which ``left`` one-time keys are left."""

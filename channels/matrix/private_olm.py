@@ -31,12 +31,14 @@ from channels.matrix.keys import Device, NoKey, NotReadable
 from channels.matrix.plaintext import uncovered
 from channels.matrix.private_store import KeyStore, owner_of
 
-__all__ = ["Machine"]
+__all__ = ["MOST_DEVICES", "Machine"]
 
 MEGOLM = "m.megolm.v1.aes-sha2"
 _REPLAYS_REMEMBERED = 5000
 _KEYS_KEPT = 50
 _REFILL_BELOW = 25
+MOST_DEVICES = 200
+"""Of one person. Each costs milliseconds, and anybody's server can name any number."""
 _log = structlog.get_logger(__name__)
 
 
@@ -195,8 +197,16 @@ class Machine(KeyStore):
 
     # ── other people's devices ──
     def learn_devices(self, user_id: str, devices: Mapping[str, Any]) -> None:
-        """Learn all devices of somebody from an answer to a key query; malformed ones are left out."""
-        sane = {key: copy.deepcopy(value) for key, value in devices.items() if _is_device(key, value)}
+        """
+        Learn the devices of somebody from an answer to a key query.
+
+        Malformed ones are left out, and so are those beyond `MOST_DEVICES`, the ones that are known last.
+        """
+        known = {device.id for device in self._olm.device_store.active_user_devices(user_id)}
+        some = sorted(devices, key=lambda key: key not in known)[:MOST_DEVICES]
+        if len(devices) > MOST_DEVICES:
+            _log.warning("matrix.devices_left_out", user=user_id, devices=len(devices), kept=MOST_DEVICES)
+        sane = {key: copy.deepcopy(devices[key]) for key in some if _is_device(key, devices[key])}
         with self.changing():
             self._olm._handle_key_query(SimpleNamespace(device_keys={user_id: sane}))  # noqa: SLF001 - as above
 
@@ -247,9 +257,11 @@ class Machine(KeyStore):
         return bodies
 
     # ── what we send ──
-    def room_key_for(self, room_id: str, devices: set[Device]) -> dict[Device, dict[str, Any]]:
+    def room_key_for(
+        self, room_id: str, devices: set[Device], *, at_most: int | None = None
+    ) -> dict[Device, dict[str, Any]]:
         """
-        The room's key, encrypted for those of the devices that have none of it yet.
+        The room's key, encrypted for those of the devices that have none of it yet, or for some of them.
 
         A new key is made when the old one is used up or somebody who has it is gone.
         """
@@ -260,6 +272,7 @@ class Machine(KeyStore):
             session = self._olm.outbound_group_sessions[room_id]
             self._given[room_id] = set()
         wanting = [device for device in devices - self._given[room_id] if not self.strangers([device])]
+        wanting = wanting[:at_most]
         if not wanting:
             return {}
         key = {
