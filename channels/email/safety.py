@@ -235,7 +235,7 @@ class Safety:
         _log.warning("mail.sender_waits", channel=self._name, wait_s=round(wait_s))
         self._alert(
             "limits",  # in one hour one of them is enough, however many addresses somebody has
-            f"`{sender}` has had as many answers by mail on {self._name} as one person gets in a day; "
+            f"`{sender}` has had as many answers by mail on {self._name} as the limits allow for now; "
             f"the next one goes out in about {round(wait_s / HOUR_S)} hours. If a program writes from there, "
             "name it in read_only_from, or take it out of allow_from; the numbers are under limits.",
         )
