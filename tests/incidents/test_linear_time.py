@@ -30,6 +30,7 @@ KNOWN_UNREAD = {
     ("gateway.settings.shown", "alone"): "a secret, escaped",
     ("channels.email.intake", "re.escape(secret)"): "a secret, escaped",
     ("channels.matrix.inbound", "alone"): "the bot's name, escaped",
+    ("agent_core.llm.thinking", "re.escape(tag)"): "a tag, escaped",
     # Given by a schema of the library that the product's own code is held to.
     ("channels.matrix.small_schema", "pattern"): "nio's own schemas; fields have at most 255 characters",
 }
