@@ -142,7 +142,8 @@ class _Stripper:
         name = _NAME.match(source, start + 1)
         end = self._end_of_tag(start + 1) if name else -1
         if name is None or end < 0:
-            self._put_text("<")
+            if not self._hidden:
+                self._out.append("<")
             return start + 1
         tag = name.group(0).lower()
         attributes = source[name.end() : end]
@@ -226,7 +227,8 @@ class _Stripper:
             text = html.unescape(text)
         if not text.isascii():
             text = _INVISIBLE.sub("", text)
-        text = text.translate(_NO_MARKS)
+        if _UP in text or _DOWN in text:
+            text = text.translate(_NO_MARKS)
         self._out.append(_BLANKS.sub(" ", text) if len(text) > 1 else text.replace("\n", " "))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from agent_core.messages import OutboundKind
 from agent_core.models import Message, ModelChunk, ToolDefinition
+from channels.base import DeliveryFailed
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.config import HeartbeatConfig
 from channels.loopback import LoopbackChannel, LoopbackServer
@@ -109,8 +110,23 @@ async def test_nothing_to_say_is_silence(tmp_path, says):
     assert [message.kind for message in server.delivered] == [OutboundKind.REPLY]
 
 
-async def test_without_a_direct_conversation_nobody_is_asked_and_nothing_is_spent(tmp_path):
-    """Another person's message makes no target: ticks are settled without a model call."""
+async def test_another_persons_message_makes_no_target(tmp_path):
+    """Who has written is not who is told: an alert goes into the conversation that was made for the owner."""
+    server, model = LoopbackServer(), Watchman("The milk is out.")
+    async with running(tmp_path, server, model):
+        server.say("@bob:hs.test", "hello")
+        await until(lambda: _any_alert(server))
+    alerts = [message for message in server.delivered if message.kind is OutboundKind.ALERT]
+    assert {message.conversation for message in alerts} == {"dm-@ann:hs.test"}
+
+
+async def test_without_a_conversation_nobody_is_asked_and_nothing_is_spent(tmp_path, monkeypatch):
+    """Where none can be made for the owner, ticks are settled without a model call."""
+
+    async def refused(*_, **__):
+        raise DeliveryFailed("nobody of this name")
+
+    monkeypatch.setattr(LoopbackChannel, "direct_session", refused)
     server, model = LoopbackServer(), Watchman("The milk is out.")
     async with running(tmp_path, server, model) as built:
         server.say("@bob:hs.test", "hello")

@@ -96,24 +96,22 @@ async def test_what_is_no_summary_is_no_summary(home: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", NO_FILES)
-async def test_what_is_no_history_refuses_its_conversation_and_no_other(home: Path, what: str) -> None:
-    """It is said at once, the cursor stays where it was, and the others go on."""
+async def test_what_is_no_history_is_moved_away_and_costs_no_other(home: Path, what: str) -> None:
+    """A new history begins from its first line, the old one can be put back, and the others go on."""
     layout = opened(home).layout
     history = layout.history(KEY)
     kept = history.rename(home / "kept.jsonl")
     NO_FILES[what](history)
 
     memory = opened(home)
-    for _ in range(2):
-        with pytest.raises(StorageUnavailable):
-            await memory.load_history(S)
-    with pytest.raises(StorageUnavailable):
-        await memory.append_message(S, Message(role="user", content="new"))
+    await memory.load_history(S)
+    await memory.append_message(S, Message(role="user", content="new"))
+    assert [message.content for message in (await memory.load_history(S)).messages][-1:] == ["new"]
+    assert os.path.lexists(f"{history}.set-aside-1")
     assert (await memory.load_history(OTHER)).cursor == 2
     assert OTHER in await memory.sessions()
-    history.rmdir() if what == "a folder" else history.unlink()
     kept.rename(history)
-    assert (await memory.load_history(S)).cursor == 2
+    assert len((await opened(home).load_history(S)).messages) == 4
 
 
 @pytest.mark.parametrize("what", NO_FILES)
