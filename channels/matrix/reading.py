@@ -85,6 +85,8 @@ class Reading:
         self._unreadable = 0
         self._look = True
         """Whether keys have come since references were looked through."""
+        self._looked = 0
+        """How many were looked at since then, at most."""
 
     def start(self, crypto: str | None, waiting: str | None) -> None:
         """Begin a run with the positions that were committed last."""
@@ -117,7 +119,7 @@ class Reading:
             else:
                 self._verifications.learn("", event)
         if self._crypto.receive(body):
-            self._look = True
+            self._look, self._looked = True, 0
 
     async def meet(self, events: Iterable[JsonObject]) -> None:
         """
@@ -189,16 +191,18 @@ class Reading:
         readable = [
             one for one in self._waiting.readable(self._crypto.has_key) if one.event_id not in self._in_hand
         ]
-        self._look = len(readable) > _LATE_AT_ONCE
+        self._looked += _LATE_AT_ONCE
+        self._look = self._looked < len(readable)
         for one in readable[:_LATE_AT_ONCE]:
             path = f"{CLIENT}/rooms/{part(one.room_id)}/event/{part(one.event_id)}"
             try:
                 answer = await self._homeserver.request("GET", path)
             except LinkBroken as error:
                 _log.info("matrix.late_postponed", error=str(error))
-                self._look = True
+                self._look, self._looked = True, 0
                 break
             if answer.good and self._is_still_secret(one.room_id, answer.body):
+                self._waiting.put_behind(one.event_id)  # whoever has sent it does not stand in others' way
                 continue
             if answer.good:
                 found.append((one.room_id, answer.body, one.since))
@@ -206,7 +210,7 @@ class Reading:
                 _log.info("matrix.key_arrived", room=one.room_id, event_id=one.event_id)
                 continue
             if not answer.errcode or answer.status not in (403, 404):
-                self._look = True
+                self._look, self._looked = True, 0
                 break
             self._handed_over.append(one.event_id)
         return found

@@ -113,6 +113,12 @@ class Waiting:
         for event_id in event_ids:
             self._references.pop(event_id, None)
 
+    def put_behind(self, event_id: str) -> None:
+        """The key that is here does not read this message: others are looked at before it."""
+        reference = self._references.pop(event_id, None)
+        if reference is not None:
+            self._references[event_id] = reference
+
     def drop_from(self, room_id: str, event_id: str, sender: str) -> None:
         """Drop a message of this sender in this room: what is said of it elsewhere means nothing."""
         reference = self._references.get(event_id)
@@ -128,7 +134,7 @@ class Waiting:
         return {one.session_id for one in self._references.values()}
 
     def readable(self, has_key: Callable[[str, str], bool]) -> list[Reference]:
-        """Those whose keys are here, in the order in which they came."""
+        """Those whose keys are here, in the order in which they came or were put behind."""
         return [one for one in self._references.values() if has_key(one.room_id, one.session_id)]
 
     def withheld(self, event: JsonObject) -> None:

@@ -1,12 +1,21 @@
 """
 One guest's unreadable messages took all the places of messages that wait for their keys, and the owner's question
 was dropped without a word. Their flood also silenced the notice that the owner's question cannot be read, and each
-reason that they made up was worth a notice of its own.
+reason that they made up was worth a notice of its own. And fifty messages with a key of a later point stood for ever before the owner's, whose key had come.
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
+from channels.matrix.keys import NoKey
+from channels.matrix.reading import Reading
 from channels.matrix.waiting import MAX_WAITING, PATIENCE_S, Waiting
+from channels.matrix.wire import Answer
+from tests.clock import ManualClock
+from tests.matrix_double import ScriptedHomeserver
 from tests.unit.test_matrix_waiting import MALLORY, NIA, ROOM, withheld
 
 
@@ -59,3 +68,44 @@ def test_made_up_reasons_are_one_reason():
     [(_, text, references)] = waiting.to_tell(0.0)
     assert len(references) == 50
     assert "evil" not in text
+
+
+class Keys:
+    """Has a key for everything, which reads the owner's words and is of a later point for all others."""
+
+    def receive(self, _body):
+        return 1
+
+    def has_key(self, _room_id, _session_id):
+        return True
+
+    def decrypt(self, _room_id, event):
+        if event["sender"] != NIA:
+            raise NoKey("later")
+        return event
+
+
+@pytest.mark.parametrize("keys_go_on_coming", [False, True])
+async def test_what_cannot_be_read_yet_stands_in_nobody_s_way(keys_go_on_coming):
+    """The owner's is read after a bounded number of looks; then nothing is asked for until a key comes."""
+    server = ScriptedHomeserver()
+    others = SimpleNamespace(learn=lambda *_: None)
+    reading = Reading(
+        server, None, Keys(), others, ManualClock(), user_id="@bot:hs.test", allows=lambda _user: True
+    )
+    for number in range(120):
+        sender = NIA if number == 119 else MALLORY
+        reading._waiting.add(ROOM, f"${number}", "s", sender=sender, now=0.0)
+        event = {"event_id": f"${number}", "sender": sender, "type": "m.room.encrypted"}
+        server.on("GET", f"/event/%24{number}$", Answer(200, event))
+    reading.receive({})
+    found = []
+    for _ in range(3):
+        if keys_go_on_coming:
+            reading.receive({})
+        found += [event["event_id"] for _, event, _ in await reading.late()]
+
+    assert found == ["$119"]
+    asked = len(server.calls)
+    assert await reading.late() == []
+    assert keys_go_on_coming or len(server.calls) == asked
