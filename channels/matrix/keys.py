@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Device", "NoKey", "NotMeant", "NotReadable", "StoreBroken"]
+__all__ = ["Device", "NoKey", "NotMeant", "NotReadable", "NotTheirs", "StoreBroken"]
 
 
 class Device(NamedTuple):
@@ -29,6 +29,13 @@ class NoKey(Exception):
 
 class NotReadable(Exception):
     """Something encrypted cannot be read, whatever comes later; the text says why, in one word."""
+
+
+class NotTheirs(NoKey, NotReadable):
+    """Somebody else has sent a key of that name. It reads nothing; the sender's own may still come."""
+
+    def __str__(self) -> str:
+        return "sender_mismatched"
 
 
 class NotMeant(NotReadable):

@@ -27,7 +27,7 @@ from cachetools import LRUCache
 from nio.events import OlmEvent, RoomKeyEvent
 from peewee import OperationalError  # type: ignore[import-untyped] # it has no types
 
-from channels.matrix.keys import Device, NoKey, NotReadable
+from channels.matrix.keys import Device, NoKey, NotReadable, NotTheirs
 from channels.matrix.plaintext import uncovered
 from channels.matrix.private_store import KeyStore, owner_of
 
@@ -183,7 +183,7 @@ class Machine(KeyStore):
 
     def _check_owner(self, session: Any, sender: str) -> None:
         if owner_of(session) not in ("", sender):
-            raise NotReadable("sender_mismatched")
+            raise NotTheirs(str(session.id))
         device = self._olm.device_store.device_from_sender_key(sender, session.sender_key)
         if device is not None:
             if device.ed25519 != session.ed25519:
@@ -193,7 +193,7 @@ class Machine(KeyStore):
         if own and sender == self._olm.user_id:
             return
         if own or any(device.curve25519 == session.sender_key for device in self._olm.device_store):
-            raise NotReadable("sender_mismatched")
+            raise NotTheirs(str(session.id))
 
     # ── other people's devices ──
     def learn_devices(self, user_id: str, devices: Mapping[str, Any]) -> None:

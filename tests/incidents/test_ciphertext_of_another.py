@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.keys import NotReadable
+from channels.matrix.keys import NoKey, NotReadable
 from tests.unit.test_matrix_private_olm import ROOM, Pair
 
 
@@ -61,3 +61,17 @@ def test_who_has_sent_a_key_is_forgotten_with_it(pair):
     pair.bot.upkeep("today", waiting=(), rooms=())
 
     assert pair.bot._database.execute_sql("SELECT COUNT(*) FROM squidbot_key_owners").fetchone() == (0,)
+
+
+def test_a_key_that_another_has_passed_on_does_not_spend_the_message(pair):
+    """Mallory, who is in the room, sends Alice's key before her: Alice's message waits for hers."""
+    from_alice = pair.key_event()
+    event = pair.say("the code is 1234")
+    pair.bot.receive([from_alice])
+    pair.bot._database.execute_sql("UPDATE squidbot_key_owners SET user_id = '@mallory:hs.test'")
+    pair.bot._database.execute_sql("UPDATE squidbot_room_keys SET sender_key = 'of mallory'")
+    pair.bot._database.execute_sql("UPDATE squidbot_key_owners SET sender_key = 'of mallory'")
+    pair.bot.room_keys.forget()
+
+    with pytest.raises(NoKey):
+        pair.bot.decrypt(ROOM, event)
