@@ -6,7 +6,9 @@ What cannot be kept is not acknowledged, and what was accepted is answered once,
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -174,16 +176,25 @@ async def test_damaged_files_of_a_conversation_do_not_stop_it(tmp_path: Path) ->
     assert list(record.parent.glob("*.bad-*"))
 
 
-async def test_a_history_that_cannot_be_written_stops_only_its_session(tmp_path: Path) -> None:
-    """A folder where the file should be: ann waits and is answered when it is gone; bob never notices."""
+async def test_a_history_that_cannot_be_written_stops_only_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails under one file: ann waits and is answered when it is whole again; bob never notices."""
     home = open_home(tmp_path)
-    in_the_way = JsonlMemory(home.root, clock=SystemClock()).layout.history(ANN)
-    in_the_way.mkdir()
+    broken = JsonlMemory(home.root, clock=SystemClock()).layout.history(ANN)
+    opened = os.open
+
+    def failing(path, *more, **named) -> int:
+        if path == broken:
+            raise OSError(errno.EIO, "the disk fails", str(path))
+        return opened(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", failing)
     async with world(tmp_path) as there:
         there.server.say("ann", "one")
         there.server.say("ann", "two")
         await there.asked("how are you", person="bob")
         assert there.server.seen("dm-ann") == []
 
-        in_the_way.rmdir()
+        monkeypatch.setattr(os, "open", opened)
         await there.server.answers(2, conversation="dm-ann", within_s=40)
