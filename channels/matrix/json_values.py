@@ -18,7 +18,7 @@ __all__ = ["JsonObject", "decoded", "events_of", "object_of", "objects_of", "tex
 JsonObject = Mapping[str, Any]
 _DEEPEST = 150
 _LONGEST_NUMBER = 400
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)|[\[\]{}]', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _OPENING, _CLOSING = (b"[", b"{"), (b"]", b"}")
 
 
