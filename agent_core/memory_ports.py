@@ -76,6 +76,8 @@ class MemoryPort(Protocol):
         """
         Replace the document atomically and keep the version before. Returns the new one.
 
+        A document that already reads like this is returned as it is: saving again after a crash is harmless.
+
         Raises:
             MemoryConflict: ``base_version`` is given and is not the current version; nothing was changed.
         """

@@ -165,7 +165,7 @@ class StepJournal(Protocol):
         The recorded result of step ``number``, or None if the tool never started.
 
         A tool that had started without a result is answered with an error result that says that its
-        outcome is unknown; only a tool that declares itself ``repeatable`` (without effects) gives None.
+        outcome is unknown; only a tool that declares itself ``repeatable`` gives None.
         """
         ...
 

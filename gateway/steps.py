@@ -7,8 +7,8 @@ for everything that happened in the turn before the step, see `agent_core.agent`
 A tool may have a memory of its own within a turn, such as the version of a document that the model has seen.
 Such a tool is `Resumable`: its state is recorded with each step and given back when the step is taken up.
 
-A tool that only reads, or whose effect leaves with the answer, is `Repeatable`: cut off by a kill it simply
-runs again, where any other has an outcome that nobody knows.
+A tool that only reads, whose effect leaves with the answer, or that changes nothing the second time is
+`Repeatable`: cut off by a kill it simply runs again, where any other has an outcome that nobody knows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Resumable(Protocol):
 
 @runtime_checkable
 class Repeatable(Protocol):
-    """A tool whose unfinished run has changed nothing, if `repeatable` is true."""
+    """A tool of which a run that was cut off may be made again, if `repeatable` is true."""
 
     name: str
     repeatable: bool

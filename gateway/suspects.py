@@ -85,7 +85,9 @@ class Suspects:
                 if self._stopped:
                     return
                 if alone:
-                    _log.warning("turn.alone", session=str(session), deaths_alone=self._sessions[session])
+                    _log.warning(
+                        "turn.alone", session=str(session), deaths_alone=self._sessions.get(session, 0)
+                    )
                 await run_session(session)
 
         return run

@@ -111,6 +111,8 @@ class DocumentFile:
         self._seen = None
         with disk.exclusive(self._versions, sync=True) as handle:
             current = self._settled(handle)
+            if current.version and current.text == text:
+                return current
             if base_version is not None and base_version != current.version:
                 raise MemoryConflict(current_text=current.text, current_version=current.version)
             document = MemoryDocument(text, current.version + 1)

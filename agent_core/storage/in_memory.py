@@ -106,6 +106,8 @@ class InMemoryMemory:
     ) -> MemoryDocument:
         """See `MemoryPort`."""
         current = await self.load_global_memory(scope)
+        if current.version and current.text == storable(text):
+            return current
         if base_version is not None and base_version != current.version:
             raise MemoryConflict(current_text=current.text, current_version=current.version)
         document = MemoryDocument(storable(text), current.version + 1)

@@ -77,6 +77,17 @@ class DocumentContract:
         assert (await memory.load_global_memory(OWNER)).text == "two"
         assert len(await memory.memory_versions(OWNER)) == 2
 
+    async def test_the_same_write_again_changes_nothing(self, memory: MemoryPort) -> None:
+        """Made again after a crash, on the same base; but where somebody has written since, it is refused."""
+        saved = await memory.save_global_memory(OWNER, "one\udc80", base_version=0)
+        again = await memory.save_global_memory(OWNER, "one\udc80", base_version=0)
+        assert again == saved == MemoryDocument("one?", 1)
+        assert len(await memory.memory_versions(OWNER)) == 1
+
+        await memory.save_global_memory(OWNER, "two", base_version=1)
+        with pytest.raises(MemoryConflict):
+            await memory.save_global_memory(OWNER, "one\udc80", base_version=0)
+
     async def test_two_sessions_cannot_wipe_each_others_facts(self, memory: MemoryPort) -> None:
         """Of writers that all read the same version one wins; when the others merge, every fact is there."""
         refused = 0
