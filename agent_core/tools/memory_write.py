@@ -3,8 +3,8 @@ How a model remembers: it rewrites the memory document of its session's scope.
 
 The tool is made for one run, with the session and the scope that were decided outside, so that no argument of
 a model chooses whose memory is written. A write holds only against the version that the prompt showed: if
-another conversation has written meanwhile, the model gets the current text and merges again. So a write that a
-crash has cut off can be made again: the second time it changes nothing.
+another conversation has written meanwhile, the model gets the current text and merges again. So a write that
+was cut off by a crash can be made again: the second time it changes nothing.
 """
 
 from __future__ import annotations
