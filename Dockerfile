@@ -59,7 +59,7 @@ WORKDIR /var/lib/squidbot
 # A process that stands still for SQUIDBOT_WATCHDOG_SECONDS ends itself with a trace; the restart policy does the rest.
 # Alive means that the event loop turns and turns are worked on; a Matrix or mail server that is away does not make it unhealthy.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=3 \
-    CMD ["python", "-m", "gateway.probe"]
+    CMD ["python", "-m", "gateway.operations.control.healthcheck"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["squidbot"]
 CMD ["run"]

@@ -1,52 +1,12 @@
-"""
-``python -m gateway.probe [--ready]``: is the daemon of this home folder alive? For a container's HEALTHCHECK.
-
-It asks the control socket, so it needs no port, loads nothing but the standard library, and costs a tenth of
-a second each time. Alive means that the event loop turns and turns are worked on; a channel whose server is
-away does not make a daemon unhealthy, because a restart would not bring the server back. ``--ready`` asks for
-that as well.
-"""
+"""Kept for one release, because compose files of before name it: `gateway.operations.control.healthcheck`."""
 
 from __future__ import annotations
 
-import http.client
-import json
 import sys
-from collections.abc import Sequence
 
-from gateway.control.client import UnixConnection
-from gateway.home import Home, find_home
+from gateway.operations.control.healthcheck import main
 
 __all__ = ["main"]
-
-_LIMIT_S = 8.0
-_MAX_BYTES = 4_000_000
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Ask, print one line, and return the exit code: 0 it is, 1 it is not, 2 mistyped."""
-    if list(arguments) not in ([], ["--ready"]):
-        sys.stderr.write("usage: python -m gateway.probe [--ready]\n")
-        return 2
-    path = "/readyz" if arguments else "/livez"
-    connection = UnixConnection(Home(find_home()).control_socket, _LIMIT_S)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = json.loads(answer.read(_MAX_BYTES))
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        sys.stdout.write(f"no answer: {str(error) or type(error).__name__}\n")
-        return 1
-    finally:
-        connection.close()
-    if answer.status == http.client.OK:
-        sys.stdout.write("ready\n" if arguments else "alive\n")
-        return 0
-    waiting = body.get("waiting") or {}
-    why = "; ".join(f"{name}: {one.get('detail') or one.get('state')}" for name, one in waiting.items())
-    sys.stdout.write(f"not {'ready' if arguments else 'alive'}: {why or body.get('detail', '')}\n")
-    return 1
-
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -8,11 +8,11 @@ import json
 import tarfile
 from datetime import UTC, datetime
 
-from gateway.backup.config import kept_config
-from gateway.backup.files import Choice
-from gateway.backup.making import BackupSource, make_backup
-from gateway.operations import Operations
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.operations.backup.config import kept_config
+from gateway.operations.backup.contents import Choice
+from gateway.operations.backup.create import BackupSource, make_backup
+from gateway.operations.service import Operations
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.clock import EPOCH
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import anyio
 
 from agent_core.models import Message, ModelChunk, Purpose, Usage
-from gateway.budget.rules import Claimant, Limits
-from gateway.budget.spending import Spending
+from gateway.budget.metering import Spending
+from gateway.budget.policy import Claimant, Limits
 from tests.contract.work_store_data import ROOM
 
 ASKED = [Message(role="user", content="hello")]

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.clock import SystemClock
-from gateway.home import Home, open_home
-from gateway.work.port import NewOutbound, Pending
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.ports import NewOutbound, Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.clock import SystemClock
+from gateway.system.home import Home, open_home
 from tests.clock import EPOCH
 
 ROOM = SessionKey("terminal", "main")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
+from channels.matrix.client.api import Answer
 from channels.matrix.config import MatrixConfig
-from channels.matrix.conversation import Conversation
-from channels.matrix.inbound import Me
-from channels.matrix.quoting import in_clear
-from channels.matrix.wire import Answer
+from channels.matrix.events.inbound import Me
+from channels.matrix.sync.event_handler import Conversation
+from channels.matrix.sync.reply_context import in_clear
 from tests.clock import ManualClock
 from tests.inbox_double import MemoryInbox
 from tests.matrix_double import ScriptedHomeserver, member, text

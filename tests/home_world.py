@@ -16,10 +16,10 @@ from agent_core.messages import (
 )
 from agent_core.models import MemoryScope, Message, ScopeKind, Usage
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.home import Home, open_home
-from gateway.question import question_of
-from gateway.work.port import Completion, NewOutbound, Pending, Step
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.ports import Completion, NewOutbound, Pending, Step
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.home import Home, open_home
+from gateway.turns.user_input import question_of
 from tests.clock import EPOCH, ManualClock
 
 ALICE = SessionKey("matrix", "!alice:hs.test")

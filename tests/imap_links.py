@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from aioimaplib import aioimaplib
 
-from channels.email.imap_protocol import HardenedProtocol
+from channels.email.imap.protocol import HardenedProtocol
 from tests.fake_imap import Dialogue, fake_imap
 
 __all__ = ["LIMIT_S", "begin", "now", "ours", "stock"]

@@ -342,15 +342,15 @@ PUMPS = tuple(
 
 NOT_FOREIGN = {
     "gateway.cli": "the owner's own terminal",
-    "gateway.init": "the owner's own answers",
+    "gateway.cli.setup": "the owner's own answers",
     "gateway.settings": "the owner's own configuration file",
-    "gateway.demo": "the owner's own terminal",
-    "gateway.probe": "a command line",
-    "gateway.logs.files": "starts a program",
+    "gateway.cli.demo": "the owner's own terminal",
+    "gateway.operations.control.healthcheck": "a command line",
+    "gateway.observability.logs.reader": "starts a program",
     "agent_core.skills": "the owner's own files",
 }
 BOUNDED = {
-    "channels.email.outbound._encoded": 200,  # a subject: MAX_SUBJECT
+    "channels.email.compose.message._encoded": 200,  # a subject: MAX_SUBJECT
 }
 """What never gets a longer text, by its callers."""
 

@@ -8,27 +8,27 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agent_core.budget import TokenEstimate
-from agent_core.memory import consolidation
-from agent_core.memory.essentials import essentials, excerpts, merge_list, missing
+from agent_core.memory.consolidation import policy
+from agent_core.memory.consolidation.key_facts import essentials, excerpts, merge_list, missing
 from agent_core.messages import Audience, InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from agent_core.prompt import background_text, fenced, letter_text, user_text, without_words_of
-from channels.email.dkim import find_signatures
-from channels.email.dsn import read_report
-from channels.email.imap_syntax import parse_fetch, parse_list
-from channels.email.inbound import parse_mail
+from channels.email.compose.message import compose
+from channels.email.imap.syntax import parse_fetch, parse_list
 from channels.email.intake import given_up, read_arrival
-from channels.email.mime import Unreadable
-from channels.email.outbound import compose
+from channels.email.parsing.dsn import read_report
+from channels.email.parsing.message import parse_mail
+from channels.email.parsing.mime import Unreadable
+from channels.email.trust.dkim import find_signatures
 from channels.markup import MAX_BYTES, to_html, to_text
-from channels.matrix.inbound import Me, read_event
-from channels.matrix.outbound import build_content
-from channels.matrix.rooms import Rooms
+from channels.matrix.events.inbound import Me, read_event
+from channels.matrix.events.outbound import build_content
+from channels.matrix.rooms.state import Rooms
 from channels.split import split_markdown
-from gateway.approvals.words import quoted
-from gateway.commands.parsing import parse_command
-from gateway.redaction import Redactor
-from gateway.schedule.wishes import Wish, parse_wish
+from gateway.observability.redaction import Redactor
+from gateway.proactive.jobs.trigger_parsing import Wish, parse_wish
+from gateway.turns.approvals.text import quoted
+from gateway.turns.commands.parsing import parse_command
 
 LONG = 1_000_000
 EVENT = 65_000
@@ -134,11 +134,11 @@ def _forgotten(text: str) -> None:
 
 def _condensed(text: str) -> None:
     message = Message(role="user", content=text)
-    source = consolidation.conversation_text([message, message], 100_000, TokenEstimate())
-    consolidation.accepted(text, source, 5)
-    consolidation.accepted(source[: len(source) // 2], source + "a", 5)
-    consolidation.readable(text, 5_000)
-    consolidation.newest_of(text, 5_000)
+    source = policy.conversation_text([message, message], 100_000, TokenEstimate())
+    policy.accepted(text, source, 5)
+    policy.accepted(source[: len(source) // 2], source + "a", 5)
+    policy.readable(text, 5_000)
+    policy.newest_of(text, 5_000)
 
 
 def _facts(text: str) -> None:

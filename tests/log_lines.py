@@ -10,7 +10,7 @@ import warnings
 
 import structlog
 
-from gateway.logs import configure_logs
+from gateway.observability.logs import configure_logs
 
 CANARY = "c4n4ry-s3cr3t"
 

@@ -1,4 +1,4 @@
-"""`ScriptedHomeserver`: a `channels.matrix.wire.Homeserver` that answers from a script, for unit tests."""
+"""`ScriptedHomeserver`: a `channels.matrix.client.api.Homeserver` that answers from a script, for unit tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from channels.matrix.wire import Answer, Credentials, LinkBroken, SyncRequest
+from channels.matrix.client.api import Answer, Credentials, LinkBroken, SyncRequest
 
 __all__ = ["Call", "ScriptedHomeserver", "failure", "member", "text"]
 

@@ -9,12 +9,12 @@ import anyio
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.access import Role
-from gateway.owner_notes import OwnerNotes
-from gateway.target import OwnerTarget
-from gateway.work.port import OutboxRow, Pending
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import OutboxState
+from gateway.proactive.alerts import OwnerNotes
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.ports import OutboxRow, Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import OutboxState
+from gateway.routing.access import Role
 from tests.clock import ManualClock
 
 THREAD = SessionKey("email", "thread-" + "a" * 24, "alice@mail.test")

@@ -21,13 +21,13 @@ import anyio
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind, Usage
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.home import open_home
-from gateway.work.ask_port import APPROVAL
-from gateway.work.migrations import VERSION
-from gateway.work.plan_port import Collected, Entry, Job, JobKind, JobState, Outcome
-from gateway.work.port import Completion, NewOutbound, Purpose, Step
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState, OutboxState
+from gateway.queue.approval_port import APPROVAL
+from gateway.queue.job_port import Collected, Entry, Job, JobKind, JobState, Outcome
+from gateway.queue.ports import Completion, NewOutbound, Purpose, Step
+from gateway.queue.sqlite.migrations import VERSION
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState, OutboxState
+from gateway.system.home import open_home
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import BOT, claim, out, pending
 from tests.home_world import ALICE, ROOM, fill

@@ -11,13 +11,13 @@ from typing import Any
 
 import anyio
 
-from agent_core.llm.demo_model import DemoModel
+from agent_core.llm.demo.model import DemoModel
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
 from gateway.app import Built, Overrides, build
-from gateway.home import open_home
 from gateway.settings import Settings
+from gateway.system.home import open_home
 from tests.clock import EPOCH, ManualClock
 
 __all__ = ["ANN", "ANN_MAIL", "BOB", "CountingModel", "House", "Weeks", "house"]
@@ -166,7 +166,7 @@ async def house(
         path.write_text(checklist)
     chat, mail, model = chat or LoopbackServer(), mail or LoopbackServer(), model or CountingModel(*says)
     chat.groups.update(groups)
-    from gateway.clock import SystemClock
+    from gateway.system.clock import SystemClock
 
     clock = clock or SystemClock()
     channels: dict[str, Any] = {

@@ -24,6 +24,6 @@ from __future__ import annotations
 
 from agent_core.agent.limits import TurnLimits
 from agent_core.agent.loop import AgentLoop
-from agent_core.agent.turn import PromptMemory, ToolSource
+from agent_core.agent.run import PromptMemory, ToolSource
 
 __all__ = ["AgentLoop", "PromptMemory", "ToolSource", "TurnLimits"]

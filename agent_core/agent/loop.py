@@ -9,7 +9,7 @@ from uuid import uuid4
 import anyio
 
 from agent_core.agent.limits import TurnLimits
-from agent_core.agent.turn import PromptMemory, RunTools, ToolSource, Turn
+from agent_core.agent.run import PromptMemory, RunTools, ToolSource, Turn
 from agent_core.errors import TurnLimitReached
 from agent_core.messages import Attachment
 from agent_core.models import Message, Session, ToolCall, ToolDefinition, ToolResult, TurnResult, Usage

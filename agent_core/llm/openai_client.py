@@ -25,14 +25,14 @@ import aiohttp
 import anyio
 
 from agent_core.errors import ModelError
-from agent_core.llm.classify import Failure, classify
-from agent_core.llm.pictures import pictures_of
+from agent_core.llm.errors import Failure, classify
+from agent_core.llm.images import pictures_of
+from agent_core.llm.openai_format import Piece, bare_model_name, parse_piece, request_body
 from agent_core.llm.prices import Price
 from agent_core.llm.providers import Endpoint, adapted, wants_marks
+from agent_core.llm.reasoning import Habit
 from agent_core.llm.sse import SseDecoder, TooLarge
 from agent_core.llm.streaming import AnswerLimits, answer
-from agent_core.llm.thinking import Habit
-from agent_core.llm.wire import Piece, bare_model_name, parse_piece, request_body
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.ports import AttachmentPort, Clock
 

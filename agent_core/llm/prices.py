@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_core.llm.wire import Tokens
+from agent_core.llm.openai_format import Tokens
 
 __all__ = ["Price", "listed_price"]
 

@@ -20,9 +20,9 @@ import anyio
 import structlog
 
 from agent_core.errors import ModelError, ModelRateLimited, ModelUnavailable, ModelUnreadable, StreamBroken
-from agent_core.llm.classify import empty_answer, endless_answer
-from agent_core.llm.thinking import Habit
-from agent_core.llm.wire import Assembler, Piece
+from agent_core.llm.errors import empty_answer, endless_answer
+from agent_core.llm.openai_format import Assembler, Piece
+from agent_core.llm.reasoning import Habit
 from agent_core.models import ModelChunk, Usage
 
 __all__ = ["AnswerLimits", "answer"]

@@ -34,8 +34,8 @@ from agent_core.budget import (
     with_newest_pictures,
 )
 from agent_core.errors import SkillInvalid
-from agent_core.memory.condensing import CALL_LIMIT_S, Condensing
-from agent_core.memory.consolidation import Rules
+from agent_core.memory.consolidation.policy import Rules
+from agent_core.memory.consolidation.run import CALL_LIMIT_S, Condensing
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment

@@ -30,7 +30,7 @@ from agent_core.errors import DocumentUnusable, MemoryConflict
 from agent_core.models import MemoryDocument
 from agent_core.storage import disk
 from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object, storable
-from agent_core.storage.tail import lines_backwards, lines_forwards
+from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 
 __all__ = ["DocumentFile", "Version"]
 

@@ -2,10 +2,10 @@
 One history file: appended to, read from its end, never rewritten and never parsed as a whole.
 
 Theory of operation. A `HistoryFile` knows how many positions the file has and holds a small tail of decoded
-lines, none of them before the cursor (`decoded.py`). Both are valid as long as the file on disk has the size,
-the inode and the time that were seen last; if somebody else has touched it they are found anew. The number of
-positions comes from ``n`` of one of the last lines; only a file without it is counted, by newlines from the
-last known place, once per process.
+lines, none of them before the cursor (`line_cache.py`). Both are valid as long as the file on disk has the
+size, the inode and the time that were seen last; if somebody else has touched it they are found anew. The
+number of positions comes from ``n`` of one of the last lines; only a file without it is counted, by newlines
+from the last known place, once per process.
 
 A message is left out of an append if its id is among the ids of the last thousand lines (or of the last half
 MiB): that is how far a crash can make the same lines come again.
@@ -32,10 +32,10 @@ import structlog
 from agent_core.budget import message_chars
 from agent_core.models import HistoryTail, Message
 from agent_core.storage import disk, lines
-from agent_core.storage.decoded import DecodedTail, RecentIds
-from agent_core.storage.durability import Durability
-from agent_core.storage.tail import ReadAt, count_lines, lines_backwards, lines_forwards
-from agent_core.storage.window import Entry, Numbering, Place, entries_from, newest, oldest, place_of
+from agent_core.storage.fsync import Durability
+from agent_core.storage.line_cache import DecodedTail, RecentIds
+from agent_core.storage.paging import Entry, Numbering, Place, entries_from, newest, oldest, place_of
+from agent_core.storage.reverse_lines import ReadAt, count_lines, lines_backwards, lines_forwards
 
 __all__ = ["SET_ASIDE", "HistoryFile"]
 

@@ -18,7 +18,7 @@ from agent_core.ports import Clock
 from agent_core.storage.documents import Version
 from agent_core.storage.layout import folder_name
 from agent_core.storage.lines import stamped, storable
-from agent_core.storage.window import Entry, newest, oldest
+from agent_core.storage.paging import Entry, newest, oldest
 
 __all__ = ["InMemoryMemory"]
 

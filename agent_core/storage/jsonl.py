@@ -29,9 +29,9 @@ from agent_core.ports import Clock
 from agent_core.storage.disk import NO_FILE, storage_errors
 from agent_core.storage.documents import DocumentFile
 from agent_core.storage.layout import Layout
-from agent_core.storage.record import session_in
+from agent_core.storage.reverse_lines import ReadAt
 from agent_core.storage.session_files import SessionFiles
-from agent_core.storage.tail import ReadAt
+from agent_core.storage.session_record import session_in
 from agent_core.storage.threads import Threads
 
 __all__ = ["JsonlMemory"]

@@ -20,9 +20,9 @@ from agent_core.storage.disk import exclusive
 from agent_core.storage.history import HistoryFile
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import stamped, storable
-from agent_core.storage.record import Record, RecordFile
-from agent_core.storage.tail import ReadAt
-from agent_core.storage.window import Place
+from agent_core.storage.paging import Place
+from agent_core.storage.reverse_lines import ReadAt
+from agent_core.storage.session_record import Record, RecordFile
 
 __all__ = ["SessionFiles"]
 

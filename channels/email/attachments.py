@@ -18,7 +18,7 @@ import structlog
 from agent_core.messages import Attachment, InboundMessage
 from channels.attachments import AttachmentRefused, AttachmentStore
 from channels.email.config import EmailConfig
-from channels.email.inbound import AttachmentNote, ParsedMail
+from channels.email.parsing.message import AttachmentNote, ParsedMail
 
 __all__ = ["Keeper", "read_files"]
 

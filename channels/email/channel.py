@@ -40,30 +40,30 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
-from channels.email.addresses import find_addresses
 from channels.email.attachments import Keeper
-from channels.email.chores import Answered, Chore, Chores, UploadCopy
+from channels.email.auth.credentials_source import credentials_of
+from channels.email.auth.oauth_tokens import AskProvider
+from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
-from channels.email.connections import Connections
-from channels.email.dsn import Report, in_words
-from channels.email.examine import examine, status_facts
-from channels.email.guard import Refused
+from channels.email.direct_messages import LetterReaching
+from channels.email.imap.connections import Connections
+from channels.email.imap.housekeeping import Answered, Chore, Chores, UploadCopy
+from channels.email.imap.mailbox import Mailbox, Timing
 from channels.email.intake import Intake, is_read_only
-from channels.email.limits import AnswerLimiter
-from channels.email.login_source import credentials_of
-from channels.email.mailbox import Mailbox, Timing
-from channels.email.mime import Headers
-from channels.email.names import DnsLookup, Lookup, TextRecords
-from channels.email.outbound import Envelope
-from channels.email.posting import Posting
-from channels.email.reaching import LetterReaching
+from channels.email.limits.loop_guard import Alert, Safety
+from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.parsing.addresses import find_addresses
+from channels.email.parsing.dsn import Report, in_words
+from channels.email.parsing.mime import Headers
+from channels.email.parsing.threads import message_id_of
 from channels.email.receiver import Receiver
-from channels.email.safety import Alert, Safety
-from channels.email.sender_proof import SenderProof
-from channels.email.submit import Submitter, SubmitTiming
-from channels.email.threads import message_id_of
-from channels.email.tokens import AskProvider
-from channels.email.went_out import WentOut
+from channels.email.self_test import examine, status_facts
+from channels.email.sent_tracker import WentOut
+from channels.email.smtp.posting import Posting
+from channels.email.smtp.submission import Submitter, SubmitTiming
+from channels.email.trust.dkim_alignment import SenderProof
+from channels.email.trust.dns import DnsLookup, Lookup, TextRecords
+from channels.email.trust.sender_policy import Refused
 
 __all__ = ["Clock", "EmailChannel"]
 

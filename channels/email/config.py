@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from channels.email.addresses import AddressInvalid, normalise
+from channels.email.parsing.addresses import AddressInvalid, normalise
 
 __all__ = ["AnswerBrake", "AnswerLimits", "EmailConfig", "ImapServer", "OAuth", "SecretTag", "SmtpServer"]
 

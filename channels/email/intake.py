@@ -24,15 +24,13 @@ from datetime import datetime
 from typing import Any
 
 from agent_core.messages import Audience, InboundMessage, Sender
-from channels.email.addresses import find_in_order, mailboxes_or_none, without_tag
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.dkim import Claim, claims_of
-from channels.email.guard import OwnIdentity, Refused, Verdict, claimed_senders, inspect, open_question
-from channels.email.inbound import ParsedMail, parse_mail
-from channels.email.limits import DAY_S, HOUR_S, AnswerLimiter, Place
-from channels.email.mime import Headers, Unreadable, ambiguous_header, ambiguous_recipients
-from channels.email.telling import background_of, quotation, text_of
-from channels.email.threads import (
+from channels.email.intake_text import background_of, quotation, text_of
+from channels.email.limits.rate_limit import DAY_S, HOUR_S, AnswerLimiter, Place
+from channels.email.parsing.addresses import find_in_order, mailboxes_or_none, without_tag
+from channels.email.parsing.message import ParsedMail, parse_mail
+from channels.email.parsing.mime import Headers, Unreadable, ambiguous_header, ambiguous_recipients
+from channels.email.parsing.threads import (
     SEND_COPY_TAG,
     is_own_id,
     native_id_of,
@@ -40,7 +38,16 @@ from channels.email.threads import (
     tag_of_address,
     thread_tag,
 )
-from channels.email.unread import TOO_LARGE, apology_of, headers_of
+from channels.email.parsing.unreadable import TOO_LARGE, apology_of, headers_of
+from channels.email.trust.dkim import Claim, claims_of
+from channels.email.trust.sender_policy import (
+    OwnIdentity,
+    Refused,
+    Verdict,
+    claimed_senders,
+    inspect,
+    open_question,
+)
 
 __all__ = ["Arrival", "Intake", "OwnCopy", "given_up", "is_read_only", "read_arrival"]
 
@@ -59,7 +66,7 @@ class Arrival:
     """
     A mail as far as it could be read. ``mail`` is None for one that could not; ``trouble`` says why. One
     that is merely `TOO_LARGE` is answered all the same. Who is proven and has sent any other is told that
-    it could not be read (`channels.email.unread`); the rest are only remembered.
+    it could not be read (`channels.email.parsing.unreadable`); the rest are only remembered.
     """
 
     uid: int
@@ -169,7 +176,7 @@ class Intake:
         self._limiter = limiter
 
     def open_question(self, arrival: Arrival) -> str | None:
-        """The sender of a mail that somebody should prove; see `channels.email.guard.open_question`."""
+        """The sender of a mail that somebody should prove; see `trust.sender_policy.open_question`."""
         if arrival.mail is None and arrival.trouble == TOO_LARGE:
             return None  # what is signed was not fetched
         robots_too = any(self._read_only(who) for who in claimed_senders(arrival.headers))

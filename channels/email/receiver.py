@@ -20,17 +20,17 @@ import structlog
 from agent_core.messages import Amendment, InboundMessage
 from channels.base import ChannelUnavailable, Inbox
 from channels.email.attachments import Keeper
-from channels.email.chores import Chores, FileCopy
-from channels.email.dsn import Fate, Report, read_report
-from channels.email.guard import Refused as NotAnswered
-from channels.email.imap_command import Refused
+from channels.email.imap.command import Refused
+from channels.email.imap.housekeeping import Chores, FileCopy
+from channels.email.imap.mailbox import Mailbox, MailInfo, Selected
+from channels.email.imap.position import Position
 from channels.email.intake import Arrival, Intake, OwnCopy, given_up, read_arrival
-from channels.email.mailbox import Mailbox, MailInfo, Selected
-from channels.email.mime import Headers
-from channels.email.position import Position
-from channels.email.sender_proof import Proof
-from channels.email.threads import OWN_ID_PREFIX
-from channels.email.went_out import WentOut
+from channels.email.parsing.dsn import Fate, Report, read_report
+from channels.email.parsing.mime import Headers
+from channels.email.parsing.threads import OWN_ID_PREFIX
+from channels.email.sent_tracker import WentOut
+from channels.email.trust.dkim_alignment import Proof
+from channels.email.trust.sender_policy import Refused as NotAnswered
 
 __all__ = ["Receiver"]
 

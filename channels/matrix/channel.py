@@ -31,15 +31,8 @@ from channels.base import (
     Redelivery,
     Stage,
 )
-from channels.matrix.addressing import arrived, resolved, waits_for_the_next_room
-from channels.matrix.care import MatrixCare
-from channels.matrix.config import MatrixConfig
-from channels.matrix.conversation import Conversation
-from channels.matrix.crypto import Crypto
-from channels.matrix.directs import DIRECTS, Directs
-from channels.matrix.hints import Hints
-from channels.matrix.invites import Invites
-from channels.matrix.opening import (
+from channels.matrix.admin import MatrixCare
+from channels.matrix.channel_setup import (
     Connect,
     Machines,
     connect_by_nio,
@@ -48,15 +41,22 @@ from channels.matrix.opening import (
     open_crypto,
     open_reading,
 )
-from channels.matrix.outbound import in_room, is_first_part, notice
-from channels.matrix.quoting import in_clear
-from channels.matrix.reactions import Marks
-from channels.matrix.rooms import JsonObject, Rooms
-from channels.matrix.sending import Sending
-from channels.matrix.session import Login
-from channels.matrix.streaming import Shown
-from channels.matrix.sync import OPEN_INVITES, Receiver
-from channels.matrix.wire import Homeserver
+from channels.matrix.client.api import Homeserver
+from channels.matrix.client.login import Login
+from channels.matrix.config import MatrixConfig
+from channels.matrix.encryption.engine import Crypto
+from channels.matrix.events.outbound import in_room, is_first_part, notice
+from channels.matrix.rooms.direct import DIRECTS, Directs
+from channels.matrix.rooms.invites import Invites
+from channels.matrix.rooms.state import JsonObject, Rooms
+from channels.matrix.sending.reactions import Marks
+from channels.matrix.sending.room_resolution import arrived, resolved, waits_for_the_next_room
+from channels.matrix.sending.sender import Sending
+from channels.matrix.sending.streaming import Shown
+from channels.matrix.sending.typing_receipts import Hints
+from channels.matrix.sync.event_handler import Conversation
+from channels.matrix.sync.receiver import OPEN_INVITES, Receiver
+from channels.matrix.sync.reply_context import in_clear
 
 __all__ = ["MatrixChannel"]
 

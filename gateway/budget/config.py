@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from gateway.budget.rules import Claimant, Limits
+from gateway.budget.policy import Claimant, Limits
 
 __all__ = ["BudgetSettings", "ShareSettings"]
 

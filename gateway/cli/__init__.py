@@ -18,8 +18,8 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and exit."""
-    from gateway.cli.glance import look, parse_status  # noqa: PLC0415 - importing gateway.cli costs nothing
-    from gateway.cli.running import parse_run, run  # noqa: PLC0415
+    from gateway.cli.fast_paths import parse_run, run  # noqa: PLC0415
+    from gateway.cli.offline_status import look, parse_status  # noqa: PLC0415 - importing gateway.cli costs nothing
 
     os.umask(0o077)
     for stream in (sys.stdout, sys.stderr):
@@ -29,7 +29,7 @@ def main() -> None:
     try:
         daemon = parse_run(sys.argv[1:])
         if sys.argv[1:] in (["--help"], ["-h"]):
-            # Made beforehand (`gateway.cli.pages`): the help of all commands takes longer than any of them.
+            # Made beforehand (`gateway.cli.manual`): the help of all commands takes longer than any of them.
             sys.stdout.write(Path(__file__).with_name("overview.txt").read_text(encoding="utf-8"))
             code: object = 0
         elif daemon is not None:
@@ -53,7 +53,7 @@ def main() -> None:
         told = describe(error)
         if told.fields["error"] != type(error).__name__ or not hasattr(error, "public"):
             raise
-        from gateway.plain import plain_text  # noqa: PLC0415
+        from gateway.system.terminal_text import plain_text  # noqa: PLC0415
 
         sys.stderr.write(f"squidbot: {plain_text(str(error))}\n")
         code = getattr(error, "exit_code", 75 if told.temporary else 74)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from gateway.cli.quiet import quiet_logs
-from gateway.cli.shared import HERE, Json, Where, agreed, asker, tell
+from gateway.cli.context import HERE, Json, Where, agreed, asker, tell
+from gateway.cli.quiet_logs import quiet_logs
 
 if TYPE_CHECKING:
-    from gateway.backup.making import Made
-    from gateway.backup.reading import Looked
-    from gateway.backup.restoring import Restored
+    from gateway.operations.backup.archive import Looked
+    from gateway.operations.backup.create import Made
+    from gateway.operations.backup.restore import Restored
 
 __all__ = ["add_backup_commands"]
 
@@ -61,10 +61,10 @@ def backup(
     """
     from datetime import UTC
 
-    from gateway.backup.config import kept_config
-    from gateway.backup.files import Choice
-    from gateway.backup.listing import note_backup
-    from gateway.backup.making import (
+    from gateway.operations.backup.catalog import note_backup
+    from gateway.operations.backup.config import kept_config
+    from gateway.operations.backup.contents import Choice
+    from gateway.operations.backup.create import (
         BackupFailed,
         BackupSource,
         backup_name,
@@ -72,7 +72,7 @@ def backup(
         make_folder,
         prune_backups,
     )
-    from gateway.home import Home, find_home
+    from gateway.system.home import Home, find_home
 
     quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
@@ -119,7 +119,7 @@ def _made(made: Made, notes: list[str], removed: list[str]) -> dict[str, Any]:
 
 
 def _told(made: Made, notes: list[str], removed: int) -> str:
-    from gateway.plain import plain_line
+    from gateway.system.terminal_text import plain_line
 
     sizes = f"{_size(made.content_bytes)}, {_size(made.bytes)} on the disk"
     lines = [f"{made.path}: {made.files} files, {sizes}, in {made.seconds:.1f} s"]
@@ -168,11 +168,11 @@ def restore(
     """
     from datetime import UTC
 
-    from gateway.backup.reading import look_into, needs_passphrase
-    from gateway.backup.restoring import finish_restore
-    from gateway.backup.restoring import restore as bring_back
     from gateway.errors import NotFound
-    from gateway.home import find_home
+    from gateway.operations.backup.archive import look_into, needs_passphrase
+    from gateway.operations.backup.restore import finish_restore
+    from gateway.operations.backup.restore import restore as bring_back
+    from gateway.system.home import find_home
 
     quiet_logs(verbose=where.verbose)
     root = find_home(where.home)
@@ -218,8 +218,8 @@ def _report(done: Restored, *, as_json: bool) -> int:
 def _lacking(root: Path) -> list[str]:
     """What the restored configuration needs and is not there, such as passwords."""
     from gateway.errors import ConfigInvalid
-    from gateway.home import Home
     from gateway.settings import load_settings
+    from gateway.system.home import Home
 
     try:
         load_settings(Home(root).config_file)
@@ -260,7 +260,7 @@ def _done(done: Restored) -> dict[str, Any]:
 
 
 def _story(done: Restored, lacking: list[str]) -> str:
-    from gateway.plain import plain_line
+    from gateway.system.terminal_text import plain_line
 
     parked = done.parked
     lines = [f"restored to {done.home}"]
@@ -282,7 +282,7 @@ def _story(done: Restored, lacking: list[str]) -> str:
 
 
 def _passphrase(file: Path | None, *, new: bool) -> str:
-    from gateway.backup.sealing import WrongPassphrase
+    from gateway.operations.backup.encryption import WrongPassphrase
 
     if file is not None:
         try:

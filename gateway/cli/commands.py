@@ -19,21 +19,21 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from gateway.cli.backup import add_backup_commands
+from gateway.cli.command_examples import add_examples
 from gateway.cli.config import config
+from gateway.cli.context import HERE, Json, Where, ask, asker, tell
 from gateway.cli.cron import cron
 from gateway.cli.email import email
-from gateway.cli.examples import add_examples
 from gateway.cli.heartbeat import heartbeat
 from gateway.cli.inbox import inbox
 from gateway.cli.init import add_init_command
 from gateway.cli.logs import add_log_commands
+from gateway.cli.manual import add_page_commands
 from gateway.cli.matrix import matrix
 from gateway.cli.memory import memory
-from gateway.cli.pages import add_page_commands
-from gateway.cli.person import add_person_commands
+from gateway.cli.privacy import add_person_commands
 from gateway.cli.sessions import sessions
-from gateway.cli.shared import HERE, Json, Where, ask, asker, tell
-from gateway.version import version, version_of
+from gateway.system.version import version, version_of
 
 __all__ = ["app"]
 
@@ -60,7 +60,7 @@ add_page_commands(app)
 @app.command
 def run(*, where: Where = HERE) -> int:
     """Run the daemon until it is told to stop (SIGTERM, Ctrl-C); a second signal ends it at once."""
-    from gateway.cli.running import run as run_here
+    from gateway.cli.fast_paths import run as run_here
 
     return run_here(where.home, where.config, verbose=where.verbose)
 
@@ -74,7 +74,7 @@ def demo(*, keep: Path | None = None, tour: bool = False) -> int:
         keep: Use this folder and leave it afterwards.
         tour: Show the main things without asking.
     """
-    from gateway.demo import run_demo
+    from gateway.cli.demo import run_demo
 
     return run_demo(keep=keep, tour=tour)
 
@@ -90,12 +90,12 @@ def check(*, state: bool = False, fix: bool = False, where: Where = HERE, as_jso
         state: Instead: read all that is kept (histories, memory, database, files) for damage.
         fix: With --state: put right what can be, after a copy; the daemon must not run.
     """
-    from gateway.cli.quiet import LOG_VARIABLE
-    from gateway.doctor import check as examine
-    from gateway.doctor import check_state
+    from gateway.cli.check import check as examine
+    from gateway.cli.check import check_state
+    from gateway.cli.quiet_logs import LOG_VARIABLE
     from gateway.errors import NotFound
-    from gateway.home import Home, find_home
-    from gateway.logs import configure_logs
+    from gateway.observability.logs import configure_logs
+    from gateway.system.home import Home, find_home
 
     if fix and not state:
         raise NotFound("--fix goes with --state")
@@ -116,10 +116,10 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
     Args:
         session: The name of the conversation.
     """
-    from gateway.chat import run_chat
-    from gateway.home import Home, find_home
+    from gateway.cli.chat import run_chat
     from gateway.settings import load_settings
-    from gateway.unfinished import refuse_unfinished
+    from gateway.system.home import Home, find_home
+    from gateway.system.restore_marker import refuse_unfinished
 
     root = find_home(where.home)
     refuse_unfinished(root)
@@ -151,15 +151,15 @@ def status(*, watch: bool = False, where: Where = HERE, as_json: Json = False) -
     Args:
         watch: Keep showing it until q or Ctrl-C.
     """
-    from gateway.cli import show
+    from gateway.cli import render
 
     if watch:
         from gateway.cli.watch import watch as look_on
 
         asked = asker(where)
-        return look_on(lambda: show.status(asked.call("status", reasons=True)))
+        return look_on(lambda: render.status(asked.call("status", reasons=True)))
     report = ask(where, "status", reasons=True)
-    tell(as_json, report, show.status(report))
+    tell(as_json, report, render.status(report))
     return 0
 
 
@@ -178,7 +178,7 @@ def usage(
         days: So many days back, today included.
         by: What is told apart.
     """
-    from gateway.cli import show_usage
+    from gateway.cli.render import usage as show_usage
 
     answer = ask(where, "usage", days=days, by=by)
     tell(as_json, answer, show_usage.usage(answer))

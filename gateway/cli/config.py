@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cyclopts import App, Parameter
 
-from gateway.cli.shared import HERE, Json, Where, agreed, tell
+from gateway.cli.context import HERE, Json, Where, agreed, tell
 
 __all__ = ["config"]
 
@@ -29,7 +29,7 @@ def config_show(*, where: Where = HERE, as_json: Json = False) -> int:
     from dataclasses import asdict
 
     from gateway.settings import load_settings
-    from gateway.settings.shown import effective, origins, shown_text
+    from gateway.settings.effective import effective, origins, shown_text
 
     home, file = _place(where)
     settings = load_settings(file, missing_ok=where.named is None)
@@ -47,7 +47,7 @@ def config_show(*, where: Where = HERE, as_json: Json = False) -> int:
 @config.command(name="schema")
 def config_schema() -> int:
     """Print the JSON Schema of the configuration, for editors and other programs."""
-    from gateway.settings.schema import config_schema as schema
+    from gateway.settings.json_schema import config_schema as schema
 
     print(json.dumps(schema(), indent=2, ensure_ascii=False))
     return 0
@@ -71,9 +71,9 @@ def config_check(file: Path | None = None, /, *, where: Where = HERE, as_json: J
         file: Another file than that of the home.
     """
     from gateway.errors import ConfigInvalid
-    from gateway.home import Home
     from gateway.settings import load_settings
     from gateway.settings.last_good import changes
+    from gateway.system.home import Home
 
     home, own = _place(where)
     chosen = file or own
@@ -99,8 +99,8 @@ def config_restore(*, yes: bool = False, where: Where = HERE, as_json: Json = Fa
     """
     from datetime import UTC, datetime
 
-    from gateway.home import Home
     from gateway.settings.last_good import changes, put_back
+    from gateway.system.home import Home
 
     home, file = _place(where)
     kept = Home(home).last_good
@@ -127,7 +127,7 @@ def way_back(changed: list[str]) -> list[str]:
 
 
 def _place(where: Where) -> tuple[Path, Path]:
-    from gateway.home import Home, find_home
+    from gateway.system.home import Home, find_home
 
     home = find_home(where.home)
     return home, where.named or Home(home).config_file

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from gateway.cli.shared import HERE, Json, Where, ask, tell
+from gateway.cli.context import HERE, Json, Where, ask, tell
 
 __all__ = ["cron"]
 
@@ -31,10 +31,10 @@ def cron_list(
     as_json: Json = False,
 ) -> int:
     """List the jobs of all people, the next one first."""
-    from gateway.cli import show_planning
+    from gateway.cli.render import schedule
 
     answer = ask(where, "cron_list", every=every or None)
-    tell(as_json, answer, show_planning.jobs(answer))
+    tell(as_json, answer, schedule.jobs(answer))
     return 0
 
 
@@ -66,7 +66,7 @@ def cron_add(
         question: Ask the model and send its answer, instead of the text itself.
         session: The conversation (default: where the owner is reached).
     """
-    from gateway.cli import show_planning
+    from gateway.cli.render import schedule
 
     answer = ask(
         where,
@@ -80,7 +80,7 @@ def cron_add(
         ask=question or None,
         session=session,
     )
-    tell(as_json, answer, show_planning.job(answer["job"]))
+    tell(as_json, answer, schedule.job(answer["job"]))
     return 0
 
 
@@ -95,20 +95,20 @@ def cron_remove(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -
 @cron.command(name="pause")
 def cron_pause(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """Pause a job."""
-    from gateway.cli import show_planning
+    from gateway.cli.render import schedule
 
     answer = ask(where, "cron_pause", id=job_id)
-    tell(as_json, answer, show_planning.job(answer["job"]))
+    tell(as_json, answer, schedule.job(answer["job"]))
     return 0
 
 
 @cron.command(name="resume")
 def cron_resume(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """Let a paused job run again; what fell due during the pause is not made up for."""
-    from gateway.cli import show_planning
+    from gateway.cli.render import schedule
 
     answer = ask(where, "cron_resume", id=job_id)
-    tell(as_json, answer, show_planning.job(answer["job"]))
+    tell(as_json, answer, schedule.job(answer["job"]))
     return 0
 
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App, Parameter
 
-from gateway.cli.quiet import quiet_logs
-from gateway.cli.shared import HERE, Json, Where, ask, tell
+from gateway.cli.context import HERE, Json, Where, ask, tell
+from gateway.cli.quiet_logs import quiet_logs
 
 if TYPE_CHECKING:
     from channels.email.config import EmailConfig
-    from gateway.home import Home
     from gateway.settings import Settings
+    from gateway.system.home import Home
 
 __all__ = ["email"]
 
@@ -42,9 +42,9 @@ def email_login(*, account: str = "", where: Where = HERE) -> int:
     """
     import anyio
 
-    from gateway.guest import Host
-    from gateway.home import Home, find_home, open_home
     from gateway.settings import load_settings
+    from gateway.system.home import Home, find_home, open_home
+    from gateway.system.ownership import Host
 
     root = find_home(where.home)
     quiet_logs(verbose=where.verbose)
@@ -97,10 +97,10 @@ async def _login(settings: Settings, home: Home, account: str) -> int:
     import anyio.to_thread
 
     from channels.base import ChannelError
-    from channels.email.login_source import give_access
-    from gateway.clock import SystemClock
+    from channels.email.auth.credentials_source import give_access
     from gateway.errors import ConfigInvalid
-    from gateway.plain import plain_line, plain_text
+    from gateway.system.clock import SystemClock
+    from gateway.system.terminal_text import plain_line, plain_text
 
     name, config = _mailbox(settings, account)
     if config.oauth is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cyclopts import App, Parameter
 
-from gateway.cli.shared import HERE, Json, Where, ask, tell
+from gateway.cli.context import HERE, Json, Where, ask, tell
 
 __all__ = ["heartbeat"]
 
@@ -28,10 +28,10 @@ def heartbeat_log(*, limit: int = 30, jobs: bool = False, where: Where = HERE, a
         limit: So many lines.
         jobs: Show the runs of jobs as well.
     """
-    from gateway.cli import show_planning
+    from gateway.cli.render import schedule
 
     answer = ask(where, "heartbeat_log", limit=limit, jobs=jobs or None)
-    tell(as_json, answer, show_planning.ledger(answer))
+    tell(as_json, answer, schedule.ledger(answer))
     return 0
 
 
@@ -43,8 +43,8 @@ def heartbeat_now(*, dry_run: bool = False, where: Where = HERE, as_json: Json =
     Args:
         dry_run: Only show what would be asked, and why; no model is called and nothing is sent.
     """
-    from gateway.cli import show_planning
+    from gateway.cli.render import schedule
 
     answer = ask(where, "heartbeat_now", dry_run=dry_run or None)
-    tell(as_json, answer, show_planning.tick(answer))
+    tell(as_json, answer, schedule.tick(answer))
     return 1 if answer["outcome"] == "failed" else 0

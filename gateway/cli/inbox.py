@@ -14,7 +14,7 @@ from typing import Any
 
 from cyclopts import App, Parameter
 
-from gateway.cli.shared import HERE, Json, Where, ask, tell
+from gateway.cli.context import HERE, Json, Where, ask, tell
 
 __all__ = ["inbox"]
 
@@ -50,15 +50,15 @@ def inbox_list(
         held: What waits for a yes instead: drafts, and calls of tools (squidbot inbox approve|reject NAME).
         limit: At most so many.
     """
-    from gateway.cli import show
+    from gateway.cli import render
 
     if held:
         answer = ask(where, "drafts_list", limit=limit)
-        tell(as_json, answer, show.held(answer["rows"], answer["calls"]))
+        tell(as_json, answer, render.held(answer["rows"], answer["calls"]))
         return 0
     state = [*(state or ()), "quarantined"] if quarantine else state
     answer = ask(where, "inbox_list", states=state, session=session, limit=limit)
-    tell(as_json, answer, show.inbox_rows(answer["rows"]))
+    tell(as_json, answer, render.inbox_rows(answer["rows"]))
     return 0
 
 
@@ -70,15 +70,15 @@ def inbox_show(name: str, /, *, where: Where = HERE, as_json: Json = False) -> i
     Args:
         name: As the list shows it: 7, m7, or d5 for a draft.
     """
-    from gateway.cli import show
+    from gateway.cli import render
 
     kind, number = _named(name, _MESSAGE)
     if kind == _DRAFT:
         answer = ask(where, "drafts_show", id=number)
-        tell(as_json, answer, show.draft(answer))
+        tell(as_json, answer, render.draft(answer))
         return 0
     answer = ask(where, "inbox_show", id=number)
-    tell(as_json, answer, show.inbox_row(answer))
+    tell(as_json, answer, render.inbox_row(answer))
     return 0
 
 
@@ -164,7 +164,7 @@ def _named(name: str, kind: str, *, only: bool = False) -> tuple[str, int]:
     Raises:
         RequestInvalid: Nothing can have this name, or with ``only`` it is none of this kind.
     """
-    from gateway.operations.asked import RequestInvalid
+    from gateway.operations.arguments import RequestInvalid
 
     text = name.strip().lower()
     letters = {"m": _MESSAGE, "d": _DRAFT}
@@ -177,7 +177,7 @@ def _named(name: str, kind: str, *, only: bool = False) -> tuple[str, int]:
 
 
 def _is_call(name: str) -> bool:
-    from gateway.approvals.calls import cleaned, is_call
+    from gateway.turns.approvals.tool_calls import cleaned, is_call
 
     return is_call(cleaned(name))
 

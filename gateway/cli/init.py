@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from gateway.cli.shared import HERE, Where
-from gateway.cli.telling import called_as
+from gateway.cli.context import HERE, Where
+from gateway.cli.output import called_as
 
 __all__ = ["add_init_command"]
 
@@ -76,12 +76,12 @@ def init(
         no_hello: Send no first message.
         install: Install and start the systemd unit: for you, or for the machine (as root).
     """
-    from gateway.home import Home, find_home
-    from gateway.init.dialogue import Cancelled, Silent, Terminal
-    from gateway.init.flow import Init
-    from gateway.init.given import given_of
-    from gateway.init.unit import SystemPlaces
-    from gateway.logs import configure_logs
+    from gateway.cli.setup.options import given_of
+    from gateway.cli.setup.prompts import Cancelled, Silent, Terminal
+    from gateway.cli.setup.systemd import SystemPlaces
+    from gateway.cli.setup.wizard import Init
+    from gateway.observability.logs import configure_logs
+    from gateway.system.home import Home, find_home
 
     configure_logs("error", quiet=True)  # all of it is said in words
     ca_file = None if tls_ca_file is None else tls_ca_file.expanduser().absolute()

@@ -12,7 +12,7 @@ from typing import Literal
 
 from cyclopts import App
 
-from gateway.cli.shared import HERE, Json, Where
+from gateway.cli.context import HERE, Json, Where
 
 __all__ = ["add_log_commands"]
 
@@ -47,15 +47,15 @@ def logs(
     from datetime import UTC, datetime
 
     from gateway.errors import ConfigInvalid
-    from gateway.home import Home, find_home
-    from gateway.logs.files import from_files, from_journal
-    from gateway.logs.lines import Wanted, parse_line, parse_since, shown
+    from gateway.observability.logs.lines import Wanted, parse_line, parse_since, shown
+    from gateway.observability.logs.reader import from_files, from_journal
+    from gateway.system.home import Home, find_home
 
     home = Home(find_home(where.home))
     try:
         moment = parse_since(since, datetime.now(UTC)) if since else None
     except ValueError as error:
-        from gateway.operations.asked import RequestInvalid
+        from gateway.operations.arguments import RequestInvalid
 
         raise RequestInvalid(str(error)) from error
     file = _log_file(home.root, where.named or home.config_file)
@@ -89,10 +89,10 @@ def _nothing(file: Path | None, unit: str) -> str:
 
 def _log_file(root: Path, config: Path) -> Path | None:
     """What the configuration names; it may have mistakes, just when somebody looks into the log."""
-    from gateway.cli.quiet import say_defaults
+    from gateway.cli.quiet_logs import say_defaults
     from gateway.errors import ConfigInvalid
-    from gateway.home import Home
     from gateway.settings import load_settings
+    from gateway.system.home import Home
 
     try:
         file = load_settings(config, missing_ok=True).gateway.log.file

@@ -1,6 +1,6 @@
 """
 ``python -m gateway.cli.make_pages``: make what is kept in files anew: the help, the man page (see
-`gateway.cli.pages`) and the example of a configuration.
+`gateway.cli.manual`) and the example of a configuration.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from gateway.cli.commands import app
-from gateway.cli.pages import write_pages
+from gateway.cli.manual import write_pages
 from gateway.settings.example import EXAMPLE, write_example
 
 if __name__ == "__main__":

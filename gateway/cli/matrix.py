@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from gateway.cli.shared import HERE, Json, Where, agreed, ask, tell
+from gateway.cli.context import HERE, Json, Where, agreed, ask, tell
 
 __all__ = ["matrix"]
 
@@ -44,7 +44,7 @@ def matrix_devices(
     Args:
         user: Whose, such as @alice:example.org (default: the bot's own).
     """
-    from gateway.plain import plain_line
+    from gateway.system.terminal_text import plain_line
 
     answer = ask(where, "matrix_devices", user=user, channel=channel)
     tell(as_json, answer, "\n".join(plain_line(_device(one)) for one in answer["found"]) or "no devices")
@@ -63,7 +63,7 @@ def matrix_verify(*, user: str = "", channel: _Account = "", wait: float = 300.0
         user: Who shall verify the bot, such as @alice:example.org.
         wait: How many seconds to wait.
     """
-    from gateway.plain import plain_line
+    from gateway.system.terminal_text import plain_line
 
     ask(where, "matrix_verify", user=user, channel=channel)
     print(

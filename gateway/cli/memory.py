@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from gateway.cli.shared import HERE, Json, Where, ask, tell
+from gateway.cli.context import HERE, Json, Where, ask, tell
 
 __all__ = ["memory"]
 
@@ -26,7 +26,7 @@ _Scope = Annotated[str, Parameter(help="Whose: owner, person:ADDRESS or room:SES
 @memory.command(name="list")
 def memory_list(*, where: Where = HERE, as_json: Json = False) -> int:
     """List whose memories there are."""
-    from gateway.plain import plain_line
+    from gateway.system.terminal_text import plain_line
 
     answer = ask(where, "memory_list")
     tell(as_json, answer, "\n".join(map(plain_line, answer["scopes"])) or "nothing is remembered yet")
@@ -36,7 +36,7 @@ def memory_list(*, where: Where = HERE, as_json: Json = False) -> int:
 @memory.command(name="show")
 def memory_show(scope: _Scope = "owner", /, *, where: Where = HERE, as_json: Json = False) -> int:
     """Show a memory document."""
-    from gateway.plain import plain_text
+    from gateway.system.terminal_text import plain_text
 
     answer = ask(where, "memory_show", scope=scope)
     tell(as_json, answer, plain_text(answer["text"]) or "this memory is empty")
@@ -46,10 +46,10 @@ def memory_show(scope: _Scope = "owner", /, *, where: Where = HERE, as_json: Jso
 @memory.command(name="history")
 def memory_history(scope: _Scope = "owner", /, *, where: Where = HERE, as_json: Json = False) -> int:
     """Show what was written to a memory document, version by version."""
-    from gateway.cli import show
+    from gateway.cli import render
 
     answer = ask(where, "memory_history", scope=scope)
-    tell(as_json, answer, show.memory_versions(answer))
+    tell(as_json, answer, render.memory_versions(answer))
     return 0
 
 
@@ -70,10 +70,10 @@ def memory_diff(
         older: The one version (default: the one before the other).
         newer: The other one (default: the current one).
     """
-    from gateway.cli import show
+    from gateway.cli import render
 
     answer = ask(where, "memory_diff", scope=scope, older=older, newer=newer)
-    tell(as_json, answer, show.memory_diff(answer))
+    tell(as_json, answer, render.memory_diff(answer))
     return 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cyclopts import App, Parameter
 
-from gateway.cli.shared import HERE, Json, Where, agreed, ask, asker, tell
+from gateway.cli.context import HERE, Json, Where, agreed, ask, asker, tell
 
 __all__ = ["sessions"]
 
@@ -28,10 +28,10 @@ def sessions_list(*, limit: int = 200, where: Where = HERE, as_json: Json = Fals
     Args:
         limit: At most so many.
     """
-    from gateway.cli import show
+    from gateway.cli import render
 
     answer = ask(where, "sessions_list", limit=limit)
-    tell(as_json, answer, show.sessions(answer))
+    tell(as_json, answer, render.sessions(answer))
     return 0
 
 
@@ -44,10 +44,10 @@ def sessions_show(session: str, /, *, limit: int = 20, where: Where = HERE, as_j
         session: Its name, as the list shows it.
         limit: At most so many messages.
     """
-    from gateway.cli import show
+    from gateway.cli import render
 
     answer = ask(where, "sessions_show", session=session, limit=limit)
-    tell(as_json, answer, show.session(answer))
+    tell(as_json, answer, render.session(answer))
     return 0
 
 
@@ -71,10 +71,10 @@ def sessions_export(session: str, /, *, output: Path | None = None, where: Where
 @sessions.command(name="reindex")
 def sessions_reindex(*, where: Where = HERE, as_json: Json = False) -> int:
     """Make the index, in which the assistant searches what was said, anew from the histories."""
-    from gateway.cli import show
+    from gateway.cli import render
 
     answer = ask(where, "sessions_reindex")
-    tell(as_json, answer, show.reindexed(answer))
+    tell(as_json, answer, render.reindexed(answer))
     return 0
 
 

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from gateway.errors import NotFound
-from gateway.operations.asked import within
-from gateway.operations.calls import CallOperations
-from gateway.operations.view import draft
-from gateway.work.port import OutboxRow, WorkStore
-from gateway.work.states import IllegalMove, OutboxState
+from gateway.operations.approvals import CallOperations
+from gateway.operations.arguments import within
+from gateway.operations.views import draft
+from gateway.queue.ports import OutboxRow, WorkStore
+from gateway.queue.states import IllegalMove, OutboxState
 
 __all__ = ["DraftOperations", "given_up_by_a_person"]
 

@@ -8,13 +8,13 @@ from typing import Any
 from agent_core.memory.scopes import OWNER
 from agent_core.memory_ports import MemoryPort
 from gateway.errors import NotFound
-from gateway.operations.asked import parse_scope, show_scope
+from gateway.operations.arguments import parse_scope, show_scope
 
 __all__ = ["MemoryOperations"]
 
 
 class MemoryOperations:
-    """The part of `gateway.operations.Operations` that is about memory documents."""
+    """The part of `gateway.operations.service.Operations` that is about memory documents."""
 
     _memory: MemoryPort
 

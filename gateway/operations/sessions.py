@@ -10,10 +10,10 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, Message
 from gateway.errors import NotFound
-from gateway.operations.asked import parse_session, within
-from gateway.operations.view import inbox_row, message_line
-from gateway.work.port import WorkStore
-from gateway.work.states import InboxState
+from gateway.operations.arguments import parse_session, within
+from gateway.operations.views import inbox_row, message_line
+from gateway.queue.ports import WorkStore
+from gateway.queue.states import InboxState
 
 __all__ = ["SessionCare", "SessionOperations"]
 
@@ -21,7 +21,7 @@ _PAGE = 200
 
 
 class SessionCare(Protocol):
-    """What is known of sessions beside their files; `gateway.upkeep` has both of its kinds."""
+    """What is known of sessions beside their files; `gateway.turns.post_turn` has both of its kinds."""
 
     async def about(self, session: SessionKey) -> Mapping[str, Any]:
         """What the next prompt would hold (``prompt``), and what keeps the rest from being condensed."""
@@ -33,7 +33,7 @@ class SessionCare(Protocol):
 
 
 class SessionOperations:
-    """The part of `gateway.operations.Operations` that is about conversations."""
+    """The part of `gateway.operations.service.Operations` that is about conversations."""
 
     _store: WorkStore
     _memory: MemoryPort

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from agent_core.models import Usage
 from agent_core.ports import Clock
-from gateway.budget.rules import Amount, Limits, budget_state, day_of
+from gateway.budget.policy import Amount, Limits, budget_state, day_of
 from gateway.errors import NotFound
-from gateway.work.spend_port import By, SpendStore, Spent
+from gateway.queue.usage_port import By, SpendStore, Spent
 
 __all__ = ["Costs", "UsageOperations"]
 
@@ -30,7 +30,7 @@ class Costs:
 
 
 class UsageOperations:
-    """The part of `gateway.operations.Operations` about money."""
+    """The part of `gateway.operations.service.Operations` about money."""
 
     _costs: Costs | None
     _MOST: ClassVar[int] = _MOST_SESSIONS

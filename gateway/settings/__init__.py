@@ -25,15 +25,15 @@ from pydantic import (
     model_validator,
 )
 
-from agent_core.llm.spec import LLMSpec
+from agent_core.llm.config import LLMSpec
 from channels.heartbeat.config import HeartbeatConfig
-from gateway.access import Alias, kind_of
 from gateway.budget.config import BudgetSettings
 from gateway.errors import ConfigInvalid
-from gateway.schedule.config import ScheduleConfig
+from gateway.proactive.jobs.config import ScheduleConfig
+from gateway.routing.access import Alias, kind_of
 from gateway.settings.accounts import KINDS, ChannelSettings
-from gateway.settings.checks import check_whole, permission_warnings
-from gateway.settings.listening import is_loopback, parse_listen
+from gateway.settings.cross_checks import check_whole, permission_warnings
+from gateway.settings.listen import is_loopback, parse_listen
 from gateway.settings.problems import explain, problems_of
 from gateway.settings.source import Problem, Source, read_source
 

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Tag, 
 
 from channels.email.config import EmailConfig
 from channels.matrix.config import MatrixConfig
-from gateway.access import normalise
+from gateway.routing.access import normalise
 from gateway.settings.source import KeyPath, Problem, show_path
 
 __all__ = ["KINDS", "AccountConfig", "AccountProblems", "ChannelSettings"]

@@ -17,7 +17,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
 from gateway.settings import Settings
-from gateway.settings.described import model_in, section_text, setting_text
+from gateway.settings.descriptions import model_in, section_text, setting_text
 from gateway.settings.source import KeyPath, show_path
 
 __all__ = ["EXAMPLE", "example_text", "write_example"]

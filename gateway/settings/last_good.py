@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agent_core.storage import disk
 from gateway.errors import ConfigInvalid, NotFound, StateUnusable
-from gateway.redaction import MASK, Redactor
+from gateway.observability.redaction import MASK, Redactor
 from gateway.settings import Settings, load_settings
 from gateway.settings.source import is_secret_name, read_source
 

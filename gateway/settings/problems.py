@@ -9,9 +9,9 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.redaction import Redactor
+from gateway.observability.redaction import Redactor
 from gateway.settings.accounts import AccountProblems
-from gateway.settings.described import bare
+from gateway.settings.descriptions import bare
 from gateway.settings.source import KeyPath, Problem, Source, is_secret_name, show_path
 
 __all__ = ["explain", "problems_of"]

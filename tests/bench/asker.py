@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from channels.matrix.lean import load_nio
+from channels.matrix.client.nio_import import load_nio
 
 __all__ = ["Asker"]
 
@@ -38,7 +38,7 @@ class Asker:
 
     def __init__(self, url: str, user_id: str, token: str, device_id: str, folder: Path) -> None:
         load_nio()
-        from channels.matrix.private_olm import Machine
+        from channels.matrix.encryption.olm_machine import Machine
 
         self.user_id = user_id
         self._url = f"{url}/_matrix/client/v3"

@@ -20,7 +20,7 @@ import anyio
 
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
-from gateway.clock import SystemClock
+from gateway.system.clock import SystemClock
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
 from tests.inbox_double import MemoryInbox, running

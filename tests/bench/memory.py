@@ -18,9 +18,9 @@ from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage import JsonlMemory
 from agent_core.storage.lines import to_line
 from agent_core.storage.search_index import SearchIndex
-from gateway.history import HistoryWriter
-from gateway.work.port import Completion, Pending
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.ports import Completion, Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.turns.history_writer import HistoryWriter
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median, share
 from tests.clock import EPOCH, ManualClock

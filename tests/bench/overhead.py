@@ -32,10 +32,10 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.lines import encode_object, to_line
 from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.app import Overrides, build
-from gateway.home import open_home
-from gateway.logs import configure_logs
+from gateway.observability.logs import configure_logs
+from gateway.queue.ports import Completion, OutboxRow, Pending, Turn, WorkStore
 from gateway.settings import Settings
-from gateway.work.port import Completion, OutboxRow, Pending, Turn, WorkStore
+from gateway.system.home import open_home
 from tests.bench.rig import Rig, in_child
 from tests.bench.table import Figure, Goal, median, share
 

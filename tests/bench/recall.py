@@ -19,7 +19,7 @@ import anyio
 import structlog
 
 from agent_core.memory import MemoryManager
-from agent_core.memory.essentials import Essential
+from agent_core.memory.consolidation.key_facts import Essential
 from agent_core.models import Message, ModelChunk, ToolDefinition, Usage
 from agent_core.storage import InMemoryMemory
 from tests.bench.rig import Rig

@@ -17,9 +17,9 @@ import orjson
 
 from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.app import Overrides, build
-from gateway.home import open_home
-from gateway.logs import configure_logs
+from gateway.observability.logs import configure_logs
 from gateway.settings import Settings
+from gateway.system.home import open_home
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal
 from tests.fake_openai import FakeOpenAI, Say

@@ -26,10 +26,10 @@ import anyio
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.clock import SystemClock
-from gateway.work.lanes import LaneDispatcher
-from gateway.work.port import Completion, NewOutbound, Pending
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.ports import Completion, NewOutbound, Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.clock import SystemClock
+from gateway.turns.dispatcher import LaneDispatcher
 
 __all__ = ["measure"]
 

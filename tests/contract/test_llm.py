@@ -10,15 +10,15 @@ import pytest
 from aiohttp import web
 
 from agent_core.errors import ModelError
-from agent_core.llm.demo_model import DemoModel
-from agent_core.llm.litellm_client import LiteLLMClient
-from agent_core.llm.litellm_process import LiteLLMProcess
-from agent_core.llm.litellm_worker import _cost_or_none
+from agent_core.llm.demo.model import DemoModel
+from agent_core.llm.litellm.client import LiteLLMClient
+from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.litellm.worker import _cost_or_none
 from agent_core.llm.openai_client import OpenAIClient
+from agent_core.llm.openai_format import Piece, Tokens
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price
 from agent_core.llm.streaming import AnswerLimits
-from agent_core.llm.wire import Piece, Tokens
 from agent_core.models import Message, ToolCall
 from tests.clock import LoopClock, ManualClock
 from tests.contract.llm import LLMContract, Situation, collect

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.clock import ManualClock
 from tests.contract.work_store import WorkStoreContract
 

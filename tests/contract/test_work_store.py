@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.clock import ManualClock
 from tests.contract.work_store import WorkStoreContract
 

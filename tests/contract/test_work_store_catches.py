@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 
 from agent_core.messages import Amendment, SessionKey
-from gateway.work.port import Completion, OutboxRow, Turn
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState
+from gateway.queue.ports import Completion, OutboxRow, Turn
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState
 from tests.clock import ManualClock
 from tests.contract.work_store import WorkStoreContract
 

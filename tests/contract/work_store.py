@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.work.port import WorkStore
+from gateway.queue.ports import WorkStore
 from tests.clock import ManualClock
 from tests.contract import work_store_data as data
 from tests.contract.work_store_accept import AcceptContract

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from agent_core.messages import Attachment, SessionKey
-from gateway.work.port import LostTurn, Turn, WorkStore
-from gateway.work.states import InboxState
+from gateway.queue.ports import LostTurn, Turn, WorkStore
+from gateway.queue.states import InboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import (
     BOT,

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 
 from agent_core.messages import Amendment, Sender, SessionKey
-from gateway.work.port import LostTurn, WorkStore
-from gateway.work.rows import Accepted
-from gateway.work.states import InboxState, OutboxState
+from gateway.queue.model import Accepted
+from gateway.queue.ports import LostTurn, WorkStore
+from gateway.queue.states import InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import (
     BOT,

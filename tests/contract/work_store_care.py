@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.work.port import IGNORED_S, WorkStore
-from gateway.work.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.ports import IGNORED_S, WorkStore
+from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import (
     BOT,

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.work.port import Completion, InboxRow, NewOutbound, OutboxRow, Pending, Step, Turn, WorkStore
+from gateway.queue.ports import Completion, InboxRow, NewOutbound, OutboxRow, Pending, Step, Turn, WorkStore
 from tests.clock import EPOCH
 
 __all__ = ["BOT", "OTHER", "ROOM", "accept", "answer", "claim", "message", "out", "pending", "reply", "step"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.work.errors import LostTurn
-from gateway.work.port import Completion, WorkStore
+from gateway.queue.errors import LostTurn
+from gateway.queue.ports import Completion, WorkStore
 from tests.clock import ManualClock
 from tests.contract.work_store_accept import natives
 from tests.contract.work_store_data import OTHER, ROOM, accept, claim, step

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from agent_core.messages import Amendment, Attachment
-from gateway.work.port import QUARANTINE_S, Completion, WorkStore
-from gateway.work.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.ports import QUARANTINE_S, Completion, WorkStore
+from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, ROOM, accept, claim, out, pending
 

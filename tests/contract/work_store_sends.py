@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
-from gateway.work.port import Completion, OutboxRow, WorkStore
-from gateway.work.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.ports import Completion, OutboxRow, WorkStore
+from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent_core.models import Message, Purpose, Usage
-from gateway.work.port import Completion, WorkStore
-from gateway.work.states import InboxState, OutboxState
+from gateway.queue.ports import Completion, WorkStore
+from gateway.queue.states import InboxState, OutboxState
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_accept import natives
 from tests.contract.work_store_data import (

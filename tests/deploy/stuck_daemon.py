@@ -18,10 +18,10 @@ import anyio
 
 from agent_core.messages import SessionKey
 from gateway.app import Overrides
-from gateway.daemon import run_daemon
-from gateway.home import open_home
+from gateway.app.daemon import run_daemon
+from gateway.queue.ports import WorkStore
 from gateway.settings import load_settings
-from gateway.work.port import WorkStore
+from gateway.system.home import open_home
 
 ALLOWED_S = 2.0
 

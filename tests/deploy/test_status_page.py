@@ -14,8 +14,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.health import Health, serve
-from gateway.web.page import StatusPage
+from gateway.operations.http.health import Health, serve
+from gateway.operations.http.status_page import StatusPage
 from tests.deploy.images import ROOT
 from tests.unit.test_web_page import day, report
 

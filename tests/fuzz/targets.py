@@ -12,21 +12,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent_core.html_to_text import html_to_text
-from channels.email.addresses import AddressInvalid, find_in_order, normalise, parse_mailboxes
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.dkim import find_signatures, verify
-from channels.email.dkim_tags import DkimInvalid, Key, parse_key
-from channels.email.dsn import in_words, read_report
-from channels.email.evidence import Word, parse_auth_results, verdict_of
-from channels.email.imap_names import folder_name, folder_wire
-from channels.email.imap_syntax import ResponseReader, WireError, parse_fetch, parse_list, response_code
+from channels.email.imap.mailbox_names import folder_name, folder_wire
+from channels.email.imap.syntax import ResponseReader, WireError, parse_fetch, parse_list, response_code
 from channels.email.intake import Intake, OwnCopy, read_arrival
-from channels.email.limits import AnswerLimiter
-from channels.email.mime import CONTROL, ambiguous_header, parse_headers
-from channels.email.quoting import new_text
-from channels.email.threads import is_own_id
-from channels.email.unread import headers_of
-from gateway.question import question_of
+from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.parsing.addresses import AddressInvalid, find_in_order, normalise, parse_mailboxes
+from channels.email.parsing.dsn import in_words, read_report
+from channels.email.parsing.mime import CONTROL, ambiguous_header, parse_headers
+from channels.email.parsing.reply_stripping import new_text
+from channels.email.parsing.threads import is_own_id
+from channels.email.parsing.unreadable import headers_of
+from channels.email.trust.auth_results import Word, parse_auth_results, verdict_of
+from channels.email.trust.dkim import find_signatures, verify
+from channels.email.trust.dkim_tags import DkimInvalid, Key, parse_key
+from gateway.turns.user_input import question_of
 
 __all__ = ["SEEDS", "TARGETS"]
 

@@ -13,15 +13,15 @@ import pytest
 from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed
 from channels.loopback import LoopbackChannel, LoopbackServer
-from channels.matrix.directs import Directs
-from channels.matrix.invites import Invites
-from channels.matrix.rooms import Rooms
-from channels.matrix.wire import Answer
-from gateway.access import Access, Alias
-from gateway.clock import SystemClock
-from gateway.owner_notes import OwnerNotes
-from gateway.target import OwnerTarget
-from gateway.work.sqlite import SqliteWorkStore
+from channels.matrix.client.api import Answer
+from channels.matrix.rooms.direct import Directs
+from channels.matrix.rooms.invites import Invites
+from channels.matrix.rooms.state import Rooms
+from gateway.proactive.alerts import OwnerNotes
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.routing.access import Access, Alias
+from gateway.system.clock import SystemClock
 from tests.clock import LoopClock
 from tests.matrix_double import ScriptedHomeserver
 

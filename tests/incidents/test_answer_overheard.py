@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
+from channels.matrix.client.api import Answer
+from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
-from channels.matrix.rooms import Rooms
-from channels.matrix.sending import NOT_ALONE, Sending
-from channels.matrix.session import Login
-from channels.matrix.wire import Answer
+from channels.matrix.rooms.state import Rooms
+from channels.matrix.sending.sender import NOT_ALONE, Sending
 from tests.clock import EPOCH, ManualClock
 from tests.matrix_double import ScriptedHomeserver, member
 

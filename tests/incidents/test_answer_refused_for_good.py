@@ -14,10 +14,10 @@ import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage
 from channels.base import Capabilities, DeliveryFailed, DeliveryUncertain, Inbox, Receipt, Redelivery
-from gateway.clock import SystemClock
-from gateway.delivery import Delivery
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import OutboxState
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import OutboxState
+from gateway.routing.delivery import Delivery
+from gateway.system.clock import SystemClock
 from tests.contract.work_store_data import BOT, ROOM, answered, out
 
 

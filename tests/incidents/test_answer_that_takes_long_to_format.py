@@ -14,15 +14,15 @@ from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools import attachments as tools
 from channels.attachments import AttachmentStore
-from channels.email import posting
+from channels.email.compose.message import compose
 from channels.email.config import EmailConfig
-from channels.email.outbound import compose
-from channels.matrix import sending
+from channels.email.smtp import posting
+from channels.matrix.client.api import Answer
+from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
-from channels.matrix.outbound import build_content
-from channels.matrix.rooms import Rooms
-from channels.matrix.session import Login
-from channels.matrix.wire import Answer
+from channels.matrix.events.outbound import build_content
+from channels.matrix.rooms.state import Rooms
+from channels.matrix.sending import sender as sending
 from tests.clock import EPOCH, ManualClock
 from tests.matrix_double import ScriptedHomeserver, member
 

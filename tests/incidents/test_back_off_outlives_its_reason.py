@@ -14,17 +14,17 @@ from typing import Any
 import anyio
 import pytest
 
+from agent_core.backoff import BackoffPolicy
 from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.backoff import BackoffPolicy
-from gateway.clock import SystemClock
-from gateway.schedule.desk import Place
-from gateway.schedule.wishes import Wish
-from gateway.waits import BUDGET
-from gateway.work.plan_port import JobKind
-from gateway.work.port import StoreUnavailable
-from gateway.work.states import InboxState, OutboxState
+from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.queue.job_port import JobKind
+from gateway.queue.ports import StoreUnavailable
+from gateway.queue.states import InboxState, OutboxState
+from gateway.system.clock import SystemClock
+from gateway.turns.deferral_wakeups import BUDGET
 from tests.integration.gateway_world import World, world
 
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
@@ -33,9 +33,9 @@ ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """All back-offs are minutes, so that what comes within this test has not waited for one."""
-    monkeypatch.setattr("gateway.delivery._SEND_RETRY", BackoffPolicy(first_s=300.0, cap_s=300.0))
-    monkeypatch.setattr("gateway.failure._MODEL_RETRY", BackoffPolicy(first_s=300.0, cap_s=300.0))
-    monkeypatch.setattr("gateway.schedule.scheduler._LOOK_EVERY_S", 300.0)
+    monkeypatch.setattr("gateway.routing.delivery._SEND_RETRY", BackoffPolicy(first_s=300.0, cap_s=300.0))
+    monkeypatch.setattr("gateway.turns.retry_policy._MODEL_RETRY", BackoffPolicy(first_s=300.0, cap_s=300.0))
+    monkeypatch.setattr("gateway.proactive.jobs.scheduler._LOOK_EVERY_S", 300.0)
 
 
 class Forgetful(LoopbackChannel):
@@ -207,7 +207,7 @@ async def test_the_clock_is_set_while_questions_wait_for_the_budget(
     jump: timedelta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On another day they are answered within one look at the clock; on the same day they are looked at again."""
-    monkeypatch.setattr("gateway.waits.LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("gateway.turns.deferral_wakeups.LOOK_EVERY_S", 0.2)
     clock = Jumping()
     _, there = house(tmp_path, settings=spent(1), clock=clock)
     async with there as one:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.failure import kills
-from gateway.work.deaths import Death, Record, judged
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.sqlite.crash_records import Death, Record, judged
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.turns.retry_policy import kills
 from tests.clock import ManualClock
 from tests.contract.work_store_data import OTHER, ROOM, accept, claim, out
 from tests.kill.oracle import problems

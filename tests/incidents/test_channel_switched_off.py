@@ -10,9 +10,9 @@ from pathlib import Path
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from channels.loopback import LoopbackServer
-from gateway.clock import SystemClock
-from gateway.work.port import Pending
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.ports import Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.clock import SystemClock
 from tests.clock import EPOCH
 from tests.integration.gateway_world import world
 

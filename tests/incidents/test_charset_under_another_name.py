@@ -9,8 +9,8 @@ import codecs
 
 import pytest
 
-from channels.email.inbound import parse_mail
-from channels.email.mime import decoded, decoded_header
+from channels.email.parsing.message import parse_mail
+from channels.email.parsing.mime import decoded, decoded_header
 
 SLOW = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"}
 SPELLINGS = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.keys import NoKey, NotReadable
+from channels.matrix.encryption.types import NoKey, NotReadable
 from tests.unit.test_matrix_private_olm import ROOM, Pair
 
 

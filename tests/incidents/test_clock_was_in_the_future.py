@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answered, claim
 

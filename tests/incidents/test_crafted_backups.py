@@ -19,11 +19,11 @@ from contextlib import closing
 import anyio
 import pytest
 
-from gateway.backup.making import HEAD_NAME, MANIFEST_NAME
-from gateway.backup.restoring import restore
 from gateway.cli.backup import _done, _looked, _story, _summary
 from gateway.errors import GatewayError
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
+from gateway.operations.backup.restore import restore
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.backup_world import NOW
 from tests.clock import EPOCH, ManualClock
 

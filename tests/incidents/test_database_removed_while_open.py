@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.clock import SystemClock
-from gateway.work.port import StoreUnavailable
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.ports import StoreUnavailable
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.clock import SystemClock
 from tests.contract.work_store_data import accept
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from channels.email.names import NoSuchName, TextRecords
 from channels.email.receiver import PROOFS_AT_ONCE
-from channels.email.sender_proof import LIMIT_S, SLOW_LIMIT_S, SenderProof
+from channels.email.trust.dkim_alignment import LIMIT_S, SLOW_LIMIT_S, SenderProof
+from channels.email.trust.dns import NoSuchName, TextRecords
 from tests.unit.test_email_dkim import KEY_NAME, NOW, record, signed
 
 FIFTY = range(50)

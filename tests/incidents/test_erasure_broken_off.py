@@ -6,11 +6,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent_core.storage.layout import Layout
-from gateway.daemon import warn_of_erasures
-from gateway.doctor import check_state
-from gateway.home import Home
-from gateway.person_data.forgetting import forget_person
+from gateway.app.daemon import warn_of_erasures
+from gateway.cli.check import check_state
+from gateway.operations.privacy.erasure import forget_person
 from gateway.settings import load_settings
+from gateway.system.home import Home
 from tests.integration.test_forget_broken_off import folder_in_the_way, places
 from tests.integration.test_person_data import NOW, bob, planted
 

@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 from channels.terminal import Answer, Preview
-from gateway.chat import _Screen
-from gateway.plain import plain_text
+from gateway.cli.chat import _Screen
+from gateway.system.terminal_text import plain_text
 
 EVIL = "one\x1b[2J\x1b]52;c;ZWNobwo=\x07 two\r\x9b31m\u202ethree\x00"
 

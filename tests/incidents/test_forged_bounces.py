@@ -18,8 +18,8 @@ from anyio.to_thread import run_sync
 from agent_core.messages import InboundMessage, SessionKey
 from channels.base import ChannelUnavailable
 from devservers import MailPeer, MailServer, ToolsMissing
-from gateway.operations import Operations
-from gateway.work.states import InboxState
+from gateway.operations.service import Operations
+from gateway.queue.states import InboxState
 from tests.incidents.test_mail_beyond_the_limit import answers
 from tests.integration.test_email_loops import NO_BRAKE, Built, gateway, own
 from tests.scripted_mailbox import Post, Store
@@ -77,7 +77,7 @@ async def test_five_forged_bounces(
     told. In somebody else's name: nothing at all. Everybody else is answered all the time.
     """
     # That a mail did not arrive is an alert, too; by mail the next one would wait for a quarter of an hour.
-    monkeypatch.setattr("gateway.owner_notes.LETTER_AGAIN_S", 0.5)
+    monkeypatch.setattr("gateway.proactive.alerts.LETTER_AGAIN_S", 0.5)
     number = 0 if whose == "guest" else 1
     bot, owner = mail_server.address(f"bot{number}"), mail_server.address(f"owner{number}")
     addresses = {name: mail_server.address(f"{name}{number}") for name in ("guest", "friend")}

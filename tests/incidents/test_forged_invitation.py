@@ -13,10 +13,10 @@ import anyio
 import pytest
 
 from channels.matrix.channel import MatrixChannel
+from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.config import MatrixConfig
-from channels.matrix.invites import Invites
-from channels.matrix.rooms import Rooms
-from channels.matrix.wire import Answer, LinkBroken
+from channels.matrix.rooms.invites import Invites
+from channels.matrix.rooms.state import Rooms
 from tests.clock import LoopClock
 from tests.inbox_double import MemoryInbox, running
 from tests.matrix_double import ScriptedHomeserver, failure, member, text

@@ -11,9 +11,9 @@ import pytest
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
-from gateway.doctor import check_state
-from gateway.person_data.forgetting import forget_person
-from gateway.person_data.repeated import BLANK, Words
+from gateway.cli.check import check_state
+from gateway.operations.privacy.erasure import forget_person
+from gateway.operations.privacy.repetitions import BLANK, Words
 from tests.home_world import ALICE, BOB, ROOM, fill, tree
 from tests.integration.test_person_data import NOW, bob, holding
 

@@ -13,11 +13,11 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender
 from agent_core.storage.layout import Layout
-from gateway.person_data import people
-from gateway.person_data.forgetting import forget_person
-from gateway.work.port import Completion, NewOutbound, Pending
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState
+from gateway.operations.privacy.erasure import forget_person
+from gateway.operations.privacy.inventory import people
+from gateway.queue.ports import Completion, NewOutbound, Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState
 from tests.home_world import BOT, ROOM, fill
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)

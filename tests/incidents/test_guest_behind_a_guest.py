@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from channels.loopback import LoopbackServer
-from gateway.pulse import Pulse
 from gateway.settings import Settings
+from gateway.supervision.turn_watchdog import Pulse
 from tests.clock import ManualClock
 from tests.integration.command_world import ANN, BOB, CID, EVE, Mind, settled
 from tests.integration.gateway_world import World, world

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from channels.email.config import AnswerLimits
-from channels.email.limits import AnswerLimiter
+from channels.email.limits.rate_limit import AnswerLimiter
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

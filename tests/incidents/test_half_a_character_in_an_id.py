@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.clock import SystemClock
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.clock import SystemClock
 from tests.contract.work_store_data import BOT, message, pending
 
 

@@ -12,9 +12,9 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage import disk
-from agent_core.storage.examining import bad_lines
 from agent_core.storage.history import HistoryFile
-from agent_core.storage.window import Place
+from agent_core.storage.integrity import bad_lines
+from agent_core.storage.paging import Place
 
 KEY = SessionKey("matrix", "!r:hs.test")
 

@@ -16,10 +16,10 @@ import anyio
 import pytest
 from aiohttp import web
 
-from gateway.control.server import serve_control
-from gateway.health import MAX_CONNECTIONS, serve
-from gateway.home import open_home
-from gateway.operations import Operations
+from gateway.operations.control.server import serve_control
+from gateway.operations.http.health import MAX_CONNECTIONS, serve
+from gateway.operations.service import Operations
+from gateway.system.home import open_home
 
 
 async def pong(_request: web.Request) -> web.Response:

@@ -13,8 +13,8 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.doctor import check_state
-from gateway.home import Home
+from gateway.cli.check import check_state
+from gateway.system.home import Home
 from tests.clock import ManualClock
 from tests.unasked_world import ANN, house
 

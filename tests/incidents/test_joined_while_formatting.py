@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from channels.matrix import sending
+from channels.matrix.client.api import Answer
+from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
-from channels.matrix.outbound import build_content
-from channels.matrix.rooms import Rooms
-from channels.matrix.session import Login
-from channels.matrix.wire import Answer
+from channels.matrix.events.outbound import build_content
+from channels.matrix.rooms.state import Rooms
+from channels.matrix.sending import sender as sending
 from tests.clock import EPOCH, ManualClock
 from tests.matrix_double import ScriptedHomeserver, member
 

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from channels.matrix.keys import NoKey
-from channels.matrix.reading import Reading
-from channels.matrix.waiting import MAX_WAITING, PATIENCE_S, Waiting
-from channels.matrix.wire import Answer
+from channels.matrix.client.api import Answer
+from channels.matrix.encryption.types import NoKey
+from channels.matrix.encryption.undecryptable import MAX_WAITING, PATIENCE_S, Waiting
+from channels.matrix.sync.decryption import Reading
 from tests.clock import ManualClock
 from tests.matrix_double import ScriptedHomeserver
 from tests.unit.test_matrix_waiting import MALLORY, NIA, ROOM, withheld

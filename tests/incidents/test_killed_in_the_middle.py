@@ -19,9 +19,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.doctor import check_state
-from gateway.home import Home
-from gateway.work.migrations import VERSION
+from gateway.cli.check import check_state
+from gateway.queue.sqlite.migrations import VERSION
+from gateway.system.home import Home
 from tests.home_world import ALICE, fill
 
 pytestmark = pytest.mark.timeout(180)
@@ -32,9 +32,9 @@ from pathlib import Path
 import anyio
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.doctor import check_state
-from gateway.home import Home
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.cli.check import check_state
+from gateway.system.home import Home
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.clock import ManualClock
 operation, like, folder, step = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
 left = 0

@@ -18,12 +18,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.backup.restoring import finish_restore, restore
-from gateway.doctor import check_state
+from gateway.cli.check import check_state
 from gateway.errors import AlreadyRunning
-from gateway.home import Home
-from gateway.lock import hold_home
-from gateway.unfinished import Unfinished
+from gateway.operations.backup.restore import finish_restore, restore
+from gateway.system.home import Home
+from gateway.system.lock import hold_home
+from gateway.system.restore_marker import Unfinished
 from tests.backup_world import NOW
 from tests.home_world import ALICE, fill, tree
 
@@ -34,7 +34,7 @@ KILLS = """
 import os, shutil, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from gateway.backup.restoring import restore, finish_restore
+from gateway.operations.backup.restore import restore, finish_restore
 backup, folder, like, options = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), eval(sys.argv[4])
 folder.mkdir()
 left = 0

@@ -12,7 +12,7 @@ import pytest
 
 from channels.heartbeat.channel import OUTSIDE
 from channels.heartbeat.schedule import Schedule
-from gateway.operations import Operations
+from gateway.operations.service import Operations
 from tests.clock import EPOCH, ManualClock
 from tests.integration.schedule_world import START, later, made, said, scheduled
 from tests.unasked_world import ANN, BOB, Weeks, house

@@ -18,11 +18,11 @@ from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.attachments import ConversationFiles
 from agent_core.tools.search_history import SearchHistoryTool
-from channels.matrix.joinings import MAX_PEOPLE, Joinings
-from channels.matrix.talk import Talk
-from gateway.access import Access
-from gateway.question import question_of, session_of, user_lines
-from gateway.work.rows import Turn
+from channels.matrix.events.group_context import Talk
+from channels.matrix.rooms.join_times import MAX_PEOPLE, Joinings
+from gateway.queue.model import Turn
+from gateway.routing.access import Access
+from gateway.turns.user_input import question_of, session_of, user_lines
 from tests.clock import EPOCH, ManualClock
 from tests.conversation_desk import MENTION, Desk
 from tests.integration.matrix_bot import call

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.upgrades import may_moderate, may_redact, may_replace, power_of
+from channels.matrix.rooms.upgrades import may_moderate, may_redact, may_replace, power_of
 from tests.unit.test_matrix_upgrades import ALICE, CAROL, NEW, OLD, World, create, levels, room, tombstone
 
 HUGE = 10**400

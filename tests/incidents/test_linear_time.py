@@ -24,18 +24,21 @@ SHARDS = 4
 
 KNOWN_UNREAD = {
     # Made of escaped literals: no repetition in them.
-    ("gateway.backup.config", "pattern"): "the owner's secrets, escaped",
-    ("gateway.person_data.forgetting", "b'|'.join(wanted)"): "addresses, escaped",
-    ("gateway.redaction", "'|'.join(patterns)"): "the owner's secrets, escaped",
-    ("gateway.settings.shown", "alone"): "a secret, escaped",
+    ("gateway.operations.backup.config", "pattern"): "the owner's secrets, escaped",
+    ("gateway.operations.privacy.erasure", "b'|'.join(wanted)"): "addresses, escaped",
+    ("gateway.observability.redaction", "'|'.join(patterns)"): "the owner's secrets, escaped",
+    ("gateway.settings.effective", "alone"): "a secret, escaped",
     ("channels.email.intake", "re.escape(secret)"): "a secret, escaped",
-    ("channels.matrix.inbound", "alone"): "the bot's name, escaped",
-    ("agent_core.llm.thinking", "re.escape(tag)"): "a tag, escaped",
+    ("channels.matrix.events.inbound", "alone"): "the bot's name, escaped",
+    ("agent_core.llm.reasoning", "re.escape(tag)"): "a tag, escaped",
     # Given by a schema of the library that the product's own code is held to.
-    ("channels.matrix.small_schema", "pattern"): "nio's own schemas; fields have at most 255 characters",
+    (
+        "channels.matrix.client.small_schema",
+        "pattern",
+    ): "nio's own schemas; fields have at most 255 characters",
 }
 EXAMPLES = {
-    ("channels.email.imap_syntax", r"b'\\[' + name.encode('ascii') + b'(?: ([^\\]]*))?\\]'"): (
+    ("channels.email.imap.syntax", r"b'\\[' + name.encode('ascii') + b'(?: ([^\\]]*))?\\]'"): (
         rb"\[UIDVALIDITY(?: ([^\]]*))?\]"
     ),
     ("channels.split", "f'^ {{0,3}}{re.escape(marker[0])}{{{len(marker)},}}\\\\s*$'"): r"^ {0,3}`{3,}\s*$",

@@ -18,10 +18,10 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelUnavailable, ModelUnreadable
-from agent_core.llm import litellm_process
-from agent_core.llm.asking import ask
-from agent_core.llm.litellm_client import LiteLLMClient
-from agent_core.llm.litellm_process import CallFailed, LiteLLMProcess
+from agent_core.llm.completion import ask
+from agent_core.llm.litellm import process as litellm_process
+from agent_core.llm.litellm.client import LiteLLMClient
+from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.models import Message, ModelChunk, ToolDefinition
@@ -261,7 +261,7 @@ async def test_a_request_beyond_the_bound_is_refused(tmp_path: Path, monkeypatch
 
 DAEMON = """
 import anyio, sys
-from agent_core.llm.litellm_process import LiteLLMProcess
+from agent_core.llm.litellm.process import LiteLLMProcess
 async def main():
     one = LiteLLMProcess(command=[sys.executable, "-c", sys.argv[1], "/dev/null"])
     await one.start()
@@ -277,7 +277,9 @@ def test_it_dies_with_the_daemon(how: str) -> None:
     SIGKILL of the daemon ends it: by the kernel even when it never reads again, and by the end of its
     socket.
     """
-    by_kernel = "from agent_core.llm.confinement import die_with_parent; die_with_parent()\n" + HEAD + DEAF
+    by_kernel = (
+        "from agent_core.llm.litellm.confinement import die_with_parent; die_with_parent()\n" + HEAD + DEAF
+    )
     daemon = subprocess.Popen(
         [sys.executable, "-c", DAEMON, by_kernel if how == "kernel" else HEAD + GOOD],
         stdout=subprocess.PIPE,

@@ -18,15 +18,15 @@ from anyio.to_thread import run_sync
 
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake import Intake, read_arrival
-from channels.email.limits import MAX_WAITING, AnswerLimiter, Place
-from channels.email.safety import Safety
+from channels.email.limits.loop_guard import Safety
+from channels.email.limits.rate_limit import MAX_WAITING, AnswerLimiter, Place
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Overrides, build
-from gateway.home import open_home
-from gateway.pacing import left_s, notice_text
+from gateway.queue.ports import InboxRow
+from gateway.queue.states import InboxState
 from gateway.settings import Settings
-from gateway.work.port import InboxRow
-from gateway.work.states import InboxState
+from gateway.system.home import open_home
+from gateway.turns.pacing import left_s, notice_text
 from tests.clock import LoopClock, ManualClock
 from tests.daemon import email_settings
 from tests.integration.test_email_loops import Built, gateway, own

@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from channels.base import ChannelUnavailable, DeliveryUncertain
+from channels.email.auth.oauth_flow import HttpProvider
+from channels.email.auth.oauth_tokens import ProviderAway
 from channels.email.channel import EmailChannel
-from channels.email.token_login import HttpProvider
-from channels.email.tokens import ProviderAway
 from tests.clock import LoopClock
 from tests.fake_imap import Dialogue, fake_imap
 from tests.inbox_double import MemoryInbox, running

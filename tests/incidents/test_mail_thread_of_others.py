@@ -14,12 +14,12 @@ import pytest
 from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import MemoryScope
+from channels.email.compose.message import compose
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake import Intake, OwnCopy, read_arrival
-from channels.email.limits import AnswerLimiter
-from channels.email.outbound import compose
-from gateway.work.codec import new_outbox
-from gateway.work.port import NewOutbound
+from channels.email.limits.rate_limit import AnswerLimiter
+from gateway.queue.ports import NewOutbound
+from gateway.queue.sqlite.codec import new_outbox
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROOT = "<root@mail.test>"

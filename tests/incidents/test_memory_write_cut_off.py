@@ -16,9 +16,9 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.suspects import Suspects
-from gateway.work.deaths import Record
-from gateway.work.port import Suspect
+from gateway.queue.ports import Suspect
+from gateway.queue.sqlite.crash_records import Record
+from gateway.routing.crash_isolation import Suspects
 from tests.kill.oracle import problems
 from tests.kill.scenario import Nursery, World
 

@@ -18,11 +18,11 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelError, ModelUnavailable, ModelUnreadable
-from agent_core.llm.asking import ask
+from agent_core.llm.completion import ask
 from agent_core.llm.openai_client import OpenAIClient
+from agent_core.llm.openai_format import Piece
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.streaming import AnswerLimits, answer
-from agent_core.llm.wire import Piece
 from agent_core.messages import OutboundKind
 from agent_core.models import Message
 from tests.clock import LoopClock

@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.messages import Audience
 from channels.loopback import LoopbackServer
-from channels.matrix.waiting import Waiting
+from channels.matrix.encryption.undecryptable import Waiting
 from tests.conversation_desk import CAROL, MENTION, Desk
 from tests.integration.command_world import ANN, BOB, CID, Mind, settled, talking
 from tests.integration.matrix_bot import Bot

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import OutboundKind
-from gateway.clock import SystemClock
-from gateway.target import OwnerTarget
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.clock import SystemClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
 
 _WHERE = ("gateway", "owner")

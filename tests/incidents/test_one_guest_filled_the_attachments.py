@@ -7,12 +7,12 @@ import pytest
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.storage.layout import Layout
 from channels.attachments import AttachmentsFull, AttachmentStore
-from gateway.access import Access, Alias
-from gateway.attachments import open_attachments
-from gateway.home import Home
-from gateway.person_data import people
-from gateway.person_data.forgetting import forget_person
+from gateway.operations.privacy.erasure import forget_person
+from gateway.operations.privacy.inventory import people
+from gateway.routing.access import Access, Alias
+from gateway.routing.attachment_retention import open_attachments
 from gateway.settings import Settings
+from gateway.system.home import Home
 from tests.clock import EPOCH
 
 OWNER, EVE, BOB = "olga@home.test", "eve@home.test", "bob@home.test"

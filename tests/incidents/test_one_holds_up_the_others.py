@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from channels.matrix.sas import METHOD
-from channels.matrix.verification import MAX_OPEN, MAX_OPEN_EACH, Verifications
+from channels.matrix.encryption.sas import METHOD
+from channels.matrix.encryption.verification import MAX_OPEN, MAX_OPEN_EACH, Verifications
 from tests.clock import LoopClock
 
 BOT, OWNER, GUEST = "@bot:hs.test", "@owner:hs.test", "@guest:slow.test"

@@ -11,14 +11,14 @@ import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable, LinkState
-from channels.email.reaching import LetterReaching
+from channels.email.direct_messages import LetterReaching
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.access import Access, Alias, Role
-from gateway.clock import SystemClock
-from gateway.owner_notes import OwnerNotes
-from gateway.supervisor import ChannelStatus
-from gateway.target import OwnerTarget
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.proactive.alerts import OwnerNotes
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.routing.access import Access, Alias, Role
+from gateway.supervision.supervisor import ChannelStatus
+from gateway.system.clock import SystemClock
 from tests.owner_world import inbound
 
 ANN, MAIL = "@ann:hs.test", "ann@mail.test"

@@ -14,12 +14,12 @@ import pytest
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.access import Role
-from gateway.clock import SystemClock
-from gateway.owner_notes import ASK_AGAIN_S, OwnerNotes
-from gateway.target import OwnerTarget, Reached
-from gateway.work.port import Pending
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.proactive.alerts import ASK_AGAIN_S, OwnerNotes
+from gateway.proactive.owner_contact import OwnerTarget, Reached
+from gateway.queue.ports import Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.routing.access import Role
+from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
 
 ANN = "@ann:hs.test"

@@ -19,15 +19,15 @@ from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, Purpose, ScopeKind
 from agent_core.storage.layout import Layout
 from devservers import MailPeer, MailServer, text_of
-from gateway.access import Access, Role
 from gateway.errors import ConfigInvalid
-from gateway.person_data import find_person, people
-from gateway.question import session_of
-from gateway.schedule.desk import Place
+from gateway.operations.privacy.inventory import find_person, people
+from gateway.proactive.jobs.service import Place
+from gateway.queue.job_port import Job, JobKind
+from gateway.queue.model import InboxRow, Turn
+from gateway.queue.states import InboxState
+from gateway.routing.access import Access, Role
 from gateway.settings import Settings, load_settings
-from gateway.work.plan_port import Job, JobKind
-from gateway.work.rows import InboxRow, Turn
-from gateway.work.states import InboxState
+from gateway.turns.user_input import session_of
 from tests.daemon import Daemon, email_settings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from agent_core.messages import InboundMessage
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake import Intake, OwnCopy, read_arrival
-from channels.email.limits import AnswerLimiter
-from gateway.access import Access, Alias, Role
-from gateway.router import admission
+from channels.email.limits.rate_limit import AnswerLimiter
+from gateway.routing.access import Access, Alias, Role
+from gateway.routing.inbox import admission
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MANY = 110

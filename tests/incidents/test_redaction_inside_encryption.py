@@ -13,11 +13,11 @@ import secrets
 import anyio
 import pytest
 
-from channels.matrix.edits import redacts
-from channels.matrix.inbound import Skip
-from channels.matrix.keys import NotMeant
-from channels.matrix.plaintext import uncovered
-from channels.matrix.waiting import Waiting
+from channels.matrix.encryption.plaintext import uncovered
+from channels.matrix.encryption.types import NotMeant
+from channels.matrix.encryption.undecryptable import Waiting
+from channels.matrix.events.edits import redacts
+from channels.matrix.events.inbound import Skip
 from tests.conversation_desk import CAROL, MENTION, Desk, redaction
 from tests.integration.matrix_bot import Bot, call, wait_until
 from tests.integration.matrix_talk import asked, lines, mentioning, redact

@@ -9,9 +9,9 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage
 from channels.matrix.config import MatrixConfig
-from channels.matrix.inbound import Me, read_event
-from channels.matrix.rooms import Rooms
-from channels.matrix.rules import Rules
+from channels.matrix.events.inbound import Me, read_event
+from channels.matrix.events.room_policy import Rules
+from channels.matrix.rooms.state import Rooms
 from tests.clock import EPOCH
 from tests.matrix_double import member, text
 

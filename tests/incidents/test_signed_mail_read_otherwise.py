@@ -18,11 +18,11 @@ from Crypto.PublicKey import RSA
 
 from agent_core.messages import InboundMessage
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.dkim import claims_of
 from channels.email.intake import Intake, OwnCopy, read_arrival
-from channels.email.limits import AnswerLimiter
-from channels.email.names import TextRecords
-from channels.email.sender_proof import Proof, SenderProof
+from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.trust.dkim import claims_of
+from channels.email.trust.dkim_alignment import Proof, SenderProof
+from channels.email.trust.dns import TextRecords
 from tests.clock import LoopClock
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)

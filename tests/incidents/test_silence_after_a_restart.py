@@ -10,11 +10,11 @@ import json
 import anyio
 import pytest
 
+from agent_core.backoff import LINK_RETRY, Backoff
 from channels.base import LinkState
 from channels.matrix.channel import MatrixChannel
+from channels.matrix.client.api import Answer, LinkBroken, Pauses
 from channels.matrix.config import MatrixConfig
-from channels.matrix.wire import Answer, LinkBroken, Pauses
-from gateway.backoff import LINK_RETRY, Backoff
 from tests.clock import LoopClock
 from tests.inbox_double import MemoryInbox, running
 from tests.matrix_double import ScriptedHomeserver

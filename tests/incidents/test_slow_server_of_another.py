@@ -15,9 +15,9 @@ import pytest
 from agent_core.messages import Audience
 from channels.attachments import AttachmentStore
 from channels.matrix.channel import MatrixChannel
+from channels.matrix.client.api import Answer, Download, LinkBroken
 from channels.matrix.config import MatrixConfig
-from channels.matrix.fetching import FETCHING
-from channels.matrix.wire import Answer, Download, LinkBroken
+from channels.matrix.sync.fetching import FETCHING
 from tests.clock import LoopClock
 from tests.inbox_double import MemoryInbox, running
 from tests.matrix_double import ScriptedHomeserver, member, text

@@ -14,7 +14,7 @@ from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake import Intake, OwnCopy, read_arrival
-from channels.email.limits import AnswerLimiter
+from channels.email.limits.rate_limit import AnswerLimiter
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HEAD = (

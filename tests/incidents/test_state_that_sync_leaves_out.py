@@ -13,8 +13,8 @@ import pytest
 from agent_core.messages import Audience, SessionKey
 from channels.base import ChannelUnavailable
 from channels.matrix.channel import MatrixChannel
+from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.config import MatrixConfig
-from channels.matrix.wire import Answer, LinkBroken
 from tests.clock import LoopClock
 from tests.inbox_double import MemoryInbox, running
 from tests.matrix_double import ScriptedHomeserver, failure, member, text

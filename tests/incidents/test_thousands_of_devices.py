@@ -14,17 +14,17 @@ import anyio
 import pytest
 import vodozemac
 
-from channels.matrix.cross_signing import canonical
-from channels.matrix.crypto import Crypto
-from channels.matrix.device_lists import AT_ONCE
-from channels.matrix.lean import load_nio
-from channels.matrix.wire import Answer
+from channels.matrix.client.api import Answer
+from channels.matrix.client.nio_import import load_nio
+from channels.matrix.encryption.cross_signing import canonical
+from channels.matrix.encryption.device_lists import AT_ONCE
+from channels.matrix.encryption.engine import Crypto
 from tests.clock import ManualClock
 from tests.matrix_double import ScriptedHomeserver
 
 BOT, CROWD, OWNER, ROOM = "@bot:hs.test", "@crowd:evil.test", "@owner:hs.test", "!r:hs.test"
 load_nio()
-private_olm = import_module("channels.matrix.private_olm")
+private_olm = import_module("channels.matrix.encryption.olm_machine")
 
 
 def signed(account, user_id, name, value):

@@ -21,13 +21,13 @@ import pytest
 from anyio import to_thread
 
 from channels.base import ChannelAuthFailed, ChannelUnavailable
+from channels.email.auth.oauth_flow import MAX_ANSWER_BYTES, HttpProvider
+from channels.email.auth.oauth_tokens import ProviderAway, TokenCredentials, TokenFile, Tokens
 from channels.email.config import OAuth
-from channels.email.token_login import MAX_ANSWER_BYTES, HttpProvider
-from channels.email.tokens import ProviderAway, TokenCredentials, TokenFile, Tokens
-from gateway import probe
-from gateway.control.client import ControlClient
-from gateway.home import Home
-from gateway.model_choice import ollama_models
+from gateway.cli.setup.model_options import ollama_models
+from gateway.operations.control import healthcheck
+from gateway.operations.control.client import ControlClient
+from gateway.system.home import Home
 from tests.clock import LoopClock
 
 SayIt = Callable[[asyncio.StreamWriter, bytes, bytes], Awaitable[None]]
@@ -250,7 +250,7 @@ async def test_the_other_readers_read_whole_answers(
                 answer = await to_thread.run_sync(ControlClient(home).call, "status")
                 assert answer["detail"] == detail
             case "probe":
-                assert await to_thread.run_sync(probe.main, []) == 1
+                assert await to_thread.run_sync(healthcheck.main, []) == 1
                 assert detail in said.getvalue()
             case _:
                 look = partial(ollama_models, f"http://127.0.0.1:{port}", limit_s=5)

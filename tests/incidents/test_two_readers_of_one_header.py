@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from channels.email.addresses import AddressInvalid, parse_mailboxes
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake import Intake, OwnCopy, read_arrival
-from channels.email.limits import AnswerLimiter
+from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.parsing.addresses import AddressInvalid, parse_mailboxes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 VOUCHED = "Authentication-Results: mail.test; dmarc=pass header.from=mail.test\r\n"

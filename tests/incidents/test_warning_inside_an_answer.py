@@ -16,8 +16,8 @@ import anyio
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
-from gateway.home import open_home
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.home import open_home
 from tests.clock import ManualClock
 
 KEY = SessionKey("terminal", "main")

@@ -13,9 +13,9 @@ import pytest
 from agent_core.messages import Background
 from agent_core.prompt import REMOVED, background_text, without_words_of
 from agent_core.storage.layout import Layout
-from gateway.person_data import people
-from gateway.person_data.export import export_person
-from gateway.person_data.forgetting import forget_person
+from gateway.operations.privacy.erasure import forget_person
+from gateway.operations.privacy.export import export_person
+from gateway.operations.privacy.inventory import people
 from tests.home_world import ALICE, ROOM, fill, tree
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)

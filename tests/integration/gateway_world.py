@@ -13,8 +13,8 @@ import anyio
 from agent_core.messages import Amendment, InboundMessage
 from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
 from gateway.app import Built, Overrides, build
-from gateway.home import open_home
 from gateway.settings import Settings
+from gateway.system.home import open_home
 
 __all__ = ["World", "world"]
 

@@ -12,8 +12,8 @@ import sys
 import time
 
 from devservers.matrix_peer import MatrixPeer
-from gateway.control.client import ControlClient, DaemonGone
-from gateway.home import Home
+from gateway.operations.control.client import ControlClient, DaemonGone
+from gateway.system.home import Home
 from tests.daemon import REPOSITORY
 
 CANARY = 'k4n4ry-"#${HOME}-x'

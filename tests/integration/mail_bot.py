@@ -18,8 +18,8 @@ from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.attachments import AttachmentStore
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
-from channels.email.imap_link import Timing
-from channels.email.submit import SubmitTiming
+from channels.email.imap.connect import Timing
+from channels.email.smtp.submission import SubmitTiming
 from devservers import MailPeer, MailServer, ToolsMissing
 from tests.clock import LoopClock
 from tests.inbox_double import MemoryInbox, running

@@ -17,10 +17,10 @@ from anyio.to_thread import run_sync
 from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Built, Overrides, build
-from gateway.home import open_home
+from gateway.queue.ports import InboxRow, OutboxRow
+from gateway.queue.states import InboxState
 from gateway.settings import Settings
-from gateway.work.port import InboxRow, OutboxRow
-from gateway.work.states import InboxState
+from gateway.system.home import open_home
 from tests.daemon import email_settings
 
 __all__ = ["MailWorld", "mail_world", "open_mail_server"]

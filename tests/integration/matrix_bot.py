@@ -13,9 +13,9 @@ import anyio.to_thread
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import LinkState
 from channels.matrix.channel import MatrixChannel
+from channels.matrix.channel_setup import connect_by_nio, nio_machines
 from channels.matrix.config import MatrixConfig
-from channels.matrix.opening import connect_by_nio, nio_machines
-from gateway.clock import SystemClock
+from gateway.system.clock import SystemClock
 from tests.inbox_double import MemoryInbox, running
 from tests.integration.secret_peer import SecretPeer
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import anyio
 
 from gateway.app import Overrides, build
-from gateway.home import open_home
 from gateway.settings import Settings
+from gateway.system.home import open_home
 from tests.agent_doubles import ModelScript
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_talk import shown

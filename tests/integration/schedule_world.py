@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from agent_core.messages import SessionKey
-from gateway.access import Access, Alias
-from gateway.schedule.config import ScheduleConfig
-from gateway.schedule.desk import Place
-from gateway.schedule.scheduler import Scheduler
-from gateway.schedule.wishes import Wish
-from gateway.work.plan_port import Job, JobKind
+from gateway.proactive.jobs.config import ScheduleConfig
+from gateway.proactive.jobs.scheduler import Scheduler
+from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.queue.job_port import Job, JobKind
+from gateway.routing.access import Access, Alias
 from tests.unasked_world import ANN, BOB, house
 
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)

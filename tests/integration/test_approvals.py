@@ -13,8 +13,8 @@ from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import Capabilities, Redelivery, Stage
 from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
-from gateway.clock import SystemClock
-from gateway.work.states import InboxState, OutboxState
+from gateway.queue.states import InboxState, OutboxState
+from gateway.system.clock import SystemClock
 from tests.integration.gateway_world import World, world
 
 ANN, BOB, EVE = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test"

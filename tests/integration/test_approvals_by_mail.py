@@ -18,9 +18,9 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Built, Overrides, build
-from gateway.home import open_home
+from gateway.queue.states import InboxState
 from gateway.settings import Settings
-from gateway.work.states import InboxState
+from gateway.system.home import open_home
 from tests.agent_doubles import call
 from tests.daemon import email_settings
 from tests.integration.test_email_loops import own

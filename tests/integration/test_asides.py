@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 import anyio
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from gateway.clock import SystemClock
-from gateway.home import open_home
-from gateway.work.port import Pending
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState
+from gateway.queue.ports import Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState
+from gateway.system.clock import SystemClock
+from gateway.system.home import open_home
 from tests.integration.command_world import ANN, DM, Held, Mind, asked, settled, talking, texts
 
 

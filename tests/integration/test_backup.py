@@ -17,20 +17,26 @@ import pytest
 from agent_core.messages import InboundMessage, Sender
 from agent_core.models import Message
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.access import Access
-from gateway.backup.files import Choice
-from gateway.backup.listing import known_backups, note_backup
-from gateway.backup.making import BackupFailed, BackupSource, backup_name, make_backup, prune_backups
-from gateway.backup.restoring import HomeInUse, restore
 from gateway.errors import AlreadyRunning
-from gateway.home import Home
-from gateway.lock import hold_home
-from gateway.mark import Extent, MarkKeeper, read_mark
-from gateway.operations import Operations
-from gateway.router import ChannelInbox, Intake
-from gateway.work.port import Completion, NewOutbound, Pending
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState, OutboxState
+from gateway.operations.backup.catalog import known_backups, note_backup
+from gateway.operations.backup.contents import Choice
+from gateway.operations.backup.create import (
+    BackupFailed,
+    BackupSource,
+    backup_name,
+    make_backup,
+    prune_backups,
+)
+from gateway.operations.backup.restore import HomeInUse, restore
+from gateway.operations.service import Operations
+from gateway.queue.ports import Completion, NewOutbound, Pending
+from gateway.queue.rollback_guard import Extent, MarkKeeper, read_mark
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState, OutboxState
+from gateway.routing.access import Access
+from gateway.routing.inbox import ChannelInbox, Intake
+from gateway.system.home import Home
+from gateway.system.lock import hold_home
 from tests.backup_world import NOW, made, source_of
 from tests.clock import EPOCH, ManualClock
 from tests.home_world import ALICE, BOB, BOT, ROOM, fill, tree

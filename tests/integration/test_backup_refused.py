@@ -11,10 +11,10 @@ from contextlib import closing
 
 import pytest
 
-from gateway.backup.reading import BackupRefused, look_into
-from gateway.backup.restoring import restore
-from gateway.backup.sealing import SealBroken, Sealing, Unsealing, WrongPassphrase
-from gateway.work.migrations import VERSION
+from gateway.operations.backup.archive import BackupRefused, look_into
+from gateway.operations.backup.encryption import SealBroken, Sealing, Unsealing, WrongPassphrase
+from gateway.operations.backup.restore import restore
+from gateway.queue.sqlite.migrations import VERSION
 from tests.backup_world import NOW, forged, made
 from tests.home_world import fill
 

@@ -9,7 +9,7 @@ from agent_core.memory.scopes import OWNER
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from channels.loopback import LoopbackServer
-from gateway.work.states import InboxState
+from gateway.queue.states import InboxState
 from tests.integration.command_world import (
     ANN,
     BOB,

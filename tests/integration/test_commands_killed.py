@@ -13,11 +13,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.backup.making import backup_name
-from gateway.backup.reading import look_into
-from gateway.backup.restoring import restore
-from gateway.doctor import check_state
-from gateway.home import Home
+from gateway.cli.check import check_state
+from gateway.operations.backup.archive import look_into
+from gateway.operations.backup.create import backup_name
+from gateway.operations.backup.restore import restore
+from gateway.system.home import Home
 from tests.backup_world import NOW
 from tests.home_world import ALICE, fill, tree
 

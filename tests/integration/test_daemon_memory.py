@@ -1,4 +1,4 @@
-"""The real daemon asks of the C library what keeps it small (`gateway.allocator`)."""
+"""The real daemon asks of the C library what keeps it small (`gateway.system.malloc`)."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from anyio.to_thread import run_sync
 from agent_core.messages import SessionKey
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
-from channels.email.imap_link import Timing
-from channels.email.submit import SubmitTiming
-from channels.email.threads import session_of, thread_tag
+from channels.email.imap.connect import Timing
+from channels.email.parsing.threads import session_of, thread_tag
+from channels.email.smtp.submission import SubmitTiming
 from devservers import MailServer, ToolsMissing, text_of
 from tests.clock import LoopClock
 from tests.contract import channel as contract

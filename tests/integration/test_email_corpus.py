@@ -15,8 +15,8 @@ from anyio.to_thread import run_sync
 
 from channels.email.intake import read_arrival
 from devservers import MailServer, text_of
-from gateway.work.port import InboxRow
-from gateway.work.states import InboxState, OutboxState
+from gateway.queue.ports import InboxRow
+from gateway.queue.states import InboxState, OutboxState
 from tests.clock import EPOCH
 from tests.integration.mail_world import MailWorld, mail_world, open_mail_server
 from tests.mail_corpus import corpus

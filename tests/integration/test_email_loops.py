@@ -17,10 +17,10 @@ from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Built, build
 from gateway.errors import NotFound
-from gateway.home import open_home
-from gateway.operations import Operations
+from gateway.operations.service import Operations
+from gateway.queue.states import InboxState, OutboxState
 from gateway.settings import Settings
-from gateway.work.states import InboxState, OutboxState
+from gateway.system.home import open_home
 from tests.daemon import email_settings
 
 _numbers = itertools.count()

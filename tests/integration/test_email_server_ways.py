@@ -17,12 +17,12 @@ from anyio.to_thread import run_sync
 
 from agent_core.messages import InboundMessage
 from channels.base import ChannelMisconfigured, ChannelUnavailable, LinkState
+from channels.email.auth.tls import verifying_context
 from channels.email.channel import EmailChannel
-from channels.email.chores import Answered, Chores, UploadCopy
 from channels.email.config import EmailConfig
-from channels.email.mailbox import Mailbox
-from channels.email.tls import verifying_context
-from gateway.supervisor import Supervisor
+from channels.email.imap.housekeeping import Answered, Chores, UploadCopy
+from channels.email.imap.mailbox import Mailbox
+from gateway.supervision.supervisor import Supervisor
 from tests.clock import LoopClock
 from tests.fake_imap import Dialogue, fake_imap
 from tests.inbox_double import MemoryInbox, running

@@ -18,12 +18,12 @@ from aiosmtpd.smtp import SMTP, AuthResult
 from anyio.to_thread import run_sync
 
 from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavailable
+from channels.email.auth.credentials_source import token_file
+from channels.email.auth.oauth_flow import HttpProvider, by_browser, by_device
+from channels.email.auth.oauth_tokens import Tokens
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
-from channels.email.login_source import token_file
-from channels.email.mailbox import Mailbox
-from channels.email.token_login import HttpProvider, by_browser, by_device
-from channels.email.tokens import Tokens
+from channels.email.imap.mailbox import Mailbox
 from tests.clock import LoopClock
 from tests.inbox_double import MemoryInbox, running
 from tests.integration.mail_bot import QUICK, Marks, answer_to
@@ -260,8 +260,8 @@ async def test_a_server_that_knows_no_tokens(post: OwnDovecot, tmp_path: Path) -
         keep(tmp_path, access=jwt(USER), ends_at=datetime.now(UTC).timestamp() + 3000)
         bot = channel(config(post, given), tmp_path)
         async with bot._connections.open_mailbox() as mailbox:
-            from channels.email.imap_login import log_in
-            from channels.email.login import Login
+            from channels.email.auth.credentials import Login
+            from channels.email.imap.login import log_in
 
             mailbox._protocol.capabilities.discard("AUTH=XOAUTH2")
             with pytest.raises(ChannelMisconfigured, match="does not know XOAUTH2"):

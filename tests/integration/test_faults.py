@@ -16,17 +16,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.llm.demo_model import EchoModel
+from agent_core.llm.demo.model import EchoModel
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.storage import JsonlMemory
 from channels.base import LinkState
 from gateway.app import Overrides, build
-from gateway.clock import SystemClock
 from gateway.errors import StateUnusable
-from gateway.home import open_home
+from gateway.queue.ports import StoreCorrupt
 from gateway.settings import Settings
-from gateway.work.port import StoreCorrupt
+from gateway.system.clock import SystemClock
+from gateway.system.home import open_home
 from tests.integration.gateway_world import World, world
 from tests.kill.oracle import problems
 from tests.kill.scenario import Nursery

@@ -15,13 +15,13 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelUnavailable
-from agent_core.llm.demo_model import EchoModel
+from agent_core.llm.demo.model import EchoModel
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.storage import JsonlMemory
-from gateway.clock import SystemClock
-from gateway.failure import TurnPolicy
-from gateway.work.port import Completion, NewOutbound, StoreUnavailable
+from gateway.queue.ports import Completion, NewOutbound, StoreUnavailable
+from gateway.system.clock import SystemClock
+from gateway.turns.retry_policy import TurnPolicy
 from tests.integration.gateway_world import world
 
 ANN = SessionKey("loopback", "dm-ann")

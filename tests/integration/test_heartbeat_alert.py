@@ -16,9 +16,9 @@ from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.config import HeartbeatConfig
 from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.app import Built, Overrides, build
-from gateway.clock import SystemClock
-from gateway.home import open_home
 from gateway.settings import Settings
+from gateway.system.clock import SystemClock
+from gateway.system.home import open_home
 
 
 class Watchman:

@@ -9,9 +9,9 @@ import pytest
 from agent_core.errors import ModelRefused
 from agent_core.models import ToolCall
 from channels.heartbeat.schedule import tick_name
-from gateway.ticks import failing_since, resting_until
-from gateway.vigil import how_ended
-from gateway.work.plan_port import Entry, Outcome
+from gateway.proactive.heartbeat_monitor import how_ended
+from gateway.queue.job_port import Entry, Outcome
+from gateway.turns.heartbeat import failing_since, resting_until
 from tests.clock import ManualClock
 from tests.integration.test_heartbeat_turns import SELDOM, tick
 from tests.unasked_world import ANN, house

@@ -8,8 +8,8 @@ import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import ToolCall
-from gateway.operations import Operations
-from gateway.work.plan_port import Entry
+from gateway.operations.service import Operations
+from gateway.queue.job_port import Entry
 from tests.clock import ManualClock
 from tests.unasked_world import ANN, ANN_MAIL, BOB, house
 

@@ -13,13 +13,13 @@ import pytest
 import structlog
 
 from agent_core.errors import ModelRefused, StreamBroken
-from agent_core.llm.demo_model import EchoModel
+from agent_core.llm.demo.model import EchoModel
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import ChannelUnavailable, DeliveryFailed
-from gateway.bodies import going_out, quiet, unquoted
-from gateway.logs import configure_logs
-from gateway.logs.lines import Wanted, parse_line
+from gateway.observability.content_redaction import going_out, quiet, unquoted
+from gateway.observability.logs import configure_logs
+from gateway.observability.logs.lines import Wanted, parse_line
 from tests.integration.gateway_world import world
 
 BODY = "c4nary-of-a-body"

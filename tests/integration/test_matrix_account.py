@@ -15,9 +15,9 @@ from channels.base import ChannelAuthFailed, LinkState
 from channels.matrix.channel import MatrixChannel
 from devservers import MatrixPeer
 from devservers.rest import request_json
-from gateway.clock import SystemClock
-from gateway.doctor import Report, Verdict, check_channel
-from gateway.doctor.live import report_standing
+from gateway.cli.check import Report, Verdict, check_channel
+from gateway.cli.check.logins import report_standing
+from gateway.system.clock import SystemClock
 from tests.command_line import squidbot
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.matrix_bot import bot_joined, call

@@ -7,8 +7,8 @@ import secrets
 import anyio
 import pytest
 
-from channels.matrix.streaming import ELLIPSIS
-from gateway.operations import Operations
+from channels.matrix.sending.streaming import ELLIPSIS
+from gateway.operations.service import Operations
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.integration.matrix_talk import answering, edit_of, in_thread, redact

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, SessionKey
-from channels.matrix.inbound import SHARED
-from channels.matrix.lean import load_nio
+from channels.matrix.client.nio_import import load_nio
+from channels.matrix.events.inbound import SHARED
 from devservers import MatrixPeer
 from devservers.errors import RequestFailed
 from tests.integration.matrix_bot import bodies, bot_joined, call, joined_room
@@ -78,7 +78,7 @@ async def test_an_invitation_in_the_name_of_somebody_else(make_bot, alice, fresh
 
     async def lied_to(config):
         load_nio()
-        from channels.matrix.private import NioHomeserver
+        from channels.matrix.client.nio_client import NioHomeserver
 
         class LiedTo(NioHomeserver):
             async def sync(self, request):

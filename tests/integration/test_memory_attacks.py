@@ -19,10 +19,10 @@ from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usa
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.config import HeartbeatConfig
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.access import Alias
-from gateway.cli import show
-from gateway.clock import SystemClock
-from gateway.operations import Operations
+from gateway.cli import render
+from gateway.operations.service import Operations
+from gateway.routing.access import Alias
+from gateway.system.clock import SystemClock
 from tests.integration.gateway_world import World, world
 
 ANN = SessionKey("loopback", "dm-ann")
@@ -198,7 +198,7 @@ async def test_a_disk_that_is_full_when_the_summary_is_saved_costs_one_call(smal
         assert await cursor(there) == 0
         assert await there.built.memory.load_session_summary(str(ANN)) == ""
         told = {"version": "1", "work": {"inbox": {}, "outbox": {}}, **state()}
-        assert "condensing fails in 1 conversation (once" in show.status(told)
+        assert "condensing fails in 1 conversation (once" in render.status(told)
         ballast.unlink()
         assert "message 0" in (await there.asked("message 3")).text  # still in the prompt, word for word
 

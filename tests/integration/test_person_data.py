@@ -18,13 +18,13 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.backup.listing import note_backup
-from gateway.person_data import PersonUnclear, find_person, people
-from gateway.person_data.export import ExportRefused, export_person
-from gateway.person_data.forgetting import MARKER, forget_person
-from gateway.work.plan_port import JobKind
-from gateway.work.port import NewOutbound
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.operations.backup.catalog import note_backup
+from gateway.operations.privacy.erasure import MARKER, forget_person
+from gateway.operations.privacy.export import ExportRefused, export_person
+from gateway.operations.privacy.inventory import PersonUnclear, find_person, people
+from gateway.queue.job_port import JobKind
+from gateway.queue.ports import NewOutbound
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.home_world import ALICE, BOB, BOT, ROOM, fill, tree
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from gateway.operations import Operations
+from gateway.operations.service import Operations
 from tests.clock import ManualClock
 from tests.unasked_world import ANN, ANN_MAIL, house
 

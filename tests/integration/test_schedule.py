@@ -9,12 +9,12 @@ import pytest
 
 from agent_core.errors import ToolDenied, ToolRetry
 from agent_core.messages import OutboundKind, SessionKey
-from gateway.operations import Operations
-from gateway.schedule.desk import Place, SessionDesk
-from gateway.schedule.scheduler import job_message
-from gateway.schedule.wishes import Wish
-from gateway.work.plan_port import JobKind, JobState
-from gateway.work.port import Pending
+from gateway.operations.service import Operations
+from gateway.proactive.jobs.scheduler import job_message
+from gateway.proactive.jobs.service import Place, SessionDesk
+from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.queue.job_port import JobKind, JobState
+from gateway.queue.ports import Pending
 from tests.clock import ManualClock
 from tests.integration.schedule_world import BOBS, START, later, said, scheduled, settled
 from tests.unasked_world import ANN, BOB

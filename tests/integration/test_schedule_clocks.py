@@ -10,14 +10,14 @@ from time import process_time as clock_s
 import pytest
 
 from agent_core.errors import ToolRetry
-from gateway.schedule.desk import Place, SessionDesk
-from gateway.schedule.runs import MERGED
-from gateway.schedule.scheduler import job_message
-from gateway.schedule.timing import Cron, Every, next_after
-from gateway.schedule.wishes import Wish
-from gateway.work.plan_port import Job, JobKind, JobState
-from gateway.work.port import Pending
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.proactive.jobs.scheduler import job_message
+from gateway.proactive.jobs.service import Place, SessionDesk
+from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.proactive.jobs.triggers import Cron, Every, next_after
+from gateway.queue.job_port import Job, JobKind, JobState
+from gateway.queue.ports import Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.turns.scheduled_job import MERGED
 from tests.clock import ManualClock
 from tests.integration.schedule_world import BOBS, START, Ruled, later, made, scheduled, scheduler_on, settled
 from tests.unasked_world import BOB

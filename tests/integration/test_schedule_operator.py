@@ -6,8 +6,8 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.errors import NotFound
-from gateway.operations import Operations, RequestInvalid
-from gateway.work.plan_port import JobState
+from gateway.operations.service import Operations, RequestInvalid
+from gateway.queue.job_port import JobState
 from tests.clock import ManualClock
 from tests.integration.schedule_world import START, made, said, scheduled
 from tests.unasked_world import ANN, BOB

@@ -8,13 +8,13 @@ import pytest
 
 from agent_core.errors import ToolRetry
 from agent_core.messages import Audience, OutboundKind, SessionKey
-from gateway.schedule.desk import Place, SessionDesk
-from gateway.schedule.runs import OVERHEARD
-from gateway.schedule.scheduler import NOT_ALLOWED
-from gateway.schedule.timing import Every, next_after
-from gateway.schedule.wishes import Wish
-from gateway.work.plan_port import Job, JobKind, JobState
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.proactive.jobs.scheduler import NOT_ALLOWED
+from gateway.proactive.jobs.service import Place, SessionDesk
+from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.proactive.jobs.triggers import Every, next_after
+from gateway.queue.job_port import Job, JobKind, JobState
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.turns.scheduled_job import OVERHEARD
 from tests.clock import ManualClock
 from tests.integration.schedule_world import (
     ANNS,

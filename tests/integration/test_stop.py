@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.messages import Amendment
 from channels.loopback import LoopbackServer
-from gateway.work.states import InboxState
+from gateway.queue.states import InboxState
 from tests.integration.command_world import (
     ANN,
     BOB,

@@ -14,7 +14,7 @@ import pytest
 from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
 from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
-from gateway.clock import SystemClock
+from gateway.system.clock import SystemClock
 from tests.agent_doubles import call
 from tests.integration.gateway_world import World, world
 

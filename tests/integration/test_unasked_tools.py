@@ -10,9 +10,9 @@ import pytest
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import Audience, SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
-from gateway.schedule.desk import Place
-from gateway.schedule.wishes import Wish
-from gateway.work.plan_port import JobKind
+from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.queue.job_port import JobKind
 from tests.clock import ManualClock
 from tests.unasked_world import ANN, BOB, house
 

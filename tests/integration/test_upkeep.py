@@ -11,8 +11,8 @@ import anyio
 from agent_core.errors import ModelUnavailable
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
-from gateway import metrics
-from gateway.access import Alias
+from gateway.observability import metrics
+from gateway.routing.access import Alias
 from tests.integration.gateway_world import World, world
 
 ANN = str(SessionKey("loopback", "dm-ann"))

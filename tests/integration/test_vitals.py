@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import anyio
 
-from gateway import metrics
-from gateway.operations import Operations
-from gateway.status import one_line, status_report
-from gateway.web.page import render
+from gateway.observability import metrics
+from gateway.operations.http.status_page import render
+from gateway.operations.service import Operations
+from gateway.supervision.status import one_line, status_report
 from tests.clock import EPOCH, ManualClock
 from tests.integration.gateway_world import world
 

@@ -28,11 +28,11 @@ import structlog
 from channels.base import Redelivery
 from channels.loopback import FileLoopbackServer, LoopbackChannel
 from gateway.app import Built, Overrides, build
-from gateway.approvals import ASKING
-from gateway.home import open_home
+from gateway.queue.ports import WorkStore
 from gateway.settings import Settings
-from gateway.turns import TurnPolicy
-from gateway.work.port import WorkStore
+from gateway.system.home import open_home
+from gateway.turns.approvals.review import ASKING
+from gateway.turns.handler import TurnPolicy
 from tests.kill import controls
 from tests.kill.points import Striker, StrikingMemory, StrikingPort
 from tests.kill.scripted import EffectTool, ScriptedModel

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from gateway.app import Overrides
-from gateway.clock import SystemClock
-from gateway.daemon import run_daemon
-from gateway.home import Home, open_home
+from gateway.app.daemon import run_daemon
 from gateway.settings import load_settings
+from gateway.system.clock import SystemClock
+from gateway.system.home import Home, open_home
 
 __all__ = ["SHIFT_VARIABLE", "ShiftedClock"]
 

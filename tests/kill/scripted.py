@@ -20,7 +20,7 @@ from typing import Any
 
 import anyio
 
-from agent_core.llm.demo_mind import memory_in
+from agent_core.llm.demo.rules import memory_in
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, ToolResult, Usage
 from tests.kill.points import append_line
 

@@ -28,12 +28,12 @@ import structlog
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.clock import SystemClock
-from gateway.work.codec import new_outbox
-from gateway.work.lanes import LaneDispatcher
-from gateway.work.port import Completion, NewOutbound, OutboxRow, Pending, Step, Turn, WorkStore
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState, OutboxState
+from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Pending, Step, Turn, WorkStore
+from gateway.queue.sqlite.codec import new_outbox
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState, OutboxState
+from gateway.system.clock import SystemClock
+from gateway.turns.dispatcher import LaneDispatcher
 from tests.kill.points import Striker, StrikingPort, append_line
 
 __all__ = ["ADAPTERS", "EVENTS", "POINTS", "Life", "events"]

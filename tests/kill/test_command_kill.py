@@ -13,9 +13,9 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.clock import SystemClock
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState
+from gateway.system.clock import SystemClock
 from tests.kill.scenario import Nursery, World
 
 MOMENTS = [

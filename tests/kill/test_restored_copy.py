@@ -11,7 +11,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from gateway.mark import read_mark, warning_of
+from gateway.queue.rollback_guard import read_mark, warning_of
 from tests.clock import EPOCH
 from tests.kill.scenario import Nursery, World
 

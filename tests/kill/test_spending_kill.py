@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.clock import SystemClock
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.clock import SystemClock
 from tests.kill.scenario import REPOSITORY
 from tests.kill.spending_child import CALLS
 

@@ -24,11 +24,11 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.loopback import FileLoopbackServer
-from gateway.home import open_home
-from gateway.schedule.desk import JobDesk, Place
-from gateway.schedule.wishes import Wish
-from gateway.work.plan_port import JobKind
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.proactive.jobs.service import JobDesk, Place
+from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.queue.job_port import JobKind
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.kill.conftest import random_kills
 from tests.kill.scenario import REPOSITORY

@@ -22,13 +22,13 @@ from anyio.from_thread import start_blocking_portal
 from agent_core.messages import SessionKey
 from channels.heartbeat.channel import NOTHING
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
-from gateway.clock import SystemClock
-from gateway.home import open_home
-from gateway.schedule.config import ScheduleConfig
-from gateway.schedule.desk import JobDesk, Place
-from gateway.schedule.wishes import Wish
-from gateway.work.plan_port import Entry, JobKind, Outcome
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.proactive.jobs.config import ScheduleConfig
+from gateway.proactive.jobs.service import JobDesk, Place
+from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.queue.job_port import Entry, JobKind, Outcome
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.clock import SystemClock
+from gateway.system.home import open_home
 from tests.daemon import email_settings, matrix_settings
 from tests.fake_openai import FakeOpenAI, Say
 from tests.kill.conftest import random_kills

@@ -28,9 +28,9 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.loopback import FileLoopbackServer, LoopbackChannel
 from gateway.app import Built, Overrides, build
-from gateway.home import open_home
+from gateway.queue.ports import StoreUnavailable
 from gateway.settings import Settings
-from gateway.work.port import StoreUnavailable
+from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.kill.gateway_child import _die_with_parent
 from tests.kill.points import Striker, StrikingPort

@@ -11,11 +11,11 @@ from pathlib import Path
 import anyio
 
 from channels.heartbeat.channel import NOTHING
-from gateway.clock import SystemClock
-from gateway.home import open_home
-from gateway.work.plan_port import Entry
-from gateway.work.port import InboxRow
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.job_port import Entry
+from gateway.queue.ports import InboxRow
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.clock import SystemClock
+from gateway.system.home import open_home
 from tests.daemon import Daemon
 from tests.kill.tally import TALLY, chance
 

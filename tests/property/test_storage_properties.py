@@ -15,7 +15,7 @@ from agent_core.models import MemoryScope, Message, ScopeKind, ToolCall
 from agent_core.storage import InMemoryMemory, JsonlMemory
 from agent_core.storage.layout import folder_name, scope_from_folder
 from agent_core.storage.lines import as_object, from_object, to_line
-from agent_core.storage.tail import count_lines, lines_backwards, lines_forwards
+from agent_core.storage.reverse_lines import count_lines, lines_backwards, lines_forwards
 from tests.clock import ManualClock
 from tests.property.examples import examples
 

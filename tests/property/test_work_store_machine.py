@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState
 from tests.property.work_store_rules import StoreMachine
 
 _NO_SHRINK = [Phase.generate]

@@ -24,9 +24,9 @@ from hypothesis.stateful import (
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message
-from gateway.work.port import Completion, LostTurn, Turn
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState, OutboxState
+from gateway.queue.ports import Completion, LostTurn, Turn
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState, OutboxState
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import BOT, out, pending, step
 from tests.property.work_store_model import Model, Row, Send

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.work.states import InboxState, OutboxState, move_inbox, move_outbox
+from gateway.queue.states import InboxState, OutboxState, move_inbox, move_outbox
 
 __all__ = ["Model", "Row", "Send"]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from agent_core.messages import Amendment
-from gateway.work.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.contract.work_store_data import BOT, out, pending
 from tests.property.work_store_machine import BY_TEXT, TurnMachine, indexes, session_keys
 from tests.property.work_store_model import Row, Send

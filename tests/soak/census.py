@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent_core.models import Message, ToolCall
-from agent_core.storage.window import Entry
+from agent_core.storage.paging import Entry
 
 __all__ = ["Census", "census", "grown"]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
-from gateway.access import Access, Alias, Role, entry_problem, kind_of, normalise
+from gateway.routing.access import Access, Alias, Role, entry_problem, kind_of, normalise
 from tests.clock import EPOCH
 
 OWNER = [Alias("matrix", "@alice:hs.test"), Alias("email", "Alice@Mail.Test")]

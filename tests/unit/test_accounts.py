@@ -7,10 +7,10 @@ import pytest
 from agent_core.messages import SessionKey
 from channels.email.config import EmailConfig
 from channels.matrix.config import MatrixConfig
-from gateway.access import Access, Alias, Role
 from gateway.errors import ConfigInvalid
+from gateway.proactive.owner_contact import Target, better
+from gateway.routing.access import Access, Alias, Role
 from gateway.settings import load_settings
-from gateway.target import Target, better
 
 OWNER = "@alice:hs.test"
 

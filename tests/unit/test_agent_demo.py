@@ -7,9 +7,9 @@ import pytest
 
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.errors import ContextTooLong, ModelError, ModelRateLimited, TurnLimitReached
-from agent_core.llm.build import build_models
-from agent_core.llm.demo_model import DemoModel
-from agent_core.llm.spec import LLMSpec
+from agent_core.llm.config import LLMSpec
+from agent_core.llm.demo.model import DemoModel
+from agent_core.llm.factory import build_models
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 _ARENAS = """
 import ctypes, sys, threading
-from gateway.allocator import share_one
+from gateway.system.malloc import share_one
 if sys.argv[1] == "shared":
     assert share_one()
 C = ctypes.CDLL(None)
@@ -35,7 +35,7 @@ C.fclose(ctypes.c_void_p(told))
 
 _FREED = """
 import ctypes, sys
-from gateway.allocator import give_back
+from gateway.system.malloc import give_back
 C = ctypes.CDLL(None)
 C.malloc.restype = ctypes.c_void_p
 C.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]

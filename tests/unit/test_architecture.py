@@ -191,11 +191,11 @@ def test_a_module_with_a_side_effect_is_noticed(tmp_path):
 def test_each_package_can_be_entered_first():
     """No module works only because another one was imported before it (a few, each in a process of its own)."""
     for name in (
-        "gateway.access",
-        "gateway.work.port",
+        "gateway.routing.access",
+        "gateway.queue.ports",
         "channels.base",
         "agent_core.prompt",
-        "gateway.supervisor",
+        "gateway.supervision.supervisor",
     ):
         assert python(
             "import sys, json, importlib; importlib.import_module(sys.argv[1]); print(json.dumps(True))", name
@@ -205,9 +205,9 @@ def test_each_package_can_be_entered_first():
 def test_the_daemon_starts_without_litellm_and_without_the_command_lines_libraries():
     """What costs seconds or megabytes is loaded when it is needed; the daemon needs neither cyclopts nor rich."""
     loaded = python(
-        "import sys, json\nfrom gateway.cli.running import parse_run, run\n"
+        "import sys, json\nfrom gateway.cli.fast_paths import parse_run, run\n"
         "try:\n    run('/nonexistent/squidbot', None)\nexcept Exception:\n    pass\n"
-        "import gateway.daemon\n"
+        "import gateway.app.daemon\n"
         "print(json.dumps(sorted(n for n in ('litellm', 'cyclopts', 'rich', 'mcp', 'openai', 'nio') if sys.modules.get(n))))"
     )
     assert loaded == []

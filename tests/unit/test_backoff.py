@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.backoff import AUTH_RETRY, Backoff, BackoffPolicy
+from agent_core.backoff import AUTH_RETRY, Backoff, BackoffPolicy
 
 random_numbers = st.floats(0, 1, exclude_max=True)
 

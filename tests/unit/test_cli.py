@@ -14,13 +14,13 @@ import anyio
 import pytest
 
 from agent_core.messages import InboundMessage, Sender
-from gateway.cli import show
-from gateway.cli.running import parse_run
-from gateway.clock import SystemClock
-from gateway.home import Home, open_home
-from gateway.lock import hold_home
-from gateway.work.port import NewOutbound, Pending
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.cli import render
+from gateway.cli.fast_paths import parse_run
+from gateway.queue.ports import NewOutbound, Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.clock import SystemClock
+from gateway.system.home import Home, open_home
+from gateway.system.lock import hold_home
 from tests.clock import EPOCH
 from tests.command_line import CONFIG, ROOM, answer, daemon, fill, squidbot
 
@@ -310,11 +310,11 @@ def test_the_short_way_to_the_daemon_understands_only_what_is_plain(arguments, e
 )  # fmt: skip
 def test_spans_of_time_are_told_in_two_units(seconds, text):
     """Nobody wants to divide by 3600."""
-    assert show.duration(seconds) == text
+    assert render.duration(seconds) == text
 
 
 def test_a_table_cannot_be_broken_by_its_contents():
     """Line breaks and control characters stay inside of their cell."""
-    told = show.table(("A", "B"), [("x\ny", "\x1b[2J"), ("long" * 30, "z")])
+    told = render.table(("A", "B"), [("x\ny", "\x1b[2J"), ("long" * 30, "z")])
     assert len(told.splitlines()) == 3
     assert "\x1b" not in told

@@ -13,12 +13,12 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.cli.show_planning import at_a_glance
-from gateway.clock import SystemClock
-from gateway.home import open_home
-from gateway.work.plan_port import Entry, Outcome
-from gateway.work.port import Pending
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.cli.render.schedule import at_a_glance
+from gateway.queue.job_port import Entry, Outcome
+from gateway.queue.ports import Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.clock import SystemClock
+from gateway.system.home import open_home
 from tests.clock import EPOCH
 
 CONFIG = "owner: {aliases: ['@a:hs.test']}\nagents: {heartbeat: {enabled: false}}\n"

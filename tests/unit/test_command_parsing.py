@@ -1,4 +1,4 @@
-"""Which messages are commands: the rules of `gateway.commands`, and that no text at all breaks them."""
+"""Which messages are commands: the rules of `gateway.turns.commands`, and that no text at all breaks them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Usage
-from gateway.commands import COMMANDS, Command, Misread, parse_command
-from gateway.commands.parsing import Takes
-from gateway.commands.words import about_usage, and_list, span
+from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
+from gateway.turns.commands.parsing import Takes
+from gateway.turns.commands.text import about_usage, and_list, span
 from tests.clock import EPOCH
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_core.llm.demo_model import DemoModel
+from agent_core.llm.demo.model import DemoModel
 from agent_core.models import Message
 from agent_core.storage import InMemoryMemory
 from tests.condensing_doubles import S, manager_of, prompt

@@ -8,8 +8,8 @@ import pytest
 
 from agent_core.errors import ModelUnavailable
 from agent_core.memory import OWNER
-from agent_core.memory.consolidation import newest_of
-from agent_core.memory.essentials import split_list
+from agent_core.memory.consolidation.key_facts import split_list
+from agent_core.memory.consolidation.policy import newest_of
 from agent_core.models import Message
 from agent_core.storage import InMemoryMemory
 from tests.clock import ManualClock

@@ -14,15 +14,15 @@ from typing import ClassVar
 
 import pytest
 
-from gateway.cli import show
+from gateway.cli import render
 from gateway.errors import ConfigInvalid, NotFound
-from gateway.home import Home
-from gateway.redaction import MASK, Redactor
+from gateway.observability.redaction import MASK, Redactor
 from gateway.settings import load_settings
+from gateway.settings.effective import effective, origins, shown_text
 from gateway.settings.example import EXAMPLE
+from gateway.settings.json_schema import config_schema
 from gateway.settings.last_good import changes, keep_last_good, masked, put_back
-from gateway.settings.schema import config_schema
-from gateway.settings.shown import effective, origins, shown_text
+from gateway.system.home import Home
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
 SECRETS = ("hunter2-hunter2", "k3y-in-the-file", "pa55-of-the-env", "t0ken-further-down")
@@ -312,7 +312,7 @@ class TestDaemon:
     @pytest.mark.parametrize("with_secrets", [False, True])
     def test_a_backup_has_it_only_with_secrets(self, tmp_path, with_secrets):
         """It may hold secrets that stand in the configuration; those are taken out of that, but not out of it."""
-        from gateway.backup.files import Choice, Part
+        from gateway.operations.backup.contents import Choice, Part
 
         (tmp_path / "state").mkdir()
         (tmp_path / "state" / "last-good.yaml").write_text("secret")
@@ -331,7 +331,7 @@ class TestStatus:
             "version": "1", "running": True, "channels": {"email": {**self.CHANNEL, "state": state}},
             "work": {"inbox": {}, "outbox": {}}, "versions": {"nio": "0.26"},
         }  # fmt: skip
-        return show.status(report)
+        return render.status(report)
 
     def test_an_error_that_is_over_is_told_as_such(self):
         """A channel that is up has no error beside it: that is a line of its own, with its time."""

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from gateway.errors import ConfigInvalid
 from gateway.settings import Settings, load_settings
-from gateway.settings.described import bare, is_told, section_text, setting_text
+from gateway.settings.descriptions import bare, is_told, section_text, setting_text
 from gateway.settings.example import EXAMPLE, example_text
-from gateway.settings.schema import config_schema
+from gateway.settings.json_schema import config_schema
 from gateway.settings.source import read_source
 from tests.unit.test_config_commands import CONFIG, ENVIRON
 

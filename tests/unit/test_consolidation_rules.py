@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_core.budget import TokenEstimate
-from agent_core.memory.consolidation import (
+from agent_core.memory.consolidation.policy import (
     Rules,
     accepted,
     conversation_text,

@@ -8,8 +8,8 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from agent_core.memory.condensing import Condensed
-from agent_core.memory.consolidator import Consolidator, retry_delay_s
+from agent_core.memory.consolidation.run import Condensed
+from agent_core.memory.consolidation.worker import Consolidator, retry_delay_s
 from agent_core.models import Usage
 from tests.clock import LoopClock
 

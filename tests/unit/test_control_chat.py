@@ -11,11 +11,11 @@ import pytest
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelError, ChannelUnavailable
 from channels.terminal import Answer, Preview, TerminalChannel
-from gateway.control.chat import RemoteTerminal
-from gateway.control.client import DaemonGone
-from gateway.control.server import serve_control
-from gateway.home import open_home
-from gateway.operations import Operations
+from gateway.operations.control.client import DaemonGone
+from gateway.operations.control.server import serve_control
+from gateway.operations.control.terminal import RemoteTerminal
+from gateway.operations.service import Operations
+from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.inbox_double import MemoryInbox
 

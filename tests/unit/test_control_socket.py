@@ -11,12 +11,12 @@ import anyio
 import pytest
 
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.control.client import ControlClient, ControlFailed, DaemonGone
-from gateway.control.server import serve_control
 from gateway.errors import StateUnusable
-from gateway.home import Home, open_home
-from gateway.operations import Operations
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.operations.control.client import ControlClient, ControlFailed, DaemonGone
+from gateway.operations.control.server import serve_control
+from gateway.operations.service import Operations
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.home import Home, open_home
 from tests.clock import LoopClock
 from tests.operations_bench import Bench, inbound
 

@@ -12,16 +12,16 @@ import anyio
 import pytest
 
 from agent_core.errors import BudgetSpent, ModelUnavailable, TurnLimitReached
-from agent_core.memory.condensing import Condensed
-from agent_core.memory.consolidator import Consolidator
+from agent_core.memory.consolidation.run import Condensed
+from agent_core.memory.consolidation.worker import Consolidator
 from agent_core.models import ModelChunk, Purpose, Usage
-from gateway.access import Access
-from gateway.budget.rules import Amount
-from gateway.budget.spending import Spending
-from gateway.refusals import LOOK_AGAIN_S, Refusals
-from gateway.upkeep import PaidCondensing
-from gateway.work.port import Completion
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.budget.metering import Spending
+from gateway.budget.policy import Amount
+from gateway.queue.ports import Completion
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.routing.access import Access
+from gateway.turns.budget_deferral import LOOK_AGAIN_S, Refusals
+from gateway.turns.post_turn import PaidCondensing
 from tests.agent_doubles import FakeTool, Journey, call
 from tests.budget_doubles import ASKED, Costly, limits, say
 from tests.clock import EPOCH, ManualClock

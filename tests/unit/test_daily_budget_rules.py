@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent_core.models import Purpose
 from gateway.budget.config import BudgetSettings
-from gateway.budget.rules import Amount, Claimant, Decision, Limits, claimant_of, day_of, decide, next_day_at
+from gateway.budget.policy import Amount, Claimant, Decision, Limits, claimant_of, day_of, decide, next_day_at
 from tests.budget_doubles import limits
 from tests.clock import EPOCH
 

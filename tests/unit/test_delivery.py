@@ -22,11 +22,11 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
-from gateway.clock import SystemClock
-from gateway.delivery import Delivery
-from gateway.work.port import NewOutbound, OutboxRow, StoreUnavailable
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import OutboxState
+from gateway.queue.ports import NewOutbound, OutboxRow, StoreUnavailable
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import OutboxState
+from gateway.routing.delivery import Delivery
+from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
 
 ANN, BOB = SessionKey("there", "ann"), SessionKey("there", "bob")

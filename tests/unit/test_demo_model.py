@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import ModelUnavailable
-from agent_core.llm import demo_mind, demo_model
-from agent_core.llm.demo_mind import memory_in
-from agent_core.llm.demo_model import DemoModel, EchoModel
+from agent_core.llm.demo import model as demo_model
+from agent_core.llm.demo import rules
+from agent_core.llm.demo.model import DemoModel, EchoModel
+from agent_core.llm.demo.rules import memory_in
 from agent_core.models import Message, ToolCall, ToolDefinition
 from agent_core.prompt import BASE_PROMPT, system_text
 
@@ -177,7 +178,7 @@ async def test_long():
 
 async def test_every_magic_word_is_documented():
     """The module's table and ``help`` name each word that is understood."""
-    words = demo_mind._WORDS.split("|")
+    words = rules._WORDS.split("|")
     help_text, _ = await say("help")
 
     assert set(demo_model._FAILS) < set(words)
@@ -201,7 +202,7 @@ async def test_echo():
 
 def test_it_is_small_and_offline():
     """Neither module imports anything that can reach a network."""
-    for module in (demo_model, demo_mind):
+    for module in (demo_model, rules):
         imported = re.findall(r"^(?:import|from) (\w+)", Path(module.__file__).read_text(), re.MULTILINE)
         assert set(imported) <= {"__future__", "re", "collections", "dataclasses", "anyio", "agent_core"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from devservers.errors import RequestFailed, WaitedInVain
 from devservers.matrix_peer import RoomEvent
-from gateway.demo_talk import TOUR, _Talk, converse
+from gateway.cli.demo.conversation import TOUR, _Talk, converse
 
 
 class Alice:

@@ -7,9 +7,9 @@ import pytest
 
 from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, LinkState, Redelivery
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.doctor import Report, Verdict, check, check_channel
-from gateway.doctor.live import report_running, report_standing
-from gateway.home import Home
+from gateway.cli.check import Report, Verdict, check, check_channel
+from gateway.cli.check.logins import report_running, report_standing
+from gateway.system.home import Home
 
 
 async def nothing_stored(_name):

@@ -14,12 +14,12 @@ import pytest
 import trustme
 from anyio.streams.tls import TLSListener
 
-from gateway.doctor import machine
-from gateway.doctor.network import Server, clock_finding, look, servers_of
-from gateway.doctor.report import Verdict
-from gateway.home import Home, open_home
-from gateway.init.greeting import _Known
+from gateway.cli.check import machine
+from gateway.cli.check.network import Server, clock_finding, look, servers_of
+from gateway.cli.check.report import Verdict
+from gateway.cli.setup.first_message import _Known
 from gateway.settings import load_settings
+from gateway.system.home import Home, open_home
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
 

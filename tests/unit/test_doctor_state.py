@@ -14,10 +14,10 @@ import pytest
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.backup.listing import known_backups
-from gateway.doctor import Verdict, check_state
-from gateway.home import Home
-from gateway.lock import hold_home
+from gateway.cli.check import Verdict, check_state
+from gateway.operations.backup.catalog import known_backups
+from gateway.system.home import Home
+from gateway.system.lock import hold_home
 from tests.clock import ManualClock
 from tests.home_damage import MENDABLE, a_line_in_the_middle, a_line_of_rubbish, a_torn_last_line, history
 from tests.home_world import ALICE, BOB, fill, tree

@@ -8,9 +8,9 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from channels.email.brake import Brake
 from channels.email.config import AnswerBrake
-from channels.email.safety import LoginPatience
+from channels.email.limits.circuit_breaker import Brake
+from channels.email.limits.loop_guard import LoginPatience
 from tests.clock import ManualClock
 
 THREAD = SessionKey("email", "thread-" + "a" * 24, "alice@mail.test")

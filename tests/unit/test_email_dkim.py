@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from channels.email.dkim import find_signatures, verify
-from channels.email.dkim_tags import DkimInvalid, parse_key, parse_tags
-from channels.email.names import NamesUnavailable, NoSuchName, TextRecords
-from channels.email.sender_proof import SenderProof
+from channels.email.trust.dkim import find_signatures, verify
+from channels.email.trust.dkim_alignment import SenderProof
+from channels.email.trust.dkim_tags import DkimInvalid, parse_key, parse_tags
+from channels.email.trust.dns import NamesUnavailable, NoSuchName, TextRecords
 from tests.clock import LoopClock
 
 NOW = 1_800_000_000.0

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.evidence import AuthResults, MethodResult, Word, parse_auth_results, verdict_of
-from channels.email.guard import OwnIdentity, Refused, Verdict, inspect, open_question
-from channels.email.mime import Headers
+from channels.email.parsing.mime import Headers
+from channels.email.trust.auth_results import AuthResults, MethodResult, Word, parse_auth_results, verdict_of
+from channels.email.trust.sender_policy import OwnIdentity, Refused, Verdict, inspect, open_question
 
 OWN = OwnIdentity("bot@mail.test", ("mx.mail.test",))
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.inbound import AttachmentNote, parse_mail
 from channels.email.intake import read_arrival
-from channels.email.mime import Caps, Headers, Unreadable, decoded, decoded_header, parse_headers
+from channels.email.parsing.message import AttachmentNote, parse_mail
+from channels.email.parsing.mime import Caps, Headers, Unreadable, decoded, decoded_header, parse_headers
 
 
 def mail(*lines: str, body: str = "hello") -> bytes:

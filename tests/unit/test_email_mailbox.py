@@ -10,8 +10,8 @@ import pytest
 
 from channels.base import ChannelUnavailable, LinkState
 from channels.email.channel import EmailChannel
-from channels.email.chores import Answered
-from channels.email.imap_link import Timing
+from channels.email.imap.connect import Timing
+from channels.email.imap.housekeeping import Answered
 from tests.clock import LoopClock
 from tests.fake_imap import Dialogue, fake_imap
 from tests.inbox_double import running

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured, ChannelUnavailable
-from channels.email.mailbox import Mailbox
+from channels.email.imap.mailbox import Mailbox
 from tests.fake_imap import Dialogue, fake_imap
 from tests.scripted_mailbox import Store, config
 

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
+from channels.email.compose.message import compose
 from channels.email.config import EmailConfig
-from channels.email.flowed import unflow
 from channels.email.intake import Intake, OwnCopy, read_arrival
-from channels.email.limits import AnswerLimiter
-from channels.email.outbound import compose
-from channels.email.threads import session_of
+from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.parsing.format_flowed import unflow
+from channels.email.parsing.threads import session_of
 from channels.markup import to_text
 
 BOT = "bot@mail.test"

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.calendar import in_words
-from channels.email.flowed import WIDTH, flow, unflow
-from channels.email.inbound import parse_mail
-from channels.email.mime import normalised
-from channels.email.page import page
-from channels.email.quoting import divided
-from channels.email.telling import background_of, quotation
-from channels.email.transfer import transferred
+from channels.email.compose.html import page
+from channels.email.intake_text import background_of, quotation
+from channels.email.parsing.format_flowed import WIDTH, flow, unflow
+from channels.email.parsing.icalendar import in_words
+from channels.email.parsing.message import parse_mail
+from channels.email.parsing.mime import normalised
+from channels.email.parsing.reply_stripping import divided
+from channels.email.parsing.transfer_encoding import transferred
 
 OURS = f"<squidbot.{'a' * 24}.{'b' * 24}@mail.test>"
 TEXT = st.text(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from channels.email.outbound import Envelope
-from channels.email.relay import Relay
+from channels.email.compose.message import Envelope
+from channels.email.smtp.connection_pool import Relay
 from tests.unit.test_email_submit import HANG_UP, Post, submitter
 
 MAIL = b"Subject: x\r\n\r\nhello\r\n"

@@ -11,10 +11,10 @@ import pytest
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.dsn import Fate, Report
-from channels.email.limits import AnswerLimiter
-from channels.email.safety import LOOK_AGAIN_S, Safety
-from channels.email.threads import message_id_of
+from channels.email.limits.loop_guard import LOOK_AGAIN_S, Safety
+from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.parsing.dsn import Fate, Report
+from channels.email.parsing.threads import message_id_of
 from tests.clock import ManualClock
 from tests.unit.test_email_brake import NONE
 

@@ -16,9 +16,9 @@ from channels.base import (
     DeliveryFailed,
     DeliveryUncertain,
 )
+from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
-from channels.email.outbound import Envelope
-from channels.email.submit import MailTooLarge, Submitter, SubmitTiming
+from channels.email.smtp.submission import MailTooLarge, Submitter, SubmitTiming
 
 ENVELOPE = Envelope("bot@mail.test", "alice@mail.test", ("bot+sent@mail.test", "bot@mail.test"))
 SILENCE = "…"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.html_to_text import html_to_text
-from channels.email.quoting import new_text
+from channels.email.parsing.reply_stripping import new_text
 
 
 def steps(work: Callable[[], object]) -> int:

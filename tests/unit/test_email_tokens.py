@@ -14,14 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from channels.email.config import EmailConfig, OAuth
-from channels.email.folders import SENT, Wanted
-from channels.email.imap_names import folder_name, folder_wire
-from channels.email.imap_syntax import Folder
-from channels.email.login import Login
-from channels.email.login_source import credentials_of, give_access, token_file
-from channels.email.token_login import by_device
-from channels.email.tokens import (
+from channels.email.auth.credentials import Login
+from channels.email.auth.credentials_source import credentials_of, give_access, token_file
+from channels.email.auth.oauth_flow import by_device
+from channels.email.auth.oauth_tokens import (
     Endpoints,
     ProviderAway,
     ProviderRefused,
@@ -29,6 +25,10 @@ from channels.email.tokens import (
     TokenFile,
     Tokens,
 )
+from channels.email.config import EmailConfig, OAuth
+from channels.email.imap.folders import SENT, Wanted
+from channels.email.imap.mailbox_names import folder_name, folder_wire
+from channels.email.imap.syntax import Folder
 from tests.clock import LoopClock
 
 

@@ -10,9 +10,9 @@ import pytest
 from agent_core.messages import InboundMessage
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake import Intake, OwnCopy, given_up, read_arrival
-from channels.email.limits import AnswerLimiter
-from channels.email.mime import Unreadable, parse_headers
-from channels.email.unread import MOST_HEADER, TOO_LARGE, apology_of, headers_of
+from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.parsing.mime import Unreadable, parse_headers
+from channels.email.parsing.unreadable import MOST_HEADER, TOO_LARGE, apology_of, headers_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PROOF = "Authentication-Results: mail.test; dmarc=pass header.from=mail.test"

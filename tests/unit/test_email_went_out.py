@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from channels.email.went_out import ABSENCE_S, MAX_REMEMBERED, WentOut
+from channels.email.sent_tracker import ABSENCE_S, MAX_REMEMBERED, WentOut
 from tests.clock import ManualClock
 
 

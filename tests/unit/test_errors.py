@@ -15,7 +15,7 @@ from gateway.errors import (
     describe,
     leaves,
 )
-from gateway.work.port import LostTurn, StoreUnavailable
+from gateway.queue.ports import LostTurn, StoreUnavailable
 
 
 @pytest.mark.parametrize(

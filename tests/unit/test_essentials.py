@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agent_core.memory.essentials import (
+from agent_core.memory.consolidation.key_facts import (
     Essential,
     essentials,
     excerpts,

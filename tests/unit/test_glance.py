@@ -17,14 +17,14 @@ import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.cli.glance import Glance, parse_status
-from gateway.cli.telling import called_as
-from gateway.clock import SystemClock
-from gateway.home import open_home
-from gateway.operations import Operations
-from gateway.work.glance import work_at_rest
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState, OutboxState
+from gateway.cli.offline_status import Glance, parse_status
+from gateway.cli.output import called_as
+from gateway.operations.service import Operations
+from gateway.queue.sqlite.offline_status import work_at_rest
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState, OutboxState
+from gateway.system.clock import SystemClock
+from gateway.system.home import open_home
 from tests.clock import EPOCH, LoopClock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +41,12 @@ SLOW = {
     "loguru",
     "nio",
 }
-OURS_SLOW = {"gateway.settings", "gateway.operations", "gateway.work.sqlite", "agent_core.messages"}
+OURS_SLOW = {
+    "gateway.settings",
+    "gateway.operations.service",
+    "gateway.queue.sqlite.store",
+    "agent_core.messages",
+}
 ROOM = SessionKey("matrix", "!room:hs.test")
 
 

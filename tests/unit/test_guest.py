@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import StateUnusable
-from gateway.home import Home, open_home
-from gateway.lock import hold_home
+from gateway.system.home import Home, open_home
+from gateway.system.lock import hold_home
 
 SOMEBODY = 12345
 

@@ -14,9 +14,9 @@ from agent_core.errors import StorageUnavailable
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from agent_core.storage import InMemoryMemory
-from gateway.history import HistoryWriter
-from gateway.work.port import Completion, Pending
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.ports import Completion, Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.turns.history_writer import HistoryWriter
 from tests.clock import EPOCH, ManualClock
 
 ANN, BOB = SessionKey("loopback", "dm-ann"), SessionKey("loopback", "dm-bob")

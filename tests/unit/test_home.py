@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.doctor.machine import ownership
+from gateway.cli.check.machine import ownership
 from gateway.errors import AlreadyRunning, StateUnusable
-from gateway.home import Home, _explain, find_home, open_home, short_path
-from gateway.lock import hold_home, holder_of
+from gateway.system.home import Home, _explain, find_home, open_home, short_path
+from gateway.system.lock import hold_home, holder_of
 
 _NOBODY = 65534
 
@@ -155,7 +155,7 @@ class TestLock:
         """SIGKILL needs no clean-up."""
         home = open_home(tmp_path / "h")
         code = (
-            "import sys, time; from pathlib import Path; from gateway.home import Home; from gateway.lock import hold_home\n"
+            "import sys, time; from pathlib import Path; from gateway.system.home import Home; from gateway.system.lock import hold_home\n"
             "with hold_home(Home(Path(sys.argv[1]))): print('held', flush=True); time.sleep(60)"
         )
         with subprocess.Popen([sys.executable, "-c", code, str(home.root)], stdout=subprocess.PIPE) as child:
@@ -172,7 +172,7 @@ class TestLock:
         """Tidying up ``run/`` under a daemon; the control: a lock on the file in it would be gone with it."""
         home = open_home(tmp_path / "h")
         code = (
-            "import sys, time; from pathlib import Path; from gateway.home import Home; from gateway.lock import hold_home\n"
+            "import sys, time; from pathlib import Path; from gateway.system.home import Home; from gateway.system.lock import hold_home\n"
             "with hold_home(Home(Path(sys.argv[1]))): print('held', flush=True); time.sleep(60)"
         )
         with subprocess.Popen([sys.executable, "-c", code, str(home.root)], stdout=subprocess.PIPE) as child:
@@ -206,7 +206,7 @@ class TestLock:
         """`squidbot status` at the wrong moment must not keep the service down."""
         home = open_home(tmp_path / "h")
         code = (
-            "import sys, time; from pathlib import Path; from gateway.home import Home; from gateway.lock import hold_home\n"
+            "import sys, time; from pathlib import Path; from gateway.system.home import Home; from gateway.system.lock import hold_home\n"
             "with hold_home(Home(Path(sys.argv[1])), purpose='command'): print('held', flush=True); time.sleep(0.5)"
         )
         with subprocess.Popen([sys.executable, "-c", code, str(home.root)], stdout=subprocess.PIPE) as child:

@@ -7,7 +7,7 @@ import asyncio
 import anyio
 import pytest
 
-from channels.email.imap_protocol import LinkLost, Refused
+from channels.email.imap.protocol import LinkLost, Refused
 from tests.fake_imap import Dialogue
 from tests.imap_links import LIMIT_S, begin, ours
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from channels.email.imap_protocol import HardenedProtocol, LinkLost, Refused
+from channels.email.imap.protocol import HardenedProtocol, LinkLost, Refused
 from tests.fake_imap import Dialogue
 from tests.imap_links import LIMIT_S, begin, now, ours, stock
 

@@ -12,16 +12,16 @@ import pytest
 from aiohttp import web
 
 from channels.base import ChannelError
-from channels.email.examine import evidence_servers
-from gateway.init.ask_matrix import InitFailed
-from gateway.init.ask_rest import ask_model, ask_owner
-from gateway.init.dialogue import Silent
-from gateway.init.flow import missing
-from gateway.init.given import Given, InitRefused, given_of
-from gateway.init.mailbox import _word
-from gateway.init.matrix import is_in_clear, resolve
-from gateway.init.model import named, offers, prove
-from gateway.init.providers import Place, guess, parse_place
+from channels.email.self_test import evidence_servers
+from gateway.cli.setup.mail_probe import _word
+from gateway.cli.setup.mail_providers import Place, guess, parse_place
+from gateway.cli.setup.matrix_probe import is_in_clear, resolve
+from gateway.cli.setup.matrix_questions import InitFailed
+from gateway.cli.setup.model_probe import named, offers, prove
+from gateway.cli.setup.options import Given, InitRefused, given_of
+from gateway.cli.setup.owner_questions import ask_model, ask_owner
+from gateway.cli.setup.prompts import Silent
+from gateway.cli.setup.wizard import missing
 from gateway.settings import Settings
 from tests.fake_openai import FakeOpenAI, Say, Status
 

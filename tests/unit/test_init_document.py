@@ -9,12 +9,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.init.document import changed, rendered
-from gateway.init.draft import Answers, EmailAnswers, MatrixAnswers, draft, literal
-from gateway.init.given import clean, clean_secret
-from gateway.init.model import ModelOffer
-from gateway.init.placing import look, plan, put
-from gateway.init.providers import Place
+from gateway.cli.setup.config_changes import Answers, EmailAnswers, MatrixAnswers, draft, literal
+from gateway.cli.setup.config_write import look, plan, put
+from gateway.cli.setup.mail_providers import Place
+from gateway.cli.setup.model_probe import ModelOffer
+from gateway.cli.setup.options import clean, clean_secret
+from gateway.cli.setup.yaml_edit import changed, rendered
 from gateway.settings import load_settings
 from gateway.settings.source import compose, plain, read_source
 from tests.clock import EPOCH

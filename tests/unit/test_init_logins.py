@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from channels.base import ChannelUnavailable
-from gateway.init.ask_matrix import InitFailed, ask_matrix
-from gateway.init.dialogue import Silent
-from gateway.init.given import given_of
-from gateway.init.matrix import enter
+from gateway.cli.setup.matrix_probe import enter
+from gateway.cli.setup.matrix_questions import InitFailed, ask_matrix
+from gateway.cli.setup.options import given_of
+from gateway.cli.setup.prompts import Silent
 
 
 @contextmanager

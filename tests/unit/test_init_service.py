@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.home import Home
-from gateway.init.dialogue import Silent
-from gateway.init.flow import Init
-from gateway.init.given import Given
-from gateway.init.unit import SystemPlaces, find_unit, install, unit_text
+from gateway.cli.setup.options import Given
+from gateway.cli.setup.prompts import Silent
+from gateway.cli.setup.systemd import SystemPlaces, find_unit, install, unit_text
+from gateway.cli.setup.wizard import Init
 from gateway.settings import load_settings
+from gateway.system.home import Home
 from tests.clock import EPOCH
 
 

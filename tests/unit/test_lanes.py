@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.work.lanes import LaneDispatcher
+from gateway.turns.dispatcher import LaneDispatcher
 
 A, B, C = (SessionKey("test", name) for name in "abc")
 

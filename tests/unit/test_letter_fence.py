@@ -13,10 +13,10 @@ from agent_core.messages import Attachment, Audience, Background, InboundMessage
 from agent_core.prompt import fenced
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake import Intake, read_arrival
-from channels.email.limits import AnswerLimiter
-from gateway.question import facts_of, question_of, user_lines
-from gateway.work.rows import InboxRow, Turn
-from gateway.work.states import InboxState
+from channels.email.limits.rate_limit import AnswerLimiter
+from gateway.queue.model import InboxRow, Turn
+from gateway.queue.states import InboxState
+from gateway.turns.user_input import facts_of, question_of, user_lines
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 OURS = "mail|quoted|forwarded|thread_start|earlier_talk|memory|summary|skill_text|found"

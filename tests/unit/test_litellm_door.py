@@ -13,10 +13,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.llm.build import build_models
-from agent_core.llm.litellm_client import LiteLLMClient
-from agent_core.llm.litellm_process import LiteLLMProcess
-from agent_core.llm.spec import LLMSpec
+from agent_core.llm.config import LLMSpec
+from agent_core.llm.factory import build_models
+from agent_core.llm.litellm.client import LiteLLMClient
+from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.models import Message
 from tests.clock import LoopClock, ManualClock
 from tests.contract.llm import collect
@@ -48,7 +48,7 @@ def test_no_module_imports_litellm():
                 if not module.name.endswith("__main__"):
                     importlib.import_module(module.name)
         heavy = {"litellm", "openai", "tiktoken", "tokenizers"} & set(sys.modules)
-        print(sorted(heavy), "agent_core.llm.litellm_worker" in sys.modules)
+        print(sorted(heavy), "agent_core.llm.litellm.worker" in sys.modules)
         """
     )
 

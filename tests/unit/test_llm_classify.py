@@ -13,8 +13,8 @@ from agent_core.errors import (
     ModelRefused,
     ModelUnavailable,
 )
-from agent_core.llm.causes import failure_of
-from agent_core.llm.classify import Failure, classify, empty_answer, retry_after_s
+from agent_core.llm.errors import Failure, classify, empty_answer, retry_after_s
+from agent_core.llm.litellm_errors import failure_of
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

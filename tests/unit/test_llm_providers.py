@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.llm.build import build_models
-from agent_core.llm.litellm_client import LiteLLMClient
+from agent_core.llm.config import LLMSpec
+from agent_core.llm.factory import build_models
+from agent_core.llm.litellm.client import LiteLLMClient
 from agent_core.llm.openai_client import OpenAIClient
+from agent_core.llm.openai_format import Assembler, parse_piece, request_body
 from agent_core.llm.prices import Price, listed_price
 from agent_core.llm.providers import Endpoint, adapted, endpoint_of, key_variables
-from agent_core.llm.spec import LLMSpec
-from agent_core.llm.wire import Assembler, parse_piece, request_body
 from agent_core.models import Message, ToolCall
 from gateway.settings import LLMSettings
 from tests.clock import ManualClock

@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from agent_core.errors import ModelRateLimited, ModelRefused, ModelUnavailable, StreamBroken
+from agent_core.llm.openai_format import Piece, Tokens
 from agent_core.llm.streaming import AnswerLimits, answer
-from agent_core.llm.wire import Piece, Tokens
 from agent_core.models import Usage
 
 LIMITS = AnswerLimits(first_token_s=90, idle_s=60, total_s=600, max_chars=10_000)

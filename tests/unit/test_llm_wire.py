@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.llm.sse import SseDecoder
-from agent_core.llm.wire import (
+from agent_core.llm.openai_format import (
     Assembler,
     Piece,
     TextJoiner,
@@ -20,6 +19,7 @@ from agent_core.llm.wire import (
     parse_piece,
     request_body,
 )
+from agent_core.llm.sse import SseDecoder
 from agent_core.models import Message, ToolCall, ToolDefinition
 
 TOOL = ToolDefinition(name="look", description="Looks.", parameters={"type": "object", "properties": {}})

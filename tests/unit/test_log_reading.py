@@ -12,9 +12,9 @@ import pytest
 import structlog
 
 from gateway.errors import NotFound
-from gateway.logs import configure_logs
-from gateway.logs.files import from_files, from_journal, log_files
-from gateway.logs.lines import Wanted, parse_line, parse_since, shown
+from gateway.observability.logs import configure_logs
+from gateway.observability.logs.lines import Wanted, parse_line, parse_since, shown
+from gateway.observability.logs.reader import from_files, from_journal, log_files
 
 NOW = datetime(2026, 1, 3, 14, 5, tzinfo=UTC)
 

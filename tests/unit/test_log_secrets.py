@@ -9,7 +9,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.redaction import MASK, Redactor, is_telling
+from gateway.observability.redaction import MASK, Redactor, is_telling
 from tests.log_lines import CANARY, logging_to, put_back_afterwards
 
 

@@ -16,8 +16,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.logs import adopt_library_loggers, dropped_lines
-from gateway.plain import plain_line, plain_text
+from gateway.observability.logs import adopt_library_loggers, dropped_lines
+from gateway.system.terminal_text import plain_line, plain_text
 from tests.log_lines import CANARY, lines_of, logging_to, put_back_afterwards
 
 

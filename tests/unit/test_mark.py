@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from gateway.mark import Extent, Gap, Mark, MarkKeeper, older_copy, read_mark, warning_of
+from gateway.queue.rollback_guard import Extent, Gap, Mark, MarkKeeper, older_copy, read_mark, warning_of
 from tests.clock import EPOCH, ManualClock
 
 NOW = Extent.of("secret", 100, 90)

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import Amendment, Background, InboundMessage, SessionKey
+from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.config import MatrixConfig
-from channels.matrix.edits import Early, read_edit, redacts
-from channels.matrix.inbound import AUTHOR, MARK, Me, Skip
-from channels.matrix.quoting import in_clear
-from channels.matrix.rules import Rules
-from channels.matrix.talk import Talk
-from channels.matrix.threads import SHARED, place_of, relation_of, root_of
-from channels.matrix.wire import Answer, LinkBroken
+from channels.matrix.events.edits import Early, read_edit, redacts
+from channels.matrix.events.group_context import Talk
+from channels.matrix.events.inbound import AUTHOR, MARK, Me, Skip
+from channels.matrix.events.room_policy import Rules
+from channels.matrix.events.threads import SHARED, place_of, relation_of, root_of
+from channels.matrix.sync.reply_context import in_clear
 from tests.conversation_desk import CAROL, MALLORY, MENTION, Desk, edit, redaction
 from tests.matrix_double import text
 from tests.unit.test_matrix_inbound import ALICE, BOT, GROUP, JSON, ROOM, rooms_with

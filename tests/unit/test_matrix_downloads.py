@@ -11,11 +11,11 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore
-from channels.matrix.downloads import ALL_LIMIT_S, Downloads
-from channels.matrix.inbound import Me, read_event
-from channels.matrix.media import MEDIA, MediaInvalid, Sealer, media_in
-from channels.matrix.rooms import Rooms
-from channels.matrix.wire import Answer, Download, LinkBroken
+from channels.matrix.client.api import Answer, Download, LinkBroken
+from channels.matrix.events.inbound import Me, read_event
+from channels.matrix.events.media import MEDIA, MediaInvalid, Sealer, media_in
+from channels.matrix.rooms.state import Rooms
+from channels.matrix.sync.downloads import ALL_LIMIT_S, Downloads
 from tests.clock import EPOCH
 from tests.matrix_double import failure, text
 from tests.pictures import png

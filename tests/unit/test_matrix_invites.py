@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from channels.matrix.hints import Hints
-from channels.matrix.invites import MAX_OPEN, Invites
-from channels.matrix.rooms import Rooms
-from channels.matrix.wire import Answer, LinkBroken
+from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.rooms.invites import MAX_OPEN, Invites
+from channels.matrix.rooms.state import Rooms
+from channels.matrix.sending.typing_receipts import Hints
 from tests.clock import LoopClock
 from tests.matrix_double import ScriptedHomeserver, failure, member
 

@@ -3,7 +3,7 @@
 import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from channels.matrix.outbound import (
+from channels.matrix.events.outbound import (
     MARK,
     MAX_CONTENT_BYTES,
     as_edit,

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 from nio import AsyncClient, AsyncClientConfig, SyncResponse
 
-from channels.matrix.private import NioHomeserver
-from channels.matrix.wire import Credentials, LinkBroken, SyncRequest
+from channels.matrix.client.api import Credentials, LinkBroken, SyncRequest
+from channels.matrix.client.nio_client import NioHomeserver
 from tests.integration.proxy import free_socket
 
 BOT = "@bot:hs.test"

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from channels.matrix.keys import NoKey, NotReadable, StoreBroken
-from channels.matrix.lean import load_nio
+from channels.matrix.client.nio_import import load_nio
+from channels.matrix.encryption.types import NoKey, NotReadable, StoreBroken
 from tests.open_files import opened
 
 load_nio()
 
-from channels.matrix.private_olm import Machine  # noqa: E402 - after `load_nio`
+from channels.matrix.encryption.olm_machine import Machine  # noqa: E402 - after `load_nio`
 
 ROOM = "!room:hs.test"
 

@@ -7,16 +7,16 @@ import sqlite3
 
 import pytest
 
-from channels.matrix.keys import NotReadable
-from channels.matrix.lean import load_nio
+from channels.matrix.client.nio_import import load_nio
+from channels.matrix.encryption.types import NotReadable
 
 load_nio()
 
 import vodozemac  # noqa: E402
 from nio.crypto import InboundGroupSession  # noqa: E402 - after `load_nio`
 
-from channels.matrix.private_olm import Machine  # noqa: E402
-from channels.matrix.private_store import MOST_OF_A_DEVICE, UNUSED_DAYS, KeyStore  # noqa: E402
+from channels.matrix.encryption.olm_machine import Machine  # noqa: E402
+from channels.matrix.encryption.olm_store import MOST_OF_A_DEVICE, UNUSED_DAYS, KeyStore  # noqa: E402
 from tests.unit.test_matrix_private_olm import ROOM, Pair  # noqa: E402
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from channels.matrix.quoting import Asker, Quotes, in_clear
-from channels.matrix.wire import Answer, LinkBroken
+from channels.matrix.client.api import Answer, LinkBroken
+from channels.matrix.sync.reply_context import Asker, Quotes, in_clear
 from tests.conversation_desk import CAROL, MALLORY, MENTION, Desk, answering
 from tests.matrix_double import member, text
 from tests.unit.test_matrix_inbound import ALICE, BOT, GROUP, ROOM

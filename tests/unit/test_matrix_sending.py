@@ -4,12 +4,12 @@ import pytest
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelAuthFailed, ChannelUnavailable, DeliveryFailed, DeliveryUncertain
+from channels.matrix.client.api import Answer, Credentials, LinkBroken
+from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
-from channels.matrix.outbound import build_content, transaction_id
-from channels.matrix.rooms import Rooms
-from channels.matrix.sending import Sending
-from channels.matrix.session import Login
-from channels.matrix.wire import Answer, Credentials, LinkBroken
+from channels.matrix.events.outbound import build_content, transaction_id
+from channels.matrix.rooms.state import Rooms
+from channels.matrix.sending.sender import Sending
 from tests.clock import EPOCH, ManualClock
 from tests.matrix_double import ScriptedHomeserver, failure, member
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.matrix import small_schema
+from channels.matrix.client import small_schema
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -116,9 +116,9 @@ def test_nio_is_loaded_without_the_library():
     """In a clean process nio comes without ``jsonschema``, and whoever wants that afterwards gets the real one."""
     code = (
         "import json, sys\n"
-        "from channels.matrix.lean import load_nio\n"
+        "from channels.matrix.client.nio_import import load_nio\n"
         "load_nio()\n"
-        "import channels.matrix.private_olm\n"
+        "import channels.matrix.encryption.olm_machine\n"
         "loaded = [name for name in sys.modules if name.startswith(('jsonschema', 'rpds'))]\n"
         "import jsonschema\n"
         "print(json.dumps([loaded, hasattr(jsonschema, 'Draft7Validator')]))\n"

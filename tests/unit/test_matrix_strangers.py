@@ -14,12 +14,12 @@ import pytest
 from agent_core.messages import InboundMessage, OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
 from channels.matrix.channel import MatrixChannel
+from channels.matrix.client.api import Answer
+from channels.matrix.client.login import Login
+from channels.matrix.client.nio_import import load_nio
 from channels.matrix.config import MatrixConfig
-from channels.matrix.crypto import Crypto
-from channels.matrix.keys import Device
-from channels.matrix.lean import load_nio
-from channels.matrix.session import Login
-from channels.matrix.wire import Answer
+from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.types import Device
 from tests.clock import EPOCH, LoopClock
 from tests.inbox_double import MemoryInbox, running
 from tests.matrix_double import ScriptedHomeserver, member, text

@@ -10,10 +10,10 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable, Stage
+from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.config import StreamingConfig
-from channels.matrix.reactions import SIGNS, Marks
-from channels.matrix.streaming import ELLIPSIS, MAX_BYTES, Pace, Shown
-from channels.matrix.wire import Answer, LinkBroken
+from channels.matrix.sending.reactions import SIGNS, Marks
+from channels.matrix.sending.streaming import ELLIPSIS, MAX_BYTES, Pace, Shown
 from tests.clock import LoopClock
 from tests.matrix_double import ScriptedHomeserver, failure
 

@@ -7,9 +7,9 @@ import pytest
 
 from channels.base import ChannelAuthFailed, ChannelUnavailable, LinkState
 from channels.matrix.channel import MatrixChannel
+from channels.matrix.client.api import Answer, Credentials, LinkBroken
 from channels.matrix.config import MatrixConfig
-from channels.matrix.sync import GAP_TRIES
-from channels.matrix.wire import Answer, Credentials, LinkBroken
+from channels.matrix.sync.receiver import GAP_TRIES
 from tests.clock import LoopClock
 from tests.inbox_double import MemoryInbox, running
 from tests.matrix_double import ScriptedHomeserver, failure, member, text

@@ -7,10 +7,10 @@ from math import inf
 
 import pytest
 
-from channels.matrix.following import Following
-from channels.matrix.invites import Invites
-from channels.matrix.rooms import Room, Rooms
-from channels.matrix.upgrades import Successors, may_replace, power_of
+from channels.matrix.rooms.follow_upgrades import Following
+from channels.matrix.rooms.invites import Invites
+from channels.matrix.rooms.state import Room, Rooms
+from channels.matrix.rooms.upgrades import Successors, may_replace, power_of
 from tests.clock import LoopClock
 from tests.matrix_double import ScriptedHomeserver
 

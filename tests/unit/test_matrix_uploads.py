@@ -11,13 +11,13 @@ from aiohttp import web
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable
+from channels.matrix.client.api import Answer, Credentials, LinkBroken
+from channels.matrix.client.login import Login
+from channels.matrix.client.nio_import import load_nio
 from channels.matrix.config import MatrixConfig
-from channels.matrix.lean import load_nio
-from channels.matrix.outbound import transaction_id
-from channels.matrix.rooms import Rooms
-from channels.matrix.sending import NOT_ALONE, Sending
-from channels.matrix.session import Login
-from channels.matrix.wire import Answer, Credentials, LinkBroken
+from channels.matrix.events.outbound import transaction_id
+from channels.matrix.rooms.state import Rooms
+from channels.matrix.sending.sender import NOT_ALONE, Sending
 from tests.clock import EPOCH, ManualClock
 from tests.integration.proxy import free_socket
 from tests.matrix_double import ScriptedHomeserver, failure, member
@@ -197,7 +197,7 @@ async def test_a_file_that_was_sent_long_ago_is_found_by_its_mark(it):
 @asynccontextmanager
 async def serving(handle):
     load_nio()
-    from channels.matrix.private import NioHomeserver
+    from channels.matrix.client.nio_client import NioHomeserver
 
     app = web.Application(client_max_size=10**7)
     app.router.add_route("*", "/{path:.*}", handle)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryDocument, MemoryScope, Message, ScopeKind
 from agent_core.storage import JsonlMemory
-from agent_core.storage.examining import histories
+from agent_core.storage.integrity import histories
 from agent_core.storage.search_index import SearchIndex
-from gateway.person_data import histories as histories_of_people
+from gateway.operations.privacy.inventory import histories as histories_of_people
 from tests.clock import ManualClock
 
 ONE, TWO = SessionKey("matrix", "!AbCd:hs.test"), SessionKey("matrix", "!aBcD:hs.test")

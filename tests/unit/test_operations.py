@@ -9,12 +9,12 @@ import pytest
 from agent_core.messages import OutboundKind
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.cli import show
+from gateway.cli import render
 from gateway.errors import NotFound
-from gateway.home import open_home
-from gateway.operations import OPERATIONS, Operations, RequestInvalid, parse_scope, show_scope
-from gateway.work.port import Completion, NewOutbound, Pending
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.operations.service import OPERATIONS, Operations, RequestInvalid, parse_scope, show_scope
+from gateway.queue.ports import Completion, NewOutbound, Pending
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.system.home import open_home
 from tests.clock import EPOCH, LoopClock
 from tests.operations_bench import ROOM, Bench, inbound
 
@@ -100,7 +100,7 @@ class TestInbox:
         """Drafts and quarantined messages are counted, with the words that show them."""
         await bench.store.post([NewOutbound("matrix", "bot", ROOM, "draft", hold=True)])
         await bench.store.accept("matrix", "bot", [Pending(inbound(1), quarantine="why")], {})
-        text = show.status(await bench.ask.status())
+        text = render.status(await bench.ask.status())
         assert "drafts that wait for you: 1 (squidbot inbox list --held)" in text
         assert "messages in quarantine: 1 (squidbot inbox list --quarantine)" in text
 
@@ -246,8 +246,8 @@ class TestStatus:
         report = await bench.ask.status()
         assert report["given_up"] == int(delivered)
         assert [one["inbox"] for one in report["stuck"]] == ([] if delivered else [row, row])
-        assert ("given up (apology sent): 1" in show.status(report)) is delivered
-        assert ("needs you" in show.status(report)) is not delivered
+        assert ("given up (apology sent): 1" in render.status(report)) is delivered
+        assert ("needs you" in render.status(report)) is not delivered
 
     async def test_the_reasons_are_told_to_who_asks_for_them(self, bench):
         """Why it is stuck, and what is only waiting for another try."""

@@ -12,11 +12,11 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
-from gateway.cli import show
+from gateway.cli import render
 from gateway.errors import NotFound
-from gateway.operations import Operations
-from gateway.upkeep import UpkeepAtRest
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.operations.service import Operations
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.turns.post_turn import UpkeepAtRest
 from tests.clock import EPOCH, LoopClock
 
 ROOM = SessionKey("matrix", "!room:hs.test")
@@ -65,7 +65,7 @@ async def test_a_session_shows_its_cursor_scope_summary_and_next_prompt(desk: De
     assert all(prompt["tokens"][part] > 0 for part in ("base", "memory", "summary", "history"))
     parts = sum(prompt["tokens"].values())
     assert parts <= prompt["total_tokens"] <= parts + 60
-    text = show.session(answer)
+    text = render.session(answer)
     assert "cursor     4: so many are condensed, 6 are not" in text
     assert "scope      owner" in text
     for part, tokens in prompt["tokens"].items():
@@ -83,21 +83,21 @@ async def test_a_conversation_that_began_anew_still_has_its_memory(desk: Desk) -
     assert (answer["scope"], answer["cursor"], answer["unconsolidated"]) == ("owner", 4, 0)
     assert answer["prompt"]["scope"] == "owner"
     assert answer["prompt"]["tokens"]["memory"] > 0
-    assert "cursor     4: so many are set aside, 0 are not" in show.session(answer)
+    assert "cursor     4: so many are set aside, 0 are not" in render.session(answer)
 
 
 async def test_a_session_says_when_it_is_condensed_and_what_cannot_be_read(desk: Desk) -> None:
     """The limits of the configuration, that they are exceeded, and damaged lines."""
     await desk.talk(100)
     answer = await desk.ask.call("sessions_show", {"session": str(ROOM)})
-    text = show.session(answer)
+    text = render.session(answer)
     assert "condensed  above 100 messages or 12000 tokens\n" in text
     assert "damaged" not in text
     with desk.memory.layout.history(ROOM).open("ab") as history:
         history.write(b'{"role": "us\n')
     await desk.talk(1)
     answer = await desk.ask.call("sessions_show", {"session": str(ROOM)})
-    text = show.session(answer)
+    text = render.session(answer)
     assert "or 12000 tokens; it is time, with the next message\n" in text
     assert answer["damaged_lines"] == 1
     assert "damaged    1 of the newest lines cannot be read" in text
@@ -122,7 +122,7 @@ async def test_every_version_says_when_and_where_it_was_written(desk: Desk) -> N
         (str(ROOM), "7-abc", "- tea"),
         ("", "", "- coffee"),
     ]
-    text = show.memory_versions(answer)
+    text = render.memory_versions(answer)
     assert f"in {ROOM}, turn 7-abc" in text
     assert text.count(", by hand or by undo") == 1
     assert "- - tea" in text and "+ - coffee" in text
@@ -138,10 +138,10 @@ def test_condensing_that_fails_is_in_the_status() -> None:
     }
     report = {"version": "1", "work": {"inbox": {}, "outbox": {}}, "consolidation": bad}
     told = "condensing fails in 2 conversations (3 times in a row, again in 1 min 30 s): the model is away"
-    assert told in show.status(report)
-    once = show.status(report | {"consolidation": bad | {"failing_sessions": 1, "failures_in_a_row": 1}})
+    assert told in render.status(report)
+    once = render.status(report | {"consolidation": bad | {"failing_sessions": 1, "failures_in_a_row": 1}})
     assert "condensing fails in 1 conversation (once, again in 1 min 30 s): the model is away" in once
-    assert "condensing" not in show.status(report | {"consolidation": bad | {"failing_sessions": 0}})
+    assert "condensing" not in render.status(report | {"consolidation": bad | {"failing_sessions": 0}})
 
 
 async def test_looking_at_a_prompt_shows_nothing_to_a_model(desk: Desk) -> None:
@@ -157,17 +157,17 @@ async def test_the_index_can_be_made_anew(desk: Desk) -> None:
     await desk.talk(10)
     answer = await desk.ask.call("sessions_reindex", {})
     assert (answer["sessions"], answer["messages"], answer["complete"]) == (1, 10, True)
-    assert "10 messages of 1 sessions" in show.reindexed(answer)
+    assert "10 messages of 1 sessions" in render.reindexed(answer)
     with pytest.raises(NotFound):
         await Operations(desk.store, desk.memory).call("sessions_reindex", {})
 
 
 async def test_versions_can_be_compared(desk: Desk) -> None:
     """By default what the last write has changed; any two by number."""
-    assert show.memory_diff(await desk.ask.call("memory_diff", {})) == "nothing changed"
+    assert render.memory_diff(await desk.ask.call("memory_diff", {})) == "nothing changed"
     for text in ("- tea", "- tea\n- boat", "- boat"):
         await desk.memory.save_global_memory(OWNER, text)
-    last = show.memory_diff(await desk.ask.call("memory_diff", {})).splitlines()
+    last = render.memory_diff(await desk.ask.call("memory_diff", {})).splitlines()
     assert last[:2] == ["--- version 2", "+++ version 3"]
     assert "-- tea" in last and " - boat" in last
     whole = await desk.ask.call("memory_diff", {"older": 0, "newer": 2})

@@ -10,8 +10,8 @@ import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
 from channels.base import DeliveryFailed
-from gateway.operations import Operations, RequestInvalid
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.operations.service import Operations, RequestInvalid
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.clock import ManualClock
 
 REPOSITORY = Path(__file__).parents[2]

@@ -9,11 +9,11 @@ import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.access import Role
-from gateway.clock import SystemClock
-from gateway.owner_notes import LETTER_AGAIN_S, OwnerNotes
-from gateway.target import OwnerTarget
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.proactive.alerts import LETTER_AGAIN_S, OwnerNotes
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.routing.access import Role
+from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
 from tests.owner_world import inbound
 

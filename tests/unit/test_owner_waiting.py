@@ -11,12 +11,12 @@ import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.access import Role
-from gateway.cli.show_planning import at_a_glance
-from gateway.clock import SystemClock
-from gateway.owner_notes import OwnerNotes
-from gateway.target import OwnerTarget
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.cli.render.schedule import at_a_glance
+from gateway.proactive.alerts import OwnerNotes
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.routing.access import Role
+from gateway.system.clock import SystemClock
 from tests.owner_world import inbound
 
 ROOM = SessionKey("matrix", "dm-@ann:hs.test")

@@ -10,10 +10,10 @@ import pytest
 
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Message
-from gateway.work.migrations import MIGRATIONS
-from gateway.work.plan_port import Collected, Entry, Job, JobKind, JobState, Outcome, TooManyJobs
-from gateway.work.port import Completion, LostTurn, NewOutbound, Pending
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.job_port import Collected, Entry, Job, JobKind, JobState, Outcome, TooManyJobs
+from gateway.queue.ports import Completion, LostTurn, NewOutbound, Pending
+from gateway.queue.sqlite.migrations import MIGRATIONS
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import message
 

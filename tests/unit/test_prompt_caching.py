@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from agent_core.llm.openai_format import Tokens, parse_piece, request_body
 from agent_core.llm.prices import Price, listed_price
 from agent_core.llm.providers import wants_marks
-from agent_core.llm.wire import Tokens, parse_piece, request_body
 from agent_core.models import Message, ToolCall, ToolDefinition
-from gateway.cli.show_usage import usage
+from gateway.cli.render.usage import usage
 from tests.bench.request import cacheable_share, common_beginning, conversation
 from tests.contract.llm import TOOLS
 from tests.fake_openai import FakeOpenAI, Raw

@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.pulse import BESIDE_S, IDLE_S, Pulse, allowed_seconds
-from gateway.work.lanes import LaneDispatcher
-from gateway.work.port import StoreUnavailable
+from gateway.queue.ports import StoreUnavailable
+from gateway.supervision.turn_watchdog import BESIDE_S, IDLE_S, Pulse, allowed_seconds
+from gateway.turns.dispatcher import LaneDispatcher
 from tests.clock import LoopClock
 
 A, B = SessionKey("test", "a"), SessionKey("test", "b")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from agent_core.messages import Amendment, Sender, SessionKey
-from gateway.access import Access, Alias
-from gateway.router import ChannelInbox, Intake, admission
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState
+from gateway.routing.access import Access, Alias
+from gateway.routing.inbox import ChannelInbox, Intake, admission
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, claim, message
 

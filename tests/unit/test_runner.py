@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from agent_core.runner import RunnerFull, RunnerStopped, SessionRunner
+from agent_core.session_runner import RunnerFull, RunnerStopped, SessionRunner
 
 A, B, C = (SessionKey("test", name) for name in "abc")
 

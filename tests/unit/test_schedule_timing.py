@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.schedule.timing import (
+from gateway.proactive.jobs.triggers import (
     At,
     Cron,
     Every,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from gateway.sdnotify import Notifier
+from gateway.system.sd_notify import Notifier
 
 
 def test_messages_arrive_as_datagrams(tmp_path):

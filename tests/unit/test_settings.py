@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.access import Alias
 from gateway.errors import ConfigInvalid
+from gateway.routing.access import Alias
 from gateway.settings import Settings, is_loopback, load_settings, parse_listen
 from tests.config_files import CANARY, FULL, complaint, complaints, loaded, write
 

@@ -10,9 +10,9 @@ import sys
 import anyio
 import pytest
 
-from gateway.pulse import LastResort
-from gateway.sdnotify import Notifier
-from gateway.signs import give_signs, last_resort
+from gateway.supervision.liveness import give_signs, last_resort
+from gateway.supervision.turn_watchdog import LastResort
+from gateway.system.sd_notify import Notifier
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_last_resort_is_for_where_nobody_else_watches(asked, manager_there, 
 
 CHILD = """
 import time
-from gateway.pulse import LastResort
+from gateway.supervision.turn_watchdog import LastResort
 resort = LastResort(0.6)
 for _ in range(4):
     resort.heard()

@@ -11,8 +11,8 @@ import pytest
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from channels.base import Capabilities, Redelivery, Stage, Staging
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.metrics import REGISTRY
-from gateway.stages import Stages
+from gateway.observability.metrics import REGISTRY
+from gateway.routing.ack_states import Stages
 from tests.clock import EPOCH
 
 

@@ -19,13 +19,13 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.doctor import Verdict, check_state
-from gateway.home import Home
-from gateway.work import schema
-from gateway.work.migrations import VERSION, copy_name
-from gateway.work.plan_port import JobState, Outcome
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState, OutboxState
+from gateway.cli.check import Verdict, check_state
+from gateway.queue.job_port import JobState, Outcome
+from gateway.queue.sqlite import schema
+from gateway.queue.sqlite.migrations import VERSION, copy_name
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState, OutboxState
+from gateway.system.home import Home
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, claim, pending
 from tests.home_world import ALICE, ROOM

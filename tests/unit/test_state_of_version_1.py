@@ -14,9 +14,9 @@ from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.work.migrations import VERSION, copy_name
-from gateway.work.port import StoreTooNew
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.ports import StoreTooNew
+from gateway.queue.sqlite.migrations import VERSION, copy_name
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.clock import ManualClock
 
 DATA = Path(__file__).parents[1] / "data"

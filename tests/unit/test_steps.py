@@ -15,9 +15,9 @@ from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
-from gateway.steps import Resumable, StoreStepJournal
-from gateway.work.port import Pending, Turn
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.ports import Pending, Turn
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.turns.step_journal import Resumable, StoreStepJournal
 from tests.clock import EPOCH, ManualClock
 
 SESSION = SessionKey("loopback", "dm-ann")

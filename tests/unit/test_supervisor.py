@@ -6,6 +6,7 @@ import anyio
 import pytest
 import structlog
 
+from agent_core.backoff import BackoffPolicy
 from channels.base import (
     Capabilities,
     ChannelAuthFailed,
@@ -14,8 +15,7 @@ from channels.base import (
     LinkState,
     Redelivery,
 )
-from gateway.backoff import BackoffPolicy
-from gateway.supervisor import Supervisor
+from gateway.supervision.supervisor import Supervisor
 from tests.clock import LoopClock, ManualClock
 
 

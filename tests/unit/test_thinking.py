@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.llm.asking import ask
-from agent_core.llm.build import build_models
+from agent_core.llm.completion import ask
+from agent_core.llm.config import LLMSpec
+from agent_core.llm.factory import build_models
 from agent_core.llm.openai_client import OpenAIClient
+from agent_core.llm.openai_format import Piece, parse_piece
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.providers import adapted, endpoint_of
-from agent_core.llm.spec import LLMSpec
+from agent_core.llm.reasoning import Habit, ThoughtFilter
 from agent_core.llm.streaming import AnswerLimits, answer
-from agent_core.llm.thinking import Habit, ThoughtFilter
-from agent_core.llm.wire import Piece, parse_piece
 from agent_core.models import Message, Usage
 from tests.clock import LoopClock, ManualClock
 from tests.fake_openai import FakeOpenAI, Raw, Say

@@ -15,10 +15,10 @@ from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
-from gateway.approvals.calls import cleaned, is_call, name_of
-from gateway.asking import Asking, Waiting
-from gateway.settings.checks import TOOLS
-from gateway.work.port import Step, Turn
+from gateway.queue.ports import Step, Turn
+from gateway.settings.cross_checks import TOOLS
+from gateway.turns.approvals.tool_calls import cleaned, is_call, name_of
+from gateway.turns.approvals.tool_consent import Asking, Waiting
 from tests.agent_doubles import FakeTool, Journey, call
 from tests.clock import EPOCH, ManualClock
 

@@ -19,14 +19,14 @@ from agent_core.errors import (
     TurnLimitReached,
 )
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from gateway.access import Access, Alias
-from gateway.failure import TurnPolicy, decide_failure, poisonous
-from gateway.router import ignore_reason
-from gateway.target import Target, better
-from gateway.turns import question_of
-from gateway.work.deaths import Record
-from gateway.work.port import InboxRow, Turn
-from gateway.work.states import InboxState
+from gateway.proactive.owner_contact import Target, better
+from gateway.queue.ports import InboxRow, Turn
+from gateway.queue.sqlite.crash_records import Record
+from gateway.queue.states import InboxState
+from gateway.routing.access import Access, Alias
+from gateway.routing.inbox import ignore_reason
+from gateway.turns.handler import question_of
+from gateway.turns.retry_policy import TurnPolicy, decide_failure, poisonous
 from tests.clock import EPOCH
 
 POLICY = TurnPolicy(max_attempts=3, outage_budget_s=3600.0)

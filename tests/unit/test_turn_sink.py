@@ -9,9 +9,9 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import Capabilities, Redelivery
-from channels.matrix.hints import Hints
-from channels.matrix.wire import Answer
-from gateway.sink import TurnSink
+from channels.matrix.client.api import Answer
+from channels.matrix.sending.typing_receipts import Hints
+from gateway.turns.reply_sink import TurnSink
 from tests.matrix_double import ScriptedHomeserver
 
 ROOM = SessionKey("matrix", "!room:hs.test")

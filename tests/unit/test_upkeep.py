@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent_core.llm.build import build_models
+from agent_core.llm.factory import build_models
 from agent_core.models import Message
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage import InMemoryMemory
 from gateway.settings import Settings
-from gateway.upkeep import memory_manager
+from gateway.turns.post_turn import memory_manager
 from tests.clock import ManualClock
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.cli.show_usage import bar, shortened
-from gateway.cli.show_usage import usage as shown
-from gateway.operations import Operations
+from gateway.cli.render.usage import bar, shortened
+from gateway.cli.render.usage import usage as shown
+from gateway.operations.service import Operations
 from gateway.operations.usage import Costs
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.budget_doubles import limits
 from tests.clock import ManualClock
 from tests.contract.work_store_data import ROOM
@@ -125,7 +125,7 @@ class TestUsage:
 class TestOnce:
     async def test_a_notice_is_posted_once_for_each_value(self, store):
         """The same name and value again: nothing; another value: again."""
-        from gateway.work.port import NewOutbound
+        from gateway.queue.ports import NewOutbound
 
         note = [NewOutbound("test", "", ROOM, "text")]
         assert len(await store.post_once("budget", "2026-01-01", note)) == 1

@@ -12,12 +12,12 @@ import aiohttp
 import pytest
 from pydantic import ValidationError
 
-from gateway.health import Health, serve
+from gateway.operations.http.charts import Line, ceiling, chart
+from gateway.operations.http.health import Health, serve
+from gateway.operations.http.samples import Counters, DayHistory
+from gateway.operations.http.status_page import StatusPage, render
+from gateway.queue.ports import StoreStats, StoreUnavailable
 from gateway.settings import HttpSettings
-from gateway.web.charts import Line, ceiling, chart
-from gateway.web.history import Counters, DayHistory
-from gateway.web.page import StatusPage, render
-from gateway.work.port import StoreStats, StoreUnavailable
 from tests.clock import EPOCH, ManualClock
 
 DAY = timedelta(days=1)

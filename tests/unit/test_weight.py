@@ -75,7 +75,7 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
         def look():
             until = time.monotonic() + 20
             while time.monotonic() < until:
-                nio = getattr(sys.modules.get("channels.matrix.private"), "NioHomeserver", None)
+                nio = getattr(sys.modules.get("channels.matrix.client.nio_client"), "NioHomeserver", None)
                 if nio and "aioimaplib" in sys.modules:
                     break
                 time.sleep(0.05)
@@ -108,7 +108,7 @@ def test_what_is_left_out_of_nio_is_there_for_everybody_else():
     modules = _run(
         """
         import json, sys
-        from channels.matrix.lean import load_nio
+        from channels.matrix.client.nio_import import load_nio
 
         load_nio()
         loaded = list(sys.modules)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.work import schema
-from gateway.work.migrations import MIGRATIONS, VERSION, copy_name, migrate
-from gateway.work.port import StoreUnavailable
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState, OutboxState
+from gateway.queue.ports import StoreUnavailable
+from gateway.queue.sqlite import schema
+from gateway.queue.sqlite.migrations import MIGRATIONS, VERSION, copy_name, migrate
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out, pending
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.work import care, worker
-from gateway.work.port import Accepted, LostTurn, Pending, StoreUnavailable
-from gateway.work.sqlite import SqliteWorkStore
+from gateway.queue.ports import Accepted, LostTurn, Pending, StoreUnavailable
+from gateway.queue.sqlite import connection, maintenance_sql
+from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, claim, message, pending, reply
 
@@ -119,7 +119,7 @@ async def test_many_calls_share_a_commit(store):
     store._writer._serve = lambda db, calls: (batches.append(len(calls)), serve(db, calls))[1]
     await together(*(accept(store, f"m{number}") for number in range(600)))
     assert sum(batches) == 600
-    assert max(batches) <= worker.BATCH
+    assert max(batches) <= connection.BATCH
     assert len(batches) < 100
     assert await pragma(store, "data_version") == begun
 
@@ -162,7 +162,7 @@ async def test_a_call_that_was_cancelled_in_the_queue_does_not_happen(store):
 
 async def test_too_many_calls_wait_for_room(store, monkeypatch):
     """Beyond the bound a caller waits, and is refused when no room comes in time."""
-    monkeypatch.setattr(worker, "ROOM_WITHIN_S", 0.05)
+    monkeypatch.setattr(connection, "ROOM_WITHIN_S", 0.05)
     store._writer._room = anyio.Semaphore(2, fast_acquire=True)
     go = threading.Event()
     outcomes = []
@@ -234,7 +234,7 @@ async def test_the_hot_queries_use_their_indexes(store):
 
 async def test_forgetting_goes_by_the_id(store):
     """Looking for what can be forgotten reads a range of rows, never all rows of a state."""
-    for table, ended in (("inbox", care._INBOX_ENDED), ("outbox", care._OUTBOX_ENDED)):
+    for table, ended in (("inbox", maintenance_sql._INBOX_ENDED), ("outbox", maintenance_sql._OUTBOX_ENDED)):
         query = f"EXPLAIN QUERY PLAN SELECT id FROM {table} WHERE id BETWEEN 1 AND 2 AND {ended}"
         first, *_ = await store._reader.call("plan", lambda db, q=query: db.execute(q, (0,)).fetchall())
         assert "INTEGER PRIMARY KEY" in first[3]
@@ -255,7 +255,7 @@ def test_the_embedded_store_imports_no_engine():
     """Importing the store pulls in neither the scaled adapter's libraries nor the model's."""
     code = """
         import sys
-        import gateway.work.sqlite, gateway.work.lanes
+        import gateway.queue.sqlite.store, gateway.turns.dispatcher
         print(sorted(name for name in sys.modules if name.partition('.')[0] in
               {"psycopg", "procrastinate", "litellm", "nio", "aiohttp", "openai"}))
     """

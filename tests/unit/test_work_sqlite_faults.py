@@ -12,10 +12,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.work import schema
-from gateway.work.port import StoreCorrupt, StoreTooNew, StoreUnavailable
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState
+from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnavailable
+from gateway.queue.sqlite import schema
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, accept, claim, pending, reply
 
@@ -242,9 +242,9 @@ async def test_writing_beyond_a_limit_of_the_system(tmp_path):
     code = """
         import anyio, json, resource, sys
         from pathlib import Path
-        from gateway.clock import SystemClock
-        from gateway.work.port import StoreUnavailable
-        from gateway.work.sqlite import SqliteWorkStore
+        from gateway.system.clock import SystemClock
+        from gateway.queue.ports import StoreUnavailable
+        from gateway.queue.sqlite.store import SqliteWorkStore
         from tests.contract.work_store_data import BOT, pending
 
         async def main():

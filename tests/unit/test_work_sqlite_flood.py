@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from gateway.work.port import IGNORED_S
-from gateway.work.sqlite import SqliteWorkStore
-from gateway.work.states import InboxState
+from gateway.queue.ports import IGNORED_S
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, ROOM, accept, claim, pending
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from agent_core.models import SearchHit
 from agent_core.storage import lines as codec
+from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 from agent_core.storage.search_index.rows import Line, line_time
 from agent_core.storage.search_index.text import Query, folded
-from agent_core.storage.tail import lines_backwards, lines_forwards
 
 __all__ = ["Budget", "Found", "Unread", "chosen", "look_through", "read_on"]
 

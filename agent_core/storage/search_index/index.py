@@ -31,10 +31,10 @@ import structlog
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, SearchAnswer
 from agent_core.storage.layout import Layout
-from agent_core.storage.record import session_in
 from agent_core.storage.search_index.files import Budget, Found, Unread, chosen, look_through, read_on
 from agent_core.storage.search_index.rows import Line, Mark, Rows, line_time
 from agent_core.storage.search_index.text import Query, parse_query
+from agent_core.storage.session_record import session_in
 
 __all__ = ["SearchIndex"]
 

@@ -1,0 +1,349 @@
+"""One run of the agent: limits, steps and tools. The rules are told in the package."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+import anyio
+import structlog
+
+from agent_core.agent.limits import TurnLimits
+from agent_core.budget import TokenEstimate, clip
+from agent_core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable, TurnLimitReached
+from agent_core.llm.completion import ask
+from agent_core.messages import Attachment
+from agent_core.models import MemoryScope, Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
+from agent_core.ports import AllowancePort, ChannelPort, ConsentPort, LLMPort, StepJournal, ToolPort
+from agent_core.tools.execution import ToolRunner
+
+__all__ = ["PromptMemory", "RunTools", "ToolSource", "Turn"]
+
+_SAME_FAILURE_LIMIT = 3
+_CALLS_AT_ONCE = 32
+_SHORT_RESULT_TOKENS = 500
+_SMALLEST_CONTEXT_TOKENS = 500
+_DEFECT_STATUS = 500
+"""What servers of one's own say to a picture that they cannot decode."""
+_NOT_SHOWN = "[The pictures of this message cannot be shown to you.]"
+_log = structlog.get_logger(__name__)
+
+RunTools = Mapping[str, tuple[ToolDefinition, ToolPort]]
+"""The tools of one run by name, each with what the model is told of it."""
+
+
+class PromptMemory(Protocol):
+    """What a turn needs of the memory manager."""
+
+    @property
+    def estimate(self) -> TokenEstimate:
+        """How tokens are guessed at the moment."""
+        ...
+
+    def observe(self, estimated: int, actual: int) -> None:
+        """Learn how good a guess was."""
+        ...
+
+    async def build_messages(
+        self,
+        session_id: str,
+        system_prompt: str,
+        user_message: str,
+        *,
+        scope: MemoryScope,
+        tool_names: Collection[str] = (),
+        context_tokens: int | None = None,
+        attachments: Sequence[Attachment] = (),
+        since: datetime | None = None,
+    ) -> list[Message]:
+        """The prompt, within ``context_tokens`` if given."""
+        ...
+
+    async def persist_exchange(
+        self,
+        session_id: str,
+        user_message: str,
+        assistant_reply: str,
+        *,
+        turn: str = "",
+        sender: str | None = None,
+        at: datetime | None = None,
+        scope: MemoryScope | None = None,
+    ) -> None:
+        """Keep a question and its answer."""
+        ...
+
+
+class ToolSource(Protocol):
+    """What a turn needs of the tool registry."""
+
+    def get_definitions(self) -> Sequence[ToolDefinition]:
+        """What models are told of the tools."""
+        ...
+
+    def get(self, name: str) -> ToolPort | None:
+        """The tool of that name, or None."""
+        ...
+
+
+class Turn:
+    """The state of one run."""
+
+    def __init__(
+        self,
+        session: Session,
+        user_message: str,
+        *,
+        memory: PromptMemory,
+        system_prompt: str,
+        llm: LLMPort,
+        tools: RunTools,
+        channel: ChannelPort,
+        journal: StepJournal | None,
+        limits: TurnLimits,
+        stream: bool,
+        consent: ConsentPort,
+        approve_tools: Collection[str] = (),
+        spent: Callable[[Usage], None] = lambda _: None,
+        allowance: AllowancePort | None = None,
+    ) -> None:
+        self._session = session
+        self._question = user_message
+        self._memory = memory
+        self._system_prompt = system_prompt
+        self._llm = llm
+        self._definitions = [definition for definition, _ in tools.values()]
+        self._runner = ToolRunner(
+            {name: tool for name, (_, tool) in tools.items()},
+            seconds=limits.tool_seconds,
+            result_chars=limits.tool_result_chars,
+        )
+        self._channel = channel
+        self._journal = journal
+        self._limits = limits
+        self._stream = stream
+        self._spent = spent
+        self._allowance = allowance
+        self._consent = consent
+        self._guarded = {
+            name
+            for name, (_, tool) in tools.items()
+            if name in approve_tools or getattr(tool, "needs_approval", False)
+        }
+        self._prompt: list[Message] = []
+        self._tail: list[Message] = []
+        self._chain = _digest(session.id, session.turn, user_message)
+        self._number = 0
+        self._same_failures: dict[str, int] = {}
+        self._stop_reason = ""
+        self._shortened = False
+        self._blind = False
+        self.attachments: list[Attachment] = []
+        """What tools have given to go out with the answer."""
+        self.usage = Usage()
+        self.tool_runs = 0
+        self.steps = 0
+
+    async def think(self) -> str:
+        """The answer."""
+        self._prompt = await self._build(None)
+        while True:
+            text, calls, last = await self._answer(self._why_last())
+            if not calls or (last and text.strip()):
+                return text.strip()
+            if last:
+                raise TurnLimitReached(f"no answer even without tools: {last}", steps=self.steps)
+            self._tail.append(Message(role="assistant", content=text, tool_calls=tuple(calls)))
+            for number, call in enumerate(calls):
+                await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
+
+    def _why_last(self) -> str:
+        """Why the next model call is the last one; empty if it is not."""
+        if self._stop_reason:
+            return self._stop_reason
+        if self.steps >= self._limits.steps - 1:
+            return "the limit of steps is reached"
+        if self.usage.prompt_tokens + self.usage.completion_tokens >= self._limits.tokens:
+            return "the limit of tokens is reached"
+        return ""
+
+    async def _build(self, context_tokens: int | None) -> list[Message]:
+        return await self._memory.build_messages(
+            self._session.id,
+            self._system_prompt,
+            self._question,
+            scope=self._session.scope,
+            tool_names=[definition.name for definition in self._definitions],
+            context_tokens=context_tokens,
+            attachments=self._session.attachments,
+            since=self._session.since,
+        )
+
+    # ── the model ──
+
+    async def _answer(self, last: str) -> tuple[str, Sequence[ToolCall], str]:
+        """One answer, recorded or new, and why it is the last one, if it is."""
+        number, digest = self._next("model", last)
+        found = None if self._journal is None else await self._journal.model_answer(number, digest)
+        if found is None:
+            # Only a call that is made needs an allowance: what is recorded was paid before.
+            last = last or await self._no_more_after()
+            found = await self._ask(last)
+            if self._journal is not None:
+                await self._journal.record_model_answer(number, digest, *found)
+        text, calls, usage = found
+        self.steps += 1
+        self.usage += usage
+        self._spent(usage)
+        self._chain = _digest(digest, text, *(call.model_dump_json() for call in calls))
+        return text, calls, last
+
+    async def _no_more_after(self) -> str:
+        """Why the next model call is the last that is allowed; empty if it is not."""
+        if self._allowance is None:
+            return ""
+        tokens = self._memory.estimate.request([*self._prompt, *self._tail], self._definitions)
+        return await self._allowance.last(tokens, begun=self.steps > 0)
+
+    async def _ask(self, last: str) -> tuple[str, tuple[ToolCall, ...], Usage]:
+        """A new answer; the prompt is made shorter once if the model says that it is too long."""
+        tools = [] if last else self._definitions
+        while True:
+            request = [*self._prompt, *self._tail]
+            if last and self.steps:
+                note = f"[No tool can be used any more: {last}. Answer now, with what you have.]"
+                request.append(Message(role="user", content=note))
+            guess = self._memory.estimate.request(request, tools)
+            try:
+                answer = await ask(
+                    self._llm,
+                    request,
+                    tools,
+                    stream=self._stream,
+                    max_chars=self._limits.answer_chars,
+                    partial=self._channel.partial,
+                )
+            except ContextTooLong as error:
+                if self._shortened:
+                    raise
+                await self._shorten(error)
+                continue
+            except (ModelRefused, ModelUnavailable) as error:
+                if not self._without_pictures(error):
+                    raise
+                continue
+            except anyio.get_cancelled_exc_class():
+                self._spent(Usage(prompt_tokens=guess, calls=1))
+                raise
+            if answer.usage is None:
+                written = self._memory.estimate.text(answer.text)
+                return (
+                    answer.text,
+                    answer.calls,
+                    Usage(prompt_tokens=guess, completion_tokens=written, calls=1),
+                )
+            self._memory.observe(guess, answer.usage.prompt_tokens)
+            return answer.text, answer.calls, answer.usage
+
+    def _without_pictures(self, error: ModelError) -> bool:
+        """
+        Take the pictures out of the prompt if they may be what a server choked on; whether there were any.
+
+        One that no model reads would otherwise be the end of each turn in which it is shown again.
+        """
+        status = error.fields.get("status")
+        its_fault = isinstance(error, ModelRefused) and not error.fields.get("operator")
+        shown = any(message.attachments for message in self._prompt)
+        if not shown or not (its_fault or status == _DEFECT_STATUS):
+            return False
+        self._blind = True
+        self._prompt = _blinded(self._prompt)
+        _log.warning("prompt.pictures_left_out", status=status, error=str(error))
+        return True
+
+    async def _shorten(self, error: ContextTooLong) -> None:
+        """Half the prompt, and less of the results that tools gave in this turn."""
+        self._shortened = True
+        estimate = self._memory.estimate
+        tokens = estimate.request(self._prompt)
+        self._prompt = await self._build(max(tokens // 2, _SMALLEST_CONTEXT_TOKENS))
+        if self._blind:
+            self._prompt = _blinded(self._prompt)
+        self._tail = [
+            message.model_copy(update={"content": clip(message.content, _SHORT_RESULT_TOKENS, estimate)})
+            if message.role == "tool"
+            else message
+            for message in self._tail
+        ]
+        _log.warning("prompt.shortened", estimated_tokens=tokens, error=str(error))
+
+    # ── tools ──
+
+    async def _use_tool(self, call: ToolCall, *, too_many: bool) -> None:
+        key = _digest(
+            call.name, call.malformed or "", json.dumps(call.arguments, sort_keys=True, default=str)
+        )
+        number, digest = self._next("tool", call.id, key)
+        if too_many:
+            result = _refused(call, f"Only {_CALLS_AT_ONCE} calls at once; this one was not made.")
+        elif self._same_failures.get(key, 0) >= _SAME_FAILURE_LIMIT:
+            result = _refused(call, "This very call has failed too often and was not made again.")
+            self._stop_reason = f"the same call of {call.name!r} failed {_SAME_FAILURE_LIMIT} times"
+        else:
+            result = self._runner.refusal(call) or await self._run_tool(number, digest, call)
+        if not result.is_error:
+            self._same_failures.pop(key, None)
+        else:
+            self._same_failures[key] = self._same_failures.get(key, 0) + 1
+        self.attachments += [file for file in result.attachments if file not in self.attachments]
+        self._chain = _digest(digest, str(result.is_error), result.content)
+        content = f"Error: {result.content}" if result.is_error else result.content
+        self._tail.append(Message(role="tool", content=content, tool_call_id=call.id))
+
+    async def _run_tool(self, number: int, digest: str, call: ToolCall) -> ToolResult:
+        """The result of a call, recorded or new."""
+        self.tool_runs += 1
+        recorded = None if self._journal is None else await self._journal.tool_result(number, digest)
+        if recorded is None and call.name in self._guarded:
+            recorded = await self._consent.refusal(number, digest, call)
+        if recorded is not None:
+            return recorded
+        if self._journal is None:
+            await self._channel.activity(call.name)
+            return await self._runner.run(call)
+        await self._channel.activity(call.name)
+        await self._journal.record_tool_start(number, digest, call)
+        result = await self._runner.run(call)
+        await self._journal.record_tool_result(number, digest, result)
+        return result
+
+    def _next(self, *what: str) -> tuple[int, str]:
+        """Number and digest of the next step."""
+        number = self._number
+        self._number += 1
+        return number, _digest(self._chain, str(number), *what)
+
+
+def _blinded(messages: Sequence[Message]) -> list[Message]:
+    """The messages without their pictures, and a note that says so."""
+    return [
+        message.model_copy(update={"attachments": (), "content": f"{message.content}\n{_NOT_SHOWN}".strip()})
+        if message.attachments
+        else message
+        for message in messages
+    ]
+
+
+def _refused(call: ToolCall, text: str) -> ToolResult:
+    return ToolResult(content=text, is_error=True, tool_call_id=call.id)
+
+
+def _digest(*parts: str) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass")
+        whole.update(len(raw).to_bytes(8, "big") + raw)
+    return whole.hexdigest()[:32]

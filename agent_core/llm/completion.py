@@ -1,0 +1,101 @@
+"""
+One complete answer out of a stream: for everyone who wants the whole before going on.
+
+An answer that broke off in the middle, that cannot be read or has nothing in it, is asked for once more.
+That is safe: tool calls come only with a complete answer, so none has run, and text that was shown is
+replaced by the next. One that came too slowly is not asked for again: it would only take as long once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import cast
+
+import structlog
+
+from agent_core.errors import ModelError, ModelRefused, ModelUnreadable, StreamBroken
+from agent_core.llm.errors import empty_answer, endless_answer
+from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
+from agent_core.ports import LLMPort
+
+__all__ = ["Answer", "ask"]
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model said. ``usage`` is None where the server did not tell."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage | None = None
+
+
+async def ask(
+    llm: LLMPort,
+    messages: Sequence[Message],
+    tools: Sequence[ToolDefinition],
+    *,
+    stream: bool,
+    max_chars: int,
+    partial: Callable[[str], Awaitable[None]] | None = None,
+) -> Answer:
+    """
+    The answer, with the text so far going to ``partial`` as it grows.
+
+    Raises:
+        ModelRefused: An empty answer, twice, or one longer than ``max_chars``.
+        ModelUnreadable: An answer that cannot be read, twice, or one that came too slowly.
+        ModelError: What the model raised.
+    """
+    try:
+        return await _ask_once(llm, messages, tools, stream=stream, max_chars=max_chars, partial=partial)
+    except ModelError as error:
+        if not _may_pass(error):
+            raise
+        _log.warning("model.asked_again", error=str(error))
+    return await _ask_once(llm, messages, tools, stream=stream, max_chars=max_chars, partial=partial)
+
+
+def _may_pass(error: ModelError) -> bool:
+    if isinstance(error, ModelUnreadable):
+        return error.kind != "slow" and not error.fields.get("final")
+    return isinstance(error, StreamBroken) or bool(error.fields.get("empty"))
+
+
+async def _ask_once(
+    llm: LLMPort,
+    messages: Sequence[Message],
+    tools: Sequence[ToolDefinition],
+    *,
+    stream: bool,
+    max_chars: int,
+    partial: Callable[[str], Awaitable[None]] | None,
+) -> Answer:
+    text = ""
+    calls: list[ToolCall] = []
+    usage: Usage | None = None
+    chunks = await llm.chat(messages, tools, stream=stream)
+    async with aclosing(cast("AsyncGenerator[ModelChunk, None]", chunks)) as answer:
+        async for chunk in answer:
+            match chunk:
+                case str():
+                    text += chunk
+                    if len(text) > max_chars:
+                        raise endless_answer("the model", f"{max_chars} characters")
+                    if chunk and partial is not None:
+                        await partial(text)
+                case ToolCall():
+                    calls.append(chunk)
+                case Usage():
+                    usage = chunk
+    if not text.strip() and not calls:
+        raise _nothing(usage)
+    return Answer(text, tuple(calls), usage)
+
+
+def _nothing(usage: Usage | None) -> ModelRefused:
+    return empty_answer(usage.model if usage and usage.model else "the model", None)

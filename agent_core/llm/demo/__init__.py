@@ -1,0 +1,1 @@
+"""A model without a network, so that everything else can be tried and tested."""

@@ -1,0 +1,284 @@
+"""
+What the demo model understands and says: patterns and sentences. Pure.
+
+It reads the memory document where the prompt shows it and writes it back whole, as a real model should. When
+another conversation has changed the document meanwhile it merges its facts into the text that it is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent_core.llm.demo.consolidation import between
+from agent_core.models import Message, ToolCall
+from agent_core.prompt import MEMORY_HEADING
+
+__all__ = [
+    "MEMORY_TOOL",
+    "Reply",
+    "last_user_text",
+    "magic_in",
+    "memory_in",
+    "question_in",
+    "reply_to",
+]
+
+_WORDS = "timeout|ratelimit|cut|toolong|auth|empty|crash|toolfail|garbage|endless|slow|long"
+_MAGIC = re.compile(rf"(?:^|\s)!({_WORDS})\b(?:\s+(\d{{1,6}}|always)\b)?")
+MEMORY_TOOL = "memory_write"
+SCHEDULE_TOOL = "schedule"
+SEND_TOOL = "send_file"
+READ_TOOL = "read_attachment"
+_MERGES = 4
+
+_FACTS_LINE = re.compile(r"\A\[[^\]\n]*\]\n(?:\[This is the scheduled job [^\]\n]*\][^\n]*\n)?")
+_LETTER_HEAD = re.compile(r"^<mail>\n(?:From: .*\n)?(?:Subject: .*\n)?\n", re.MULTILINE)
+_LETTER_END = re.compile(r"\n</mail>$", re.MULTILINE)
+_GROUP_PREFIX = re.compile(r"^\[[^\]\s]+\] ", re.MULTILINE)
+_REMIND = re.compile(
+    r"\bremind me (?:in (?P<count>\d{1,5}) ?(?P<unit>seconds?|minutes?|mins?|hours?|days?)"
+    r"|(?P<every>every (?P<each>\d{1,5}) (?:minutes?|mins?))"
+    r"|(?P<day>tomorrow |today )?at (?P<clock>\d{1,2}:\d{2}))(?: to| that|:)? (?P<what>.+)",
+    re.IGNORECASE,
+)
+_UNIT_MINUTES = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}
+_REMEMBER = re.compile(r"\bremember(?: that|:)\s+(.+)", re.IGNORECASE)
+_FORGET = re.compile(
+    r"(?:^|\bplease )forget (?:that |about |everything about )?(.+)", re.IGNORECASE | re.MULTILINE
+)
+_RECALL = re.compile(
+    r"what (do|did) you (know|remember)|what have you (noted|remembered)|do you remember me|who am i\b",
+    re.IGNORECASE,
+)
+_ATTACHED = re.compile(r"^\[Attachment ([0-9a-f]{12}): (.*)\]$", re.MULTILINE)
+_SEND_FILE = re.compile(r"(?:^|\s)!sendfile\b(?: +(?:`([^`\n]+)`|(\S+)))?")
+_READ_FILE = re.compile(r"(?:^|\s)!readfile\b(?: +([0-9a-f]{12})\b)?")
+_FILE_WORD = re.compile(r"(?:^|\s)!(?:send|read)file\b")
+_GREETING = re.compile(
+    r"^\W*(hi|hello|hey|moin|hallo|servus|good (morning|afternoon|evening|day))\b", re.IGNORECASE
+)
+_HELP = re.compile(r"^\W*(help|what can you do)\b", re.IGNORECASE)
+_WHO = re.compile(r"\b(who|what) are you\b", re.IGNORECASE)
+_THANKS = re.compile(r"^\W*(thanks|thank you|cheers)\b", re.IGNORECASE)
+_BYE = re.compile(r"^\W*(bye|goodbye|good night|see you)\b", re.IGNORECASE)
+_CLOCK = re.compile(r"\bwhat(?:'s| is)? (?:the )?(time|date|day)\b", re.IGNORECASE)
+_SILENCE = "HEARTBEAT_OK"
+_SEEN = re.compile(r"^Seen just now:\n(.+?)(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
+_OPEN_ITEM = re.compile(r"^[^\S\n]*[-*] \[ \] (.+)$", re.MULTILINE)
+
+_HELP_TEXT = """I am the demo model: I need no key and no network, and I only know a few sentences. Try:
+
+- `remember that my cat is called Tom` and, in any other conversation, `what do you know about me?`
+- `forget cat`
+- `remind me in 2 minutes to turn off the oven`, `remind me tomorrow at 09:00 to call Tom`
+- `!sendfile notes.txt` for a file of the workspace, `!readfile` with a file of yours
+- anything else, and I will say it back
+
+To see how failures are handled: `!timeout`, `!ratelimit`, `!cut`, `!toolong`, `!auth`, `!empty`, `!crash`, \
+`!toolfail`, `!garbage`, `!endless`, `!slow`, `!long`. A number says how often: `!timeout 5`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What it will do: wait, say, fail, call."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    endless: bool = False
+    wait_s: float = 0.0
+    error: Exception | None = None
+
+
+def question_in(messages: Sequence[Message]) -> str:
+    """What the last message of a user says, without who says it where and when."""
+    return _GROUP_PREFIX.sub("", last_user_text(messages)).strip()
+
+
+def last_user_text(messages: Sequence[Message]) -> str:
+    """The last message of a user without the line of facts that stands before it, and no fence around it."""
+    users = [message.content for message in messages if message.role == "user"]
+    text = _FACTS_LINE.sub("", users[-1]) if users else ""
+    out, position = [], 0
+    while (head := _LETTER_HEAD.search(text, position)) and (end := _LETTER_END.search(text, head.end())):
+        out += [text[position : head.start()], text[head.end() : end.start()]]
+        position = end.end()
+    return "".join([*out, text[position:]])
+
+
+def magic_in(text: str) -> tuple[str, str | None] | None:
+    """The first magic word and what follows it (a number or ``always``), or None."""
+    found = _MAGIC.search(text)
+    return (found[1], found[2]) if found else None
+
+
+def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
+    """The answer to a conversation without magic, or after a tool has run."""
+    text = question_in(messages)
+    if messages and messages[-1].role == "tool":
+        return _after_tools(messages, text, tools)
+    if (asked := _file_call(text, tools) or _remind(text, tools)) is not None:
+        return asked
+    memory = memory_in(messages)
+    if facts := facts_in(text):
+        return _remember(facts, memory, tools)
+    if forget := _FORGET.search(text):
+        return _forget(forget[1].strip().rstrip(".!"), memory, tools)
+    if attached := _ATTACHED.findall(text):
+        return Reply(_about_files(attached, messages))
+    return Reply(_talk(text, memory))
+
+
+def _file_call(text: str, tools: Sequence[str]) -> Reply | None:
+    """What it does about ``!sendfile`` and ``!readfile``; None without these words."""
+    ids = [file_id for file_id, _ in _ATTACHED.findall(text)]
+    if (wanted := _SEND_FILE.search(text)) is not None:
+        name, arguments = SEND_TOOL, {"path": wanted[1] or wanted[2] or "".join(ids[:1])}
+    elif (wanted := _READ_FILE.search(text)) is not None:
+        name, arguments = READ_TOOL, {"id": wanted[1] or "".join(ids[:1])}
+    else:
+        return None
+    if name not in tools:
+        return Reply("I cannot do anything with files here.")
+    return Reply(calls=(ToolCall(id="demo_1", name=name, arguments=arguments),))
+
+
+def _about_files(attached: Sequence[tuple[str, str]], messages: Sequence[Message]) -> str:
+    """What came with the last message, and how many pictures of it the model was shown."""
+    shown = next((len(each.attachments) for each in reversed(messages) if each.role == "user"), 0)
+    names = "\n".join(f"- {what}" for _, what in attached)
+    seen = f"\n\nPictures that I was shown: {shown}." if shown else ""
+    return f"With your message came:\n\n{names}{seen}"
+
+
+def _remind(text: str, tools: Sequence[str]) -> Reply | None:
+    """What it does about "remind me …"; None without these words."""
+    wish = _REMIND.search(text)
+    if wish is None:
+        return None
+    if SCHEDULE_TOOL not in tools:
+        return Reply("I have no schedule to put that into here.")
+    when: dict[str, object] = {"at": f"{(wish['day'] or '').lower()}{wish['clock']}"}
+    if wish["count"]:
+        when = {"in_minutes": int(wish["count"]) * _UNIT_MINUTES[wish["unit"][0].lower()]}
+    elif wish["every"]:
+        when = {"every_minutes": int(wish["each"])}
+    arguments = {"action": "add", "kind": "remind", "text": wish["what"].strip(), **when}
+    return Reply(calls=(ToolCall(id="demo_1", name=SCHEDULE_TOOL, arguments=arguments),))
+
+
+def memory_in(messages: Sequence[Message]) -> str:
+    """The memory document as the system prompt shows it under ``## Your Memory``; empty if there is none."""
+    for message in messages:
+        opening = f"{MEMORY_HEADING}\n\n<memory>\n"
+        if message.role == "system" and (found := between(message.content, opening, "</memory>")):
+            return found.strip("\n").replace(r"<\/", "</")
+    return ""
+
+
+def facts_in(text: str) -> list[str]:
+    """What is to be remembered: the rest of each line after "remember that"."""
+    return [match[1].strip() for match in _REMEMBER.finditer(text)]
+
+
+def _remember(facts: Sequence[str], memory: str, tools: Sequence[str]) -> Reply:
+    if MEMORY_TOOL not in tools:
+        return Reply("I would note that down, but I have no memory to write to here.")
+    known = memory.split("\n")
+    new = [f"- {fact}" for fact in facts if f"- {fact}" not in known]
+    if not new:
+        return Reply("I know that already.")
+    return _write("\n".join([*([memory] if memory else []), *new]))
+
+
+def _forget(what: str, memory: str, tools: Sequence[str]) -> Reply:
+    if MEMORY_TOOL not in tools:
+        return Reply("I have no memory to change here.")
+    lines = memory.split("\n")
+    kept = [line for line in lines if what.lower() not in line.lower()]
+    if len(kept) == len(lines):
+        return Reply(f"I know nothing about “{what}”, so there is nothing to forget.")
+    return _write("\n".join(kept))
+
+
+def _write(document: str) -> Reply:
+    return Reply(calls=(ToolCall(id="demo_1", name=MEMORY_TOOL, arguments={"content": document}),))
+
+
+def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -> Reply:
+    result = messages[-1].content.strip()
+    facts, forget = facts_in(text), _FORGET.search(text)
+    magic = magic_in(text)
+    if magic is not None and magic[0] in ("toolfail", "garbage"):
+        return Reply(f"That went wrong, as you wanted. I was told: {result}")
+    if _failed(messages) and (_FILE_WORD.search(text) or _REMIND.search(text)):
+        return Reply(f"That did not work. I was told: {result}")
+    if _failed(messages):
+        if facts and "changed the memory" in result and _tool_runs(messages) < _MERGES:
+            return _remember(facts, result.partition("memory_write again.\n\n")[2].strip(), tools)
+        return Reply(f"I could not change my memory. I was told: {result}")
+    if facts:
+        return Reply(f"I will remember that {'; '.join(fact.rstrip('.!') for fact in facts)}.")
+    said = "All right." if _REMIND.search(text) else "The tool said:"
+    return Reply(f"I have forgotten {forget[1].strip().rstrip('.!')}." if forget else f"{said} {result}")
+
+
+def _tool_runs(messages: Sequence[Message]) -> int:
+    """How many tools have run for the last question."""
+    newest = next(
+        (number for number, each in enumerate(reversed(messages)) if each.role == "user"), len(messages)
+    )
+    return sum(message.role == "tool" for message in messages[len(messages) - newest :])
+
+
+def _failed(messages: Sequence[Message]) -> bool:
+    return messages[-1].content.startswith("Error: ")
+
+
+def _about_checklist(text: str) -> str:
+    """What is worth telling of a check-in: what was seen, and what is open."""
+    parts = [f"I have seen something:\n\n{seen.strip()}" for seen in _SEEN.findall(text)]
+    if items := _OPEN_ITEM.findall(text):
+        parts.append("A reminder from your checklist:\n\n" + "\n".join(f"- {item}" for item in items))
+    return "\n\n".join(parts) or _SILENCE
+
+
+def _talk(text: str, memory: str) -> str:
+    if _SILENCE in text:
+        return _about_checklist(text)
+    if _RECALL.search(text):
+        return f"This is what I know about you:\n\n{memory}" if memory else "I know nothing about you yet."
+    sentences = (
+        (_HELP, _HELP_TEXT),
+        (_GREETING, "Hello! I am the demo model of this assistant. Say `help` to see what I can do."),
+        (_WHO, "I am the demo model: a stand-in without a network, until a real model is configured."),
+        (_CLOCK, "I have no clock, so I cannot tell."),
+        (_THANKS, "You are welcome."),
+        (_BYE, "Goodbye!"),
+    )
+    for pattern, answer in sentences:
+        if pattern.search(text):
+            return answer
+    if text.endswith("?") and (lines := _lines_about(text, memory)):
+        return "I have this in my memory:\n\n" + "\n".join(lines)
+    if not text:
+        return "I see a message without any text."
+    return (
+        f"You wrote: “{text}”. I am only the demo model and have nothing to add; `help` tells what I can do."
+    )
+
+
+def _lines_about(question: str, memory: str) -> list[str]:
+    words = set(re.findall(r"\w{3,}", question.lower())) - _STOP_WORDS
+    return [line for line in memory.split("\n") if words & set(re.findall(r"\w{3,}", line.lower()))]
+
+
+_STOP_WORDS = set(
+    re.findall(
+        r"\w+",
+        "the and are you your who what when where which how why does did has have had was were can could"
+        " would should called name with for from that this they them his her its our about know tell"
+        " please like",
+    )
+)

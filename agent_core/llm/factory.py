@@ -1,0 +1,199 @@
+"""
+From the description of providers, models and pools (``config.py``) to pools that answer.
+
+`build_models` is called only with a description that `check_references` has passed.
+
+``client: auto`` takes the plain client for providers that speak OpenAI's protocol (``providers.py``) and
+litellm for the others. Models called ``demo/…`` need no provider: they are the offline demo model
+(``demo/echo`` only echoes).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import structlog
+
+from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references, is_plain
+from agent_core.llm.demo.model import DemoModel, EchoModel
+from agent_core.llm.litellm.client import LiteLLMClient
+from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
+from agent_core.llm.openai_client import OpenAIClient
+from agent_core.llm.pools import ModelPool
+from agent_core.llm.prices import Price, listed_price
+from agent_core.llm.providers import Endpoint, endpoint_of, key_variables
+from agent_core.llm.streaming import AnswerLimits
+from agent_core.ports import AttachmentPort, Clock, LLMPort
+
+__all__ = ["Models", "build_models"]
+
+_MORE_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "bedrock": ("AWS_",),
+    "sagemaker": ("AWS_",),
+    "vertex_ai": ("GOOGLE_", "VERTEXAI_"),
+    "gemini": ("GOOGLE_API_KEY",),
+    "cohere": ("CO_API_KEY",),
+    "huggingface": ("HF_TOKEN",),
+    "watsonx": ("WX_",),
+}
+"""Where the variables of a provider do not begin with its name."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """
+    All pools, and what they are made of. `aclose` lets go of every connection.
+
+    ``context_tokens`` says for each pool how much its first model can read: fallbacks with a smaller window
+    answer "too long", and the turn is then shortened.
+    """
+
+    default_pool: str
+    pools: Mapping[str, ModelPool]
+    context_tokens: Mapping[str, int]
+    uses_litellm: bool
+    vision: bool = False
+    """Whether any model in use looks at pictures."""
+    litellm: LiteLLMProcess = field(default_factory=LiteLLMProcess, repr=False)
+    _clients: tuple[LLMPort, ...] = field(default=(), repr=False)
+
+    def pool(self, name: str = "") -> ModelPool:
+        """The pool of that name; the default pool for an empty one."""
+        return self.pools[name or self.default_pool]
+
+    async def warm_up(self) -> None:
+        """Start litellm if any model needs it: the first message shall not wait for it. Never fails."""
+        if not self.uses_litellm:
+            return
+        try:
+            await self.litellm.start()
+        except CallFailed as error:
+            _log.error("litellm.not_started", error=str(error))
+
+    async def aclose(self) -> None:
+        """Close all connections, and end litellm's process."""
+        for client in self._clients:
+            if isinstance(client, OpenAIClient):
+                await client.aclose()
+        await self.litellm.aclose()
+
+
+def build_models(
+    spec: LLMSpec,
+    clock: Clock,
+    *,
+    given: Mapping[str, LLMPort] | None = None,
+    attachments: AttachmentPort | None = None,
+) -> Models:
+    """
+    Build the pools of a description that `check_references` has no complaint about. Nothing is loaded yet.
+
+    Args:
+        spec: The description. An empty one gives the demo model as the only member of the default pool.
+        clock: For cool-downs and dates.
+        given: Models by the name of their key, taken instead of what the description says; for tests.
+        attachments: Where pictures are read; without it nobody looks at any.
+
+    Raises:
+        ValueError: The description does not hold together.
+    """
+    if spec.is_empty:
+        pool = spec.default_pool or "main"
+        spec = LLMSpec(
+            default_pool=pool, models={"demo": ModelSpec(model="demo/demo")}, pools={pool: ("demo",)}
+        )
+    if problems := check_references(spec):
+        raise ValueError("; ".join(f"{path}: {text}" for path, text in problems))
+    used = {member for members in spec.pools.values() for member in members}
+    process = LiteLLMProcess(idle_s=spec.idle_minutes * 60, variables=_variables(spec, used))
+    clients = {
+        name: (given or {}).get(name)
+        or _client(
+            model,
+            spec.providers.get(model.provider),
+            clock,
+            process,
+            pictures=attachments if model.vision else None,
+        )
+        for name, model in spec.models.items()
+        if name in used
+    }
+    return Models(
+        default_pool=spec.default_pool,
+        pools={
+            name: ModelPool(name, [(member, clients[member]) for member in members], clock)
+            for name, members in spec.pools.items()
+        },
+        context_tokens={
+            name: spec.models[members[0]].max_context_tokens for name, members in spec.pools.items()
+        },
+        uses_litellm=any(isinstance(client, LiteLLMClient) for client in clients.values()),
+        litellm=process,
+        vision=attachments is not None and any(spec.models[name].vision for name in used),
+        _clients=tuple(clients.values()),
+    )
+
+
+def _client(
+    model: ModelSpec,
+    provider: ProviderSpec | None,
+    clock: Clock,
+    process: LiteLLMProcess,
+    *,
+    pictures: AttachmentPort | None,
+) -> LLMPort:
+    if model.is_demo:
+        return EchoModel() if model.model == "demo/echo" else DemoModel()
+    provider = provider or ProviderSpec()
+    extra = dict(model.extra)
+    if model.temperature is not None:
+        extra.setdefault("temperature", model.temperature)
+    if model.reasoning_effort:
+        extra.setdefault("reasoning_effort", model.reasoning_effort)
+    common: dict[str, Any] = {
+        "clock": clock,
+        "api_base": provider.api_base,
+        "api_key": provider.api_key.get_secret_value(),
+        "max_tokens": model.max_tokens,
+        "extra": extra,
+        "limits": AnswerLimits(
+            first_token_s=model.first_token_limit_s, idle_s=model.idle_limit_s, total_s=model.total_limit_s
+        ),
+        "price": None if model.price is None else Price(**model.price.model_dump()),
+        "pictures": pictures,
+    }
+    if not is_plain(model, provider):
+        return cast("LLMPort", LiteLLMClient(model.model, process=process, **common))
+    endpoint = (
+        endpoint_of(model.model, provider.api_base)
+        if model.client == "auto" or not provider.api_base
+        else None
+    )
+    if endpoint is not None:
+        common |= {"endpoint": endpoint, "api_base": endpoint.api_base}
+        common["api_key"] = common["api_key"] or _key_of_environment(model.model, endpoint)
+        if common["price"] is None and endpoint.public:
+            common["price"] = listed_price(model.model)
+    return cast("LLMPort", OpenAIClient(model.model, **common))
+
+
+def _variables(spec: LLMSpec, used: Collection[str]) -> set[str]:
+    """Beginnings of the variables in which litellm looks for keys: of providers that have none here."""
+    prefixes = {
+        model.model.partition("/")[0].lower()
+        for name, model in spec.models.items()
+        if name in used and not spec.providers.get(model.provider, ProviderSpec()).api_key.get_secret_value()
+    }
+    return {
+        begins for prefix in prefixes for begins in (f"{prefix.upper()}_", *_MORE_VARIABLES.get(prefix, ()))
+    }
+
+
+def _key_of_environment(model: str, endpoint: Endpoint) -> str:
+    """The key in the provider's usual variable; it goes to the provider's own address only."""
+    found = (os.environ.get(name, "") for name in key_variables(model)) if endpoint.public else ()
+    return next((key for key in found if key), "")

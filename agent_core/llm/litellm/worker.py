@@ -1,0 +1,243 @@
+"""
+The process in which litellm lives: it translates providers, and nothing else of it is used.
+
+Started by `litellm_process` with one socket, an environment without secrets and nothing on its standard
+streams. Before litellm is imported the process gives up what it does not need (`confinement`): litellm and
+its fifty dependencies see neither the home folder nor the daemon. It ends when its socket does, and with
+the daemon.
+
+Set before the import: ``LITELLM_LOCAL_MODEL_COST_MAP`` (else a thread fetches prices from the internet) and
+``LITELLM_MODE=PRODUCTION`` (else it loads a ``.env`` file from the working directory into the environment).
+After the import a first streamed call with a tool is made against a responder of our own on loopback,
+because the first call imports as much again, and everything that is alive is taken out of the garbage
+collector's sight.
+
+Traps: 401 arrives as a "bad request" and a refused connection as a made-up status 500, so status and cause
+chain decide (``causes``); the openai SDK below retries twice unless told not to, under two names; leaving a
+stream with ``break`` keeps the connection open until ``aclose``; a stream that is cut politely looks to it
+like one that ended; where a server tells no usage it counts tokens itself, which loads a table of 100 MiB.
+
+Frames in: ``{"call": n, "request": {…}, "stream": bool, "cost": bool}`` and ``{"cancel": n}``. Frames out:
+``{"ready": {…}}`` once, then for each call ``{"call": n, "begun": true}``, ``piece`` frames, and ``end`` or
+``failure``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import anyio
+
+from agent_core.llm.litellm.confinement import confine, die_with_parent, library_paths, limit_resources
+from agent_core.llm.litellm.frames import FrameDecoder, encode_frame
+from agent_core.llm.litellm.messages import frame_of
+from agent_core.llm.litellm_errors import failure_of
+from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, request_body, token_count
+from agent_core.llm.warm_up import warm_up_responder
+from agent_core.models import Message, ToolDefinition
+
+__all__ = ["main"]
+
+_MEMORY_BYTES = 1_500_000_000
+_WARM_UP_LIMIT_S = 20.0
+_READ_BYTES = 256 * 1024
+
+
+# ── loading ──
+
+
+def _load() -> None:
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    os.environ["LITELLM_MODE"] = "PRODUCTION"
+    gc.disable()  # collecting while half a million objects are made only for good costs a seventh of the time
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _import_and_quieten()
+
+
+def _import_and_quieten() -> None:
+    import litellm  # noqa: PLC0415 - after the process was confined
+
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    litellm.turn_off_message_logging = True
+    litellm.drop_params = True  # a parameter that a provider does not know is no reason to fail
+    litellm.modify_params = True  # Anthropic: a conversation with tool calls, asked without tools
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logger = logging.getLogger(name)
+        for handler in list(logger.handlers):
+            logger.removeHandler(handler)
+        logger.setLevel(logging.WARNING)
+
+
+async def _warm_up() -> str:
+    """One streamed call with a tool; what went wrong, which makes the first call slow and no more."""
+    tool = ToolDefinition(name="t", description="d", parameters={"type": "object", "properties": {}})
+    said = [Message(role="user", content="x")]
+    request = request_body("openai/warm-up", said, [tool], stream=True, max_tokens=1)
+    request |= {"api_key": "none", "max_retries": 0, "num_retries": 0, "timeout": _WARM_UP_LIMIT_S}
+    try:
+        with anyio.fail_after(_WARM_UP_LIMIT_S):
+            async with warm_up_responder() as api_base:
+                async for _ in _pieces(request | {"api_base": api_base}, stream=True, cost=False):
+                    pass
+    except Exception as error:  # noqa: BLE001 - see the docstring
+        return f"{type(error).__name__}: {error}"[:300]
+    return ""
+
+
+# ── asking ──
+
+
+async def _pieces(request: Mapping[str, Any], *, stream: bool, cost: bool) -> AsyncGenerator[Piece, None]:
+    import litellm  # noqa: PLC0415 - see `_load`
+
+    response: Any = None
+    try:
+        response = await litellm.acompletion(**request)
+        if not stream:
+            message = response.choices[0].message if response.choices else None
+            yield _piece(response, message, request, cost=cost)
+            return
+        async for chunk in response:
+            delta = chunk.choices[0].delta if chunk.choices else None
+            yield _piece(chunk, delta, request, cost=cost)
+    finally:
+        if stream and response is not None:
+            await response.aclose()
+
+
+def _piece(chunk: Any, body: Any, request: Mapping[str, Any], *, cost: bool) -> Piece:
+    usage = getattr(chunk, "usage", None)
+    tokens = None
+    if usage is not None:
+        tokens = _tokens(usage)
+    fragments = tuple(
+        ToolFragment(
+            index=getattr(call, "index", None),
+            id=call.id or "",
+            name=call.function.name or "",
+            arguments=call.function.arguments or "",
+        )
+        for call in (getattr(body, "tool_calls", None) or ())
+    )
+    return Piece(
+        text=getattr(body, "content", None) or "",
+        fragments=fragments,
+        tokens=tokens,
+        finish=chunk.choices[0].finish_reason if chunk.choices else None,
+        cost_usd=_cost_or_none(request["model"], usage) if cost and usage is not None else None,
+        thought=len(getattr(body, "reasoning_content", None) or ""),
+    )
+
+
+def _tokens(usage: Any) -> Tokens:
+    read = getattr(usage, "prompt_tokens_details", None)
+    written = getattr(usage, "completion_tokens_details", None)
+    prompt, completion = token_count(usage.prompt_tokens), token_count(usage.completion_tokens)
+    return Tokens(
+        prompt,
+        completion,
+        cached=min(token_count(getattr(read, "cached_tokens", 0)), prompt),
+        thinking=min(token_count(getattr(written, "reasoning_tokens", 0)), completion),
+    )
+
+
+def _cost_or_none(model: str, usage: Any) -> float | None:
+    import litellm  # noqa: PLC0415 - see `_load`
+
+    try:
+        paid = litellm.ModelResponse(model=model, usage=usage)
+        return float(litellm.completion_cost(completion_response=paid, model=model))
+    except Exception:  # noqa: BLE001 - it raises all kinds for a model that it does not know
+        return None
+
+
+# ── serving ──
+
+
+class _Server:
+    """Answers one daemon until its socket ends."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._calls: dict[int, anyio.CancelScope] = {}
+
+    async def serve(self) -> None:
+        decoder = FrameDecoder()
+        async with anyio.create_task_group() as tasks:
+            while data := await self._reader.read(_READ_BYTES):
+                for frame in decoder.feed(data):
+                    if "cancel" in frame:
+                        if scope := self._calls.get(frame["cancel"]):
+                            scope.cancel()
+                    else:
+                        tasks.start_soon(self._answer, frame)
+            tasks.cancel_scope.cancel()
+
+    async def _answer(self, frame: Mapping[str, Any]) -> None:
+        number = frame["call"]
+        last: dict[str, Any] = {"end": True}
+        with anyio.CancelScope() as scope:
+            self._calls[number] = scope
+            try:
+                await self.say({"call": number, "begun": True})
+                async for piece in _pieces(frame["request"], stream=frame["stream"], cost=frame["cost"]):
+                    await self.say({"call": number, "piece": frame_of(piece)})
+            except Exception as error:  # noqa: BLE001 - the daemon makes one of its own errors of it
+                last = {"failure": asdict(failure_of(error))}
+        self._calls.pop(number, None)
+        await self.say({"call": number, **last})
+
+    async def say(self, frame: Mapping[str, Any]) -> None:
+        self._writer.write(encode_frame(frame))
+        await self._writer.drain()
+
+
+async def _serve(link: socket.socket, gave: Mapping[str, int], began: float) -> None:
+    imported = time.monotonic()
+    trouble = await _warm_up()
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+    reader, writer = await asyncio.open_connection(sock=link)
+    server = _Server(reader, writer)
+    told = {"import_s": round(imported - began, 2), "warm_up_s": round(time.monotonic() - imported, 2)}
+    with contextlib.suppress(OSError):
+        await server.say({"ready": {**gave, **told, "trouble": trouble}})
+        await server.serve()
+
+
+def main() -> None:
+    """Serve the socket that is named on the command line."""
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the daemon, which drains
+        signal.signal(number, signal.SIG_IGN)
+    limit_resources(memory_bytes=_MEMORY_BYTES)
+    link = socket.socket(fileno=int(sys.argv[1]))
+    began = time.monotonic()
+    gave = confine(library_paths("agent_core", "litellm"))
+    try:
+        _load()
+    except BaseException as error:
+        link.sendall(encode_frame({"broken": f"{type(error).__name__}: {error}"[:500]}))
+        raise
+    asyncio.run(_serve(link, gave, began))
+    os._exit(0)  # what litellm leaves behind is not waited for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,457 @@
+"""
+The OpenAI chat format, which both clients speak: our messages into it, pieces of answers out of it. Pure.
+
+An answer arrives as a row of `Piece`s (some text, some fragments of tool calls, at the end the usage), and an
+`Assembler` turns the row into text and complete `ToolCall`s. Servers differ in how they cut tool calls up:
+most number them by ``index``, some leave the number out or give every call the number 0, some send a call in
+one piece and the arguments as an object; all of that is accepted. Arguments that are no JSON object become
+``ToolCall.malformed``, so that the model can be told.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from agent_core.llm.reasoning import Habit, ThoughtFilter
+from agent_core.models import Message, ToolCall, ToolDefinition
+
+__all__ = [
+    "Assembler",
+    "Piece",
+    "TextJoiner",
+    "Tokens",
+    "ToolFragment",
+    "bare_model_name",
+    "parse_piece",
+    "request_body",
+    "token_count",
+]
+
+_UNSIGNED = "skip_thought_signature_validator"
+_CHARS_PER_TOKEN = 4
+_LONGEST_SIGNATURE = 100_000
+_MOST_TOKENS = 1_000_000_000
+"""A larger count is none: no answer has it, and no database column holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFragment:
+    """A part of a tool call: ``arguments`` is appended to what came before under the same index."""
+
+    index: int | None
+    id: str
+    name: str
+    arguments: str
+    signature: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """
+    What the server says the answer took. ``cached`` is the part of ``prompt`` that it had kept, ``thinking``
+    the part of ``completion`` that is hidden.
+    """
+
+    prompt: int
+    completion: int
+    cached: int = 0
+    thinking: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """
+    One chunk of a streamed answer, or a whole one. ``finish`` is set on the last with content.
+
+    ``noise`` marks bytes that are no chunk: ``keep-alive`` for comments and blank space, ``part`` for a part
+    of one that is not complete.
+    """
+
+    text: str = ""
+    fragments: tuple[ToolFragment, ...] = ()
+    tokens: Tokens | None = None
+    finish: str | None = None
+    cost_usd: float | None = None
+    noise: Literal["", "keep-alive", "part"] = ""
+    thought: int = 0
+    """Characters of hidden thinking, which is not kept."""
+
+
+# ── out ──
+
+
+def bare_model_name(model: str) -> str:
+    """The name that an OpenAI-compatible server knows: without the ``openai/`` of the configuration."""
+    return model.removeprefix("openai/")
+
+
+def request_body(
+    model: str,
+    messages: Sequence[Message],
+    tools: Sequence[ToolDefinition],
+    *,
+    stream: bool,
+    max_tokens: int | None = None,
+    extra: Mapping[str, Any] | None = None,
+    pictures: Mapping[str, tuple[str, bytes]] | None = None,
+    signed: bool = False,
+    marked: bool = False,
+) -> dict[str, Any]:
+    """
+    The request for one answer. ``extra`` wins; tools are left out if there are none. ``signed`` sends the
+    signatures of tool calls back to a provider that wants them, ``marked`` tells one that keeps prompts only
+    where it is told to (`_mark`).
+
+    ``pictures`` are media type and content by `Attachment.sha256`; of attachments that are not among them a
+    note is left.
+    """
+    shown = pictures or {}
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [_message(message, shown, signed=signed) for message in messages],
+    }
+    if tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.parameters,
+                },
+            }
+            for tool in tools
+        ]
+    if marked:
+        _mark(body, messages)
+    if max_tokens is not None:
+        body["max_tokens"] = max_tokens
+    body["stream"] = stream
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    return body | dict(extra or {})
+
+
+_MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+def _mark(body: dict[str, Any], messages: Sequence[Message]) -> None:
+    """
+    Say up to where a request will begin the next ones: after the tools, after the system text, after the last
+    message of the history (the question has the facts of its moment and will not come again), and after the
+    results of tools, for the next step of this turn.
+    """
+    if body.get("tools"):
+        body["tools"][-1] |= _MARK
+    kept = [number for number, message in enumerate(messages) if message.id is not None]
+    places = {number for number in (0,) if messages and messages[0].role == "system"}
+    places |= {kept[-1]} if kept else set()
+    places |= {len(messages) - 1} if messages and messages[-1].role == "tool" else set()
+    for number in places:
+        out = body["messages"][number]
+        content = out["content"]
+        if out["role"] == "tool":
+            out |= _MARK  # the result as a whole; a part of one cannot be marked
+        elif isinstance(content, str) and content:
+            out["content"] = [{"type": "text", "text": content} | _MARK]
+        elif isinstance(content, list):
+            out["content"] = [*content[:-1], content[-1] | _MARK]
+
+
+def _message(message: Message, pictures: Mapping[str, tuple[str, bytes]], *, signed: bool) -> dict[str, Any]:
+    out: dict[str, Any] = {"role": message.role, "content": _sound(message.content)}
+    if message.attachments:
+        out["content"] = _with_pictures(message, pictures)
+    if message.tool_calls:
+        out["content"] = out["content"] or None
+        out["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                # What was malformed cannot be sent back: several servers parse it and refuse the request.
+                "function": {"name": call.name, "arguments": _sound(json.dumps(call.arguments))},
+                **(_signature(call) if signed else {}),
+            }
+            for call in message.tool_calls
+        ]
+    if message.role == "tool":
+        out["tool_call_id"] = message.tool_call_id or ""
+    return out
+
+
+def _signature(call: ToolCall) -> dict[str, Any]:
+    """What proves that the model made this call; another model's call goes with the word for "none"."""
+    return {"extra_content": {"google": {"thought_signature": call.signature or _UNSIGNED}}}
+
+
+def _with_pictures(message: Message, pictures: Mapping[str, tuple[str, bytes]]) -> str | list[dict[str, Any]]:
+    """Text and pictures as content parts; one text where there is nothing to look at."""
+    texts = [message.content] if message.content else []
+    parts: list[dict[str, Any]] = []
+    for file in message.attachments:
+        if file.sha256 in pictures:
+            media_type, content = pictures[file.sha256]
+            address = f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+            parts.append({"type": "image_url", "image_url": {"url": address}})
+        else:
+            texts.append(f"[Attachment {file.id} cannot be shown to you.]")
+    text = _sound("\n".join(texts))
+    if not parts:
+        return text
+    return [{"type": "text", "text": text}, *parts] if text else parts
+
+
+# ── in ──
+
+
+def parse_piece(data: Mapping[str, Any]) -> Piece:
+    """
+    Read one chunk of a stream, or one whole answer.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    choices = data.get("choices")
+    if not isinstance(choices, list):
+        if isinstance(data.get("usage"), dict):
+            return Piece(tokens=_tokens(data["usage"]), cost_usd=_cost(data["usage"]))
+        raise ValueError("an answer without choices")
+    tokens = _tokens(data.get("usage"))
+    if not choices:
+        return Piece(tokens=tokens, cost_usd=_cost(data.get("usage")))
+    choice = choices[0]
+    if not isinstance(choice, dict):
+        raise ValueError("a choice that is no object")  # noqa: TRY004 - about content, not types
+    body = choice.get("delta") or choice.get("message") or {}
+    if not isinstance(body, dict):
+        raise ValueError("a delta that is no object")  # noqa: TRY004 - likewise
+    return Piece(
+        text=_text(body.get("content")),
+        fragments=tuple(_fragments(body.get("tool_calls"))),
+        tokens=tokens,
+        finish=choice.get("finish_reason") or None,
+        cost_usd=_cost(data.get("usage")),
+        thought=_thought(body),
+    )
+
+
+def _text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text") or "") for part in _parts(content) if _is_said(part))
+
+
+def _parts(content: object) -> list[dict[str, Any]]:
+    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+
+
+def _is_said(part: Mapping[str, Any]) -> bool:
+    """Whether a part of an answer is text for a person, and not thinking."""
+    return part.get("type", "text") in ("text", "output_text")
+
+
+def _thought(body: Mapping[str, Any]) -> int:
+    """How many characters of hidden thinking came in fields of their own."""
+    fields = (body.get(name) for name in ("reasoning_content", "reasoning"))
+    told = next((len(text) for text in fields if isinstance(text, str) and text), 0)
+    return told + sum(len(str(part)) for part in _parts(body.get("content")) if not _is_said(part))
+
+
+def _fragments(calls: object) -> Iterator[ToolFragment]:
+    for call in calls if isinstance(calls, list) else []:
+        if not isinstance(call, dict):
+            continue
+        function = call.get("function")
+        function = function if isinstance(function, dict) else {}
+        arguments = function.get("arguments")
+        index = call.get("index")
+        yield ToolFragment(
+            index=index if isinstance(index, int) else None,
+            id=str(call.get("id") or ""),
+            name=str(function.get("name") or ""),
+            arguments=arguments
+            if isinstance(arguments, str)
+            else ""
+            if arguments is None
+            else json.dumps(arguments),
+            signature=_signature_in(call),
+        )
+
+
+def _signature_in(call: Mapping[str, Any]) -> str:
+    found: object = call
+    for key in ("extra_content", "google", "thought_signature"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def _cost(usage: object) -> float | None:
+    """What the provider itself says that it costs."""
+    cost = usage.get("cost") if isinstance(usage, dict) else None
+    return float(cost) if isinstance(cost, int | float) and 0 <= cost < _MOST_TOKENS else None
+
+
+def _tokens(usage: object) -> Tokens | None:
+    if not isinstance(usage, dict):
+        return None
+    prompt = token_count(usage.get("prompt_tokens"))
+    completion = token_count(usage.get("completion_tokens"))
+    # Some count hidden thinking in the total alone.
+    completion = max(completion, token_count(usage.get("total_tokens")) - prompt)
+    cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
+    return Tokens(
+        prompt=prompt,
+        completion=completion,
+        cached=min(cached or token_count(usage.get("prompt_cache_hit_tokens")), prompt),
+        thinking=min(_detail(usage, "completion_tokens_details", "reasoning_tokens"), completion),
+    )
+
+
+def _detail(usage: Mapping[str, Any], group: str, name: str) -> int:
+    details = usage.get(group)
+    return token_count(details.get(name)) if isinstance(details, dict) else 0
+
+
+def token_count(value: object) -> int:
+    """What a server says of tokens, 0 if that cannot be."""
+    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else 0
+
+
+class TextJoiner:
+    """
+    Makes pieces of text sound: an emoji may arrive as two halves in two pieces, and half an emoji cannot be
+    written to any file. Halves are put together, a lonely one becomes the replacement character.
+    """
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def feed(self, text: str) -> str:
+        """Take a piece, give back what is complete."""
+        text = self._half + text
+        self._half = ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return _sound(text)
+
+    def rest(self) -> str:
+        """What is left at the end."""
+        half, self._half = self._half, ""
+        return _sound(half)
+
+
+def _sound(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str
+    name: str
+    arguments: list[str]
+    signature: str = ""
+
+
+class Assembler:
+    """Collects the pieces of one answer."""
+
+    def __init__(self, habit: Habit | None = None) -> None:
+        self._joiner = TextJoiner()
+        self._thoughts = ThoughtFilter(habit or Habit())
+        self._thought = 0
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self.tokens: Tokens | None = None
+        self.cost_usd: float | None = None
+        self.finish: str | None = None
+
+    def feed(self, piece: Piece) -> str:
+        """Take a piece; give back the text that can be shown now."""
+        for fragment in piece.fragments:
+            self._add(fragment)
+        self.tokens = piece.tokens or self.tokens
+        self.cost_usd = piece.cost_usd if piece.cost_usd is not None else self.cost_usd
+        self.finish = piece.finish or self.finish
+        self._thought += piece.thought
+        return self._thoughts.feed(self._joiner.feed(piece.text))
+
+    def rest(self) -> str:
+        """Text that was held back, at the end."""
+        return self._thoughts.feed(self._joiner.rest()) + self._thoughts.rest()
+
+    @property
+    def leaked(self) -> bool:
+        """Whether text that was given out has turned out to be thinking."""
+        return self._thoughts.leaked
+
+    def told(self) -> Tokens | None:
+        """What the answer took; of thinking that the server does not count an estimate by its length."""
+        thought = self._thought + self._thoughts.hidden
+        if self.tokens is None or self.tokens.thinking or not thought:
+            return self.tokens
+        estimate = min(-(-thought // _CHARS_PER_TOKEN), self.tokens.completion)
+        return replace(self.tokens, thinking=estimate)
+
+    def _add(self, fragment: ToolFragment) -> None:
+        call = self._open_call(fragment)
+        if call is None:
+            call = _Call("", "", [])
+            self._calls.append(call)
+        if fragment.index is not None:
+            self._by_index[fragment.index] = call
+        call.id = call.id or fragment.id
+        call.name = call.name or fragment.name
+        call.signature = call.signature or fragment.signature
+        call.arguments.append(fragment.arguments)
+
+    def _open_call(self, fragment: ToolFragment) -> _Call | None:
+        """The call that a fragment goes on with; None if it begins one."""
+        call = self._by_index.get(fragment.index) if fragment.index is not None else None
+        if fragment.index is None and self._calls:
+            call = self._calls[-1]
+        if call is not None and fragment.name and fragment.id and call.id and fragment.id != call.id:
+            return None
+        if call is not None and fragment.index is None and fragment.name and call.name and not fragment.id:
+            return None
+        return call
+
+    def calls(self) -> list[ToolCall]:
+        """The complete calls, in the order in which they began, with ids that differ."""
+        out: list[ToolCall] = []
+        seen: set[str] = set()
+        for number, call in enumerate(self._calls):
+            name = call.id or f"call_{number}"
+            name = name if name not in seen else f"{name}_{number}"
+            seen.add(name)
+            text = "".join(call.arguments)
+            arguments = _arguments_or_none(text)
+            if arguments is None:
+                arguments, malformed = {}, _sound(text)
+            else:
+                malformed = None
+            signature = call.signature if len(call.signature) <= _LONGEST_SIGNATURE else ""
+            out.append(
+                ToolCall(
+                    id=name, name=call.name, arguments=arguments, malformed=malformed, signature=signature
+                )
+            )
+        return out
+
+
+def _arguments_or_none(text: str) -> dict[str, Any] | None:
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,1 @@
+"""Moving old history into a conversation's summary: the policy, the calls, the worker."""

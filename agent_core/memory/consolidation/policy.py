@@ -1,0 +1,274 @@
+"""
+When a conversation is condensed, which part of it, and how the answer of a model is taken. Pure.
+
+Theory of operation. Positions before the cursor are in the summary. What lies behind it is too much when it
+is more than ``threshold`` messages, or when it is estimated at more than ``max_tokens``. Then everything but
+the newest ``keep`` messages becomes a segment; under the rule for tokens fewer may be kept, because a few
+long messages can be too much as well. A segment ends before a question, so that no answer is shown without
+its question: the cut moves back to the nearest one, and if there is none behind the cursor, forward.
+
+A segment is never longer than what one model call can read (``segment_tokens``); the rest is the next one.
+So a conversation that could not be condensed for a week is caught up on in several small steps.
+
+What a model gives back is not believed blindly (`accepted`): an answer far longer than a summary is cut after
+a sentence, and one that is the conversation once more is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent_core.budget import TokenEstimate, clip
+from agent_core.memory.consolidation.prompts import CONVERSATION_TAG
+from agent_core.memory.scopes import private_in
+from agent_core.models import HistoryTail, Message
+
+__all__ = [
+    "META_SUMMARY_SENTENCES",
+    "META_SUMMARY_WORD_LIMIT",
+    "Rules",
+    "Segment",
+    "accepted",
+    "conversation_text",
+    "keep_for",
+    "max_answer_chars",
+    "newest_of",
+    "plan",
+    "readable",
+    "sentence_budget",
+    "too_long_to_keep",
+]
+
+META_SUMMARY_WORD_LIMIT = 600
+META_SUMMARY_SENTENCES = 8
+_LEAST_SENTENCES = 5
+_MESSAGES_PER_SENTENCE = 10
+_SENTENCE_CHARS = 600
+_LONGEST_TURN = 200
+_SHINGLE = 8
+_COPY_CHARS = 400
+_SINGLE = 4
+_LEFT_OUT = "(What came before this is left out of the summary; the history still has it.)"
+_SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)]*(?=\s|$)|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """
+    When and how much.
+
+    Args:
+        threshold: So many messages after the cursor are still fine.
+        keep_recent_ratio: This part of the threshold stays word for word.
+        max_tokens: So many estimated tokens after the cursor are still fine.
+        segment_tokens: What one model call may read of a conversation.
+    """
+
+    threshold: int = 100
+    keep_recent_ratio: float = 0.2
+    max_tokens: int = 12_000
+    segment_tokens: int = 18_000
+
+    def __post_init__(self) -> None:
+        if self.threshold < 1 or not 0 < self.keep_recent_ratio < 1:
+            raise ValueError(f"cannot condense by these rules: {self}")
+
+    @property
+    def keep(self) -> int:
+        """How many of the newest messages stay."""
+        return max(1, int(self.threshold * self.keep_recent_ratio))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """
+    What is to be condensed: the positions from ``start`` up to ``end``, the cursor's next place.
+
+    ``private`` are the scopes of single people in these messages and in the summary before them.
+    """
+
+    messages: tuple[Message, ...]
+    start: int
+    end: int
+    private: frozenset[str] = frozenset()
+
+    @property
+    def sentences(self) -> int:
+        """How many sentences its summary may have."""
+        return sentence_budget(len(self.messages))
+
+
+def sentence_budget(messages: int) -> int:
+    """How many sentences a summary of so many messages may have."""
+    return max(_LEAST_SENTENCES, messages // _MESSAGES_PER_SENTENCE)
+
+
+def keep_for(tail: HistoryTail, rules: Rules, estimate: TokenEstimate) -> int | None:
+    """
+    How many of the newest messages are to be kept when condensing now, or None if it is not due.
+
+    Args:
+        tail: The newest messages after the cursor, read up to about ``rules.max_tokens``.
+        rules: When and how much.
+        estimate: How long they are.
+    """
+    if tail.unconsolidated > rules.threshold:
+        return rules.keep
+    costs = [estimate.message(message) for message in tail.messages]
+    if tail.complete and sum(costs) <= rules.max_tokens:
+        return None
+    room = rules.max_tokens * rules.keep_recent_ratio
+    kept = 0
+    for cost in reversed(costs[-rules.keep :]):
+        room -= cost
+        if room < 0:
+            break
+        kept += 1
+    return max(1, kept)
+
+
+def plan(page: HistoryTail, keep: int, rules: Rules, estimate: TokenEstimate) -> Segment | None:
+    """
+    The next segment, or None if nothing can be cut off without tearing a question from its answer.
+
+    Args:
+        page: The oldest messages after the cursor.
+        keep: How many of the newest stay, from `keep_for`.
+        rules: When and how much.
+        estimate: How long they are.
+    """
+    messages = page.messages
+    nominal = bisect_left(page.positions, page.total - keep)
+    cut = _cut(messages, nominal, len(messages) - 1)
+    used = 0
+    single = rules.segment_tokens // _SINGLE
+    for number, message in enumerate(messages[:cut]):
+        used += min(estimate.message(message), single)
+        if used > rules.segment_tokens:
+            cut = _cut(messages, number, cut)
+            break
+    if cut <= 0:
+        return None
+    private = page.private | private_in(message.scope for message in messages[:cut])
+    return Segment(messages[:cut], page.cursor, page.positions[cut], private)
+
+
+def _cut(messages: Sequence[Message], wanted: int, last: int) -> int:
+    """The best place to cut near ``wanted`` and not after ``last``; 0 if there is none."""
+    wanted = min(wanted, last)
+    before, after = range(wanted, 0, -1), range(wanted + 1, last + 1)
+    never = range(0)
+    for places, good in (
+        (before, _between_turns),
+        (after, _between_turns),
+        (before, _between_answers),
+        (before if wanted >= _LONGEST_TURN else never, _not_torn),
+    ):
+        for place in places:
+            if good(messages[place - 1], messages[place]):
+                return place
+    return 0
+
+
+def _between_turns(before: Message, here: Message) -> bool:
+    """A question begins here that does not belong to the one before: both were answered together."""
+    return here.role == "user" and (before.role != "user" or here.turn is None or here.turn != before.turn)
+
+
+def _between_answers(before: Message, here: Message) -> bool:
+    """Something is said here without having been asked."""
+    return here.role == "assistant" and before.role in ("assistant", "tool") and not before.tool_calls
+
+
+def _not_torn(before: Message, here: Message) -> bool:
+    """For what is no conversation any more: at least no question goes without the answer next to it."""
+    return not (before.role == "user" and here.role == "assistant")
+
+
+# ── texts ──
+
+
+def conversation_text(messages: Sequence[Message], max_tokens: int, estimate: TokenEstimate) -> str:
+    """
+    What was said, as a model reads it: who, what, and the day where it changes; empty if nothing was.
+
+    No message takes more than a fourth of the room; tool results and empty messages are left out.
+    """
+    lines: list[str] = []
+    day = ""
+    for message in messages:
+        if message.role not in ("user", "assistant") or not message.content.strip():
+            continue
+        today = f"{message.timestamp:%Y-%m-%d}" if message.timestamp else day
+        if today != day:
+            lines.append(f"({today})")
+            day = today
+        lines.append(
+            f"{message.role.upper()}: {clip(message.content.strip(), max_tokens // _SINGLE, estimate)}"
+        )
+    return clip("\n".join(lines), max_tokens, estimate)
+
+
+def max_answer_chars(sentences: int) -> int:
+    """How long an answer of so many sentences can be at the very most."""
+    return sentences * _SENTENCE_CHARS
+
+
+def accepted(answer: str, source: str, sentences: int) -> str | None:
+    """The summary in an answer, cut after a sentence where it is far too long; None if it is a mere copy."""
+    text = answer.strip()
+    limit = max_answer_chars(sentences)
+    if text.startswith(f"<{CONVERSATION_TAG}>") or (len(source) > _COPY_CHARS and source in text):
+        return None  # the whole request
+    long = len(text) > limit or len(text) >= 0.9 * len(source)
+    if len(text) > _COPY_CHARS and long and _copied(text, source) > 0.8:
+        return None
+    if len(text) <= limit:
+        return text or None
+    ends = [match.end() for match in _SENTENCE_END.finditer(text, 0, limit)]
+    return text[: ends[-1] if ends else limit].strip() or None
+
+
+def _copied(text: str, source: str) -> float:
+    """Which part of the text stands word for word in the source."""
+    words, known = text.split(), source.split()
+    runs = {tuple(known[at : at + _SHINGLE]) for at in range(len(known))}
+    shingles = [tuple(words[at : at + _SHINGLE]) for at in range(0, len(words), _SHINGLE)]
+    found = sum(shingle in runs for shingle in shingles)
+    if shingles and shingles[-1] not in runs:
+        found += " ".join(shingles[-1]) in " ".join(known)  # the last may end inside of a run, or of a word
+    return found / len(shingles) if shingles else 0.0
+
+
+def too_long_to_keep(summary: str, max_tokens: int, estimate: TokenEstimate) -> bool:
+    """Whether a summary is to be rewritten: too many words, or longer than its share of a prompt."""
+    return len(summary.split()) > META_SUMMARY_WORD_LIMIT or estimate.text(summary) > max_tokens
+
+
+def readable(summary: str, max_chars: int) -> tuple[str, str]:
+    """What of a summary one call can read, up to the end of a paragraph, and the rest."""
+    if len(summary) <= max_chars:
+        return summary, ""
+    end = summary.rfind("\n\n", 0, max_chars)
+    if end <= 0:
+        end = max_chars
+    return summary[:end], summary[end:].strip()
+
+
+def newest_of(summary: str, max_chars: int) -> str:
+    """
+    A summary of at most about ``max_chars``: its newest sentences, after a note that says so.
+
+    For one that no model has made shorter, visit after visit; else it would grow as long as the conversation.
+    """
+    if len(summary) <= max_chars:
+        return summary
+    text = summary.removeprefix(_LEFT_OUT).strip()
+    start = max(0, len(text) - max_chars)
+    first = _SENTENCE_END.search(text, start)
+    if first is not None and first.end() < len(text):
+        start = first.end()
+    return f"{_LEFT_OUT}\n\n{text[start:].strip()}"

@@ -1,0 +1,343 @@
+"""
+Condensing a conversation: the calls to a model, what is made of their answers, and the one atomic record at
+the end. The rules are in ``consolidation``, the texts in ``prompts``, what must survive in ``essentials``.
+
+Nobody waits for this: it is started after an answer is on its way (``consolidator``), and prompts are built
+without it. Whatever fails, a model or a disk, leaves everything as it was: the messages stay in the prompt,
+the cursor where it stands, and the histories are never written to.
+
+One visit condenses segment after segment until enough is done, a few at the most. A segment that is too long
+for the model is halved. Of two visits to one session the second has nothing to do; if another process has
+condensed or begun anew what is being condensed, its work stands and this one is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.budget import TokenEstimate
+from agent_core.errors import AgentError, ContextTooLong, CursorMoved, StorageUnavailable
+from agent_core.memory.consolidation import policy, prompts
+from agent_core.memory.consolidation.key_facts import (
+    Essential,
+    essentials,
+    excerpts,
+    join_list,
+    merge_list,
+    missing,
+    split_list,
+)
+from agent_core.memory.consolidation.policy import Rules, Segment
+from agent_core.memory.document_cache import Remembered
+from agent_core.memory_ports import MemoryPort
+from agent_core.models import HistoryTail, Message, ModelChunk, Usage
+from agent_core.ports import LLMPort
+
+__all__ = ["Attempt", "Condensed", "Condensing"]
+
+CALL_LIMIT_S = 180.0
+_ROUNDS = 4
+_HALVINGS = 6
+_SMALLEST_SEGMENT_TOKENS = 500
+_PAGE = 5000
+_GIANTS = (8, 64)
+_READ_MORE = 4
+_EXCERPT_CHARS = 8000
+_CHARS_PER_LIST_TOKEN = 3
+_LONGEST = 2  # times its share of a prompt: a summary that was not made shorter once is kept whole
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What the calls of one visit have cost, and why the last one failed."""
+
+    usage: Usage = field(default_factory=Usage)
+    failure: str = ""
+    too_long: bool = False
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Condensed:
+    """
+    How a visit ended.
+
+    Args:
+        segments: How many were condensed; 0 also where nothing was due.
+        failure: Why it stopped early; empty if it did not.
+        usage: What it has cost, also where it failed.
+        wait_s: Nothing failed, but it cannot go on before so many seconds; ``failure`` says why.
+    """
+
+    segments: int = 0
+    failure: str = ""
+    usage: Usage = field(default_factory=Usage)
+    wait_s: float = 0.0
+
+
+class Condensing:
+    """
+    The half of `MemoryManager` that condenses.
+
+    Args:
+        storage: Where history, record and documents are.
+        llm: Who condenses; without it nothing is.
+        rules: When and how much.
+        summary_tokens: The share of a prompt that a summary may have; a longer one is rewritten.
+        call_limit_s: How long one call may take.
+    """
+
+    def __init__(
+        self,
+        storage: MemoryPort,
+        llm: LLMPort | None,
+        *,
+        rules: Rules,
+        summary_tokens: int,
+        estimate: TokenEstimate,
+        call_limit_s: float = CALL_LIMIT_S,
+    ) -> None:
+        self._storage = storage
+        self.remembered = Remembered(storage)
+        self._llm = llm
+        self._rules = rules
+        self._summary_tokens = summary_tokens
+        self._estimate = estimate
+        self._call_limit_s = call_limit_s
+        self._condensing: set[str] = set()
+
+    async def consolidate_if_due(self, session_id: str) -> Condensed:
+        """
+        Condense what is too much of a session. Raises nothing but cancellation.
+
+        While a visit to the session is on its way, a second one returns at once.
+        """
+        if self._llm is None or session_id in self._condensing:
+            return Condensed()
+        self._condensing.add(session_id)
+        attempt = Attempt()
+        segments = 0
+        try:
+            while segments < _ROUNDS and await self._consolidate(session_id, attempt):
+                segments += 1
+        except CursorMoved as error:
+            log.info("consolidation.overtaken", session=session_id, reason=str(error))
+        except StorageUnavailable as error:
+            attempt.failure = str(error)
+            log.warning("consolidation.not_saved", session=session_id, **error.fields)
+        except Exception as error:  # what was spent is told all the same, and the next try waits
+            attempt.failure = _reason(error)
+            log.exception("consolidation.crashed", session=session_id)
+        finally:
+            self._condensing.discard(session_id)
+        return Condensed(segments, attempt.failure, attempt.usage)
+
+    async def _consolidate(self, session_id: str, attempt: Attempt | None = None) -> bool:
+        """
+        Condense the next segment of a session, if it is due. False: it is not, or ``attempt`` says why not.
+
+        Raises:
+            CursorMoved, StorageUnavailable: Nothing was changed.
+        """
+        attempt = attempt if attempt is not None else Attempt()
+        rules = self._rules
+        tail = await self._storage.load_history(session_id, max_chars=self._chars(rules.max_tokens))
+        keep = policy.keep_for(tail, rules, self._estimate)
+        if keep is None:
+            return False
+        page = await self._page(session_id, tail.cursor, keep)
+        for _ in range(_HALVINGS):
+            segment = policy.plan(page, keep, rules, self._estimate)
+            if segment is None:
+                return False
+            summary = await self._summary(session_id, page, segment, rules, attempt)
+            if summary is not None:
+                await self._save(session_id, segment, summary)
+                return True
+            if not attempt.too_long or rules.segment_tokens <= _SMALLEST_SEGMENT_TOKENS:
+                return False
+            rules = replace(rules, segment_tokens=max(_SMALLEST_SEGMENT_TOKENS, rules.segment_tokens // 2))
+        return False
+
+    async def _page(self, session_id: str, start: int, keep: int) -> HistoryTail:
+        """
+        The oldest messages after the cursor: more than one call can read, and more than one turn.
+
+        A few giants can fill what is usually read; then they are read whatever their length. Raises
+        `CursorMoved` if somebody has condensed since ``start`` was read: what begins there is not due.
+        """
+        limits: list[tuple[int, int | None]] = [
+            (_PAGE, self._chars(self._rules.segment_tokens * _READ_MORE)),
+            *((count, None) for count in _GIANTS),
+        ]
+        page = HistoryTail()
+        for max_messages, max_chars in limits:
+            page = await self._storage.load_segment(
+                session_id, start=start, max_messages=max_messages, max_chars=max_chars
+            )
+            if page.cursor != start:
+                raise CursorMoved(f"the cursor is at {page.cursor} and not at {start} any more")
+            if page.complete or policy.plan(page, keep, self._rules, self._estimate) is not None:
+                break
+        return page
+
+    async def _save(self, session_id: str, segment: Segment, summary: str) -> None:
+        # First the history: a cursor must never be more durable than the lines before it.
+        await self._storage.sync_history(session_id)
+        await self._storage.save_consolidation(
+            session_id,
+            summary=summary,
+            cursor=segment.end,
+            base_cursor=segment.start,
+            private=segment.private,
+        )
+        log.info(
+            "conversation.condensed",
+            session=session_id,
+            messages=len(segment.messages),
+            cursor=segment.end,
+            words=len(summary.split()),
+        )
+
+    async def _summary(
+        self, session_id: str, page: HistoryTail, segment: Segment, rules: Rules, attempt: Attempt
+    ) -> str | None:
+        """The whole new summary of the session, or None: then nothing is to be changed."""
+        old = page.summary
+        if old is None:
+            old = await self._storage.load_session_summary(session_id)
+        text = policy.conversation_text(segment.messages, rules.segment_tokens, self._estimate)
+        if not text:  # nothing was said: there is nothing to condense, and nothing to keep in the prompt
+            return old
+        prose, listed = split_list(old)
+        answer = await self._call_llm(
+            prompts.consolidation_messages(text, segment.sentences),
+            attempt=attempt,
+            max_chars=_READ_MORE * policy.max_answer_chars(segment.sentences),
+        )
+        new = policy.accepted(answer, text, segment.sentences) if answer else None
+        if answer and new is None:
+            attempt.failure = "the model gave the conversation back instead of a summary"
+            log.warning("consolidation.refused", session=session_id, chars=len(answer))
+        if new is None:
+            return None
+        document = (await self.remembered.beside(segment.messages)).text
+        said = [message.content for message in segment.messages if message.role in ("user", "assistant")]
+        wanted = await anyio.to_thread.run_sync(essentials, said)
+        lost = await self._lost(wanted, prose, new, document)
+        if lost:
+            new = await self._with_addition(new, lost, said, attempt)
+        whole = f"{prose}\n\n{new}" if prose.strip() else new
+        shorter = await self._maybe_meta_consolidate(whole, attempt=attempt)
+        shorter = policy.newest_of(shorter, _LONGEST * self._chars(self._summary_tokens))
+        if shorter != whole:
+            wanted = [*await anyio.to_thread.run_sync(essentials, [whole]), *wanted]
+        lost = await self._lost(wanted, shorter, document)
+        listed = merge_list(
+            listed, lost, shorter, max_chars=self._summary_tokens // 2 * _CHARS_PER_LIST_TOKEN
+        )
+        return join_list(shorter, listed)
+
+    async def _lost(self, wanted: Sequence[Essential], *texts: str) -> list[Essential]:
+        """Which of these are in none of the texts. In a thread: long texts take hundredths of a second."""
+        return await anyio.to_thread.run_sync(missing, wanted, *texts)
+
+    async def _with_addition(
+        self, summary: str, lost: Sequence[Essential], said: Sequence[str], attempt: Attempt
+    ) -> str:
+        """The summary with what it had left out, as far as the model gives it now. Asked once."""
+        source = excerpts(lost, said, max_chars=_EXCERPT_CHARS)
+        sentences = policy.sentence_budget(len(lost))
+        answer = await self._call_llm(
+            prompts.addition_messages(source, [item.snippet for item in lost]),
+            attempt=attempt,
+            max_chars=_READ_MORE * policy.max_answer_chars(sentences),
+        )
+        attempt.failure = ""  # without an answer the list at the end takes all of it
+        more = policy.accepted(answer, "", sentences) if answer else None
+        still = missing(lost, more) if more else lost
+        return f"{summary} {more}" if more and len(still) < len(lost) else summary
+
+    async def _maybe_meta_consolidate(self, summary: str, *, attempt: Attempt | None = None) -> str:
+        """The summary, rewritten if it has become too long. Without a better one it stays as it is."""
+        if not policy.too_long_to_keep(summary, self._summary_tokens, self._estimate):
+            return summary
+        attempt = attempt if attempt is not None else Attempt()
+        sentences = policy.META_SUMMARY_SENTENCES
+        head, rest = policy.readable(summary, self._chars(self._rules.segment_tokens) // 2)
+        answer = await self._call_llm(
+            prompts.meta_messages(head, sentences),
+            attempt=attempt,
+            max_chars=_READ_MORE * policy.max_answer_chars(sentences),
+        )
+        attempt.failure = ""
+        shorter = policy.accepted(answer, head, sentences) if answer else None
+        if answer is None or shorter is None or len(answer) >= len(head):
+            return summary
+        return f"{shorter}\n\n{rest}" if rest else shorter
+
+    async def _call_llm(
+        self,
+        messages: list[Message],
+        *,
+        attempt: Attempt | None = None,
+        max_chars: int = 50_000,
+    ) -> str | None:
+        """
+        The text of an answer, or None for a failure of any kind, an empty one and one that takes too long.
+
+        What comes after ``max_chars`` is not waited for.
+        """
+        llm = self._llm
+        assert llm is not None
+        attempt = attempt if attempt is not None else Attempt()
+        attempt.failure, attempt.too_long, attempt.timed_out = "", False, False
+        text = ""
+        before = attempt.usage
+        try:
+            with anyio.fail_after(self._call_limit_s):
+                chunks = await llm.chat(messages, [])
+                async with aclosing(cast("AsyncGenerator[ModelChunk, None]", chunks)) as answer:
+                    async for chunk in answer:
+                        if isinstance(chunk, str):
+                            text += chunk
+                        elif isinstance(chunk, Usage):
+                            attempt.usage += chunk
+                        if len(text) > max_chars:
+                            break
+        except TimeoutError:
+            attempt.timed_out = True
+            attempt.failure = f"no answer within {self._call_limit_s:g} s"
+        except Exception as error:  # noqa: BLE001 - condensing can always wait, whatever the reason
+            attempt.too_long = isinstance(error, ContextTooLong)
+            attempt.failure = _reason(error)
+        else:
+            attempt.failure = "" if text.strip() else "an empty answer"
+        if attempt.usage == before and (text or attempt.timed_out):
+            # Cut off before it told what it cost, or it never tells: the tokens were spent all the same.
+            attempt.usage += Usage(
+                prompt_tokens=self._estimate.request(messages),
+                completion_tokens=self._estimate.text(text),
+                calls=1,
+            )
+        if attempt.failure:
+            log.warning("consolidation.call_failed", reason=attempt.failure)
+            return None
+        return text.strip()
+
+    def _chars(self, tokens: int) -> int:
+        return self._estimate.chars(tokens)
+
+
+def _reason(error: Exception) -> str:
+    """Why it failed, for people; what nobody has foreseen with its kind."""
+    return str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,241 @@
+"""
+Looking after conversations in the background, once an answer is on its way.
+
+Theory of operation. `due` marks a session and returns at once; `run` works on what is marked, a few sessions
+at a time and each by one task only. A session that is marked again while it is worked on is worked on once
+more. First the chores run in their order (the history into its file, the search index), then it is condensed
+if that is due. Marks that come in quick succession are worked on together, and a moment after the answer.
+
+What fails waits: a minute, then twice as long each time, six hours at most, per session. It is tried again by
+itself a limited number of times; after that only when somebody has spoken in the session again, and never
+before its time. So a model that is away for a week costs a few calls a day, and nothing is lost meanwhile.
+What may not be done now (`Condensed.wait_s`) has not failed: it waits as long as it is told, and is tried
+again by itself.
+
+Nobody ever waits for any of this. When `run` is cancelled, what was in hand is as if it had not begun.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+import structlog
+
+from agent_core.memory.consolidation.run import Condensed
+from agent_core.models import Usage
+from agent_core.ports import Clock
+
+__all__ = ["Chore", "Condenses", "Consolidator", "retry_delay_s"]
+
+_CONCURRENCY = 2
+_PAUSE_S = 0.25
+_MOST_MARKED = 10_000
+_FIRST_S = 60.0
+_LONGEST_S = 6 * 3600.0
+_TRIES = 8
+_IDLE_S = 3600.0
+
+log = structlog.get_logger(__name__)
+
+Chore = Callable[[str], Awaitable[None]]
+"""Something to do for a session whose turn has ended."""
+
+
+class Condenses(Protocol):
+    """Who condenses."""
+
+    async def consolidate_if_due(self, session_id: str) -> Condensed:
+        """Condense what is too much of a session. Raises nothing but cancellation."""
+        ...
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """A session that could not be condensed."""
+
+    failures: int
+    retry_at: float
+    reason: str
+
+
+def retry_delay_s(failures: int, chance: float) -> float:
+    """How long to wait after so many failures in a row; ``chance`` in [0, 1) spreads the sessions."""
+    ceiling = min(_FIRST_S * 2.0 ** min(failures - 1, 16), _LONGEST_S)
+    return float(ceiling * (0.75 + 0.25 * chance))
+
+
+class Consolidator:
+    """
+    Condenses sessions after their turns.
+
+    Args:
+        manager: Who condenses.
+        clock: For the waiting.
+        chores: What is done for a session before.
+        spent: Told what the calls for a session have cost.
+        concurrency: How many sessions at a time.
+        pause_s: How long the answers have the machine for themselves.
+    """
+
+    def __init__(
+        self,
+        manager: Condenses,
+        clock: Clock,
+        *,
+        chores: Sequence[Chore] = (),
+        spent: Callable[[str, Usage], Awaitable[None]] | None = None,
+        concurrency: int = _CONCURRENCY,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
+        self._manager = manager
+        self._clock = clock
+        self._chores = chores
+        self._spent = spent
+        self._concurrency = concurrency
+        self._pause_s = pause_s
+        self._marked: OrderedDict[str, None] = OrderedDict()
+        self._running: set[str] = set()
+        self._trouble: dict[str, _Trouble] = {}
+        self._changed = anyio.Event()
+        self._segments = 0
+        self._failures = 0
+
+    def due(self, session_id: str) -> None:
+        """A turn of this session was completed. Never blocks, never fails."""
+        self._marked[session_id] = None
+        self._marked.move_to_end(session_id)
+        if len(self._marked) > _MOST_MARKED:
+            # The next turn of that session marks it again.
+            self._marked.popitem(last=False)
+        self._changed.set()
+
+    def state(self) -> dict[str, Any]:
+        """Counts for the status and the metrics: no names of sessions, no texts."""
+        now = self._clock.monotonic()
+        waits = [max(0.0, trouble.retry_at - now) for trouble in self._trouble.values()]
+        worst = max(self._trouble.values(), key=lambda trouble: trouble.failures, default=None)
+        return {
+            "running": len(self._running),
+            "waiting": len(self._marked),
+            "segments": self._segments,
+            "failures": self._failures,
+            "failing_sessions": sum(trouble.failures > 0 for trouble in self._trouble.values()),
+            "postponed_sessions": sum(trouble.failures == 0 for trouble in self._trouble.values()),
+            "failures_in_a_row": worst.failures if worst else 0,
+            "last_error": worst.reason if worst and worst.failures else None,
+            "next_try_in_s": round(min(waits), 1) if waits else None,
+        }
+
+    def trouble(self, session_id: str) -> dict[str, Any] | None:
+        """What keeps a session from being condensed, or None."""
+        found = self._trouble.get(session_id)
+        if found is None:
+            return None
+        return {
+            "failures": found.failures,
+            "error": found.reason,
+            "next_try_in_s": round(max(0.0, found.retry_at - self._clock.monotonic()), 1),
+        }
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(self._pause_s)
+                self._changed = anyio.Event()
+                for session_id in self._ready():
+                    self._running.add(session_id)
+                    self._marked.pop(session_id, None)
+                    tasks.start_soon(self._look_after, session_id)
+                with anyio.move_on_after(self._next_try_s()):
+                    await self._changed.wait()
+
+    # ── inside ──
+
+    def _ready(self) -> list[str]:
+        """The sessions to begin with now."""
+        now = self._clock.monotonic()
+        again = [
+            session_id
+            for session_id, trouble in self._trouble.items()
+            if trouble.retry_at <= now and trouble.failures < _TRIES and session_id not in self._marked
+        ]
+        free = self._concurrency - len(self._running)
+        return [each for each in [*self._marked, *again] if each not in self._running][: max(0, free)]
+
+    def _next_try_s(self) -> float:
+        if len(self._running) >= self._concurrency:
+            return _IDLE_S
+        now = self._clock.monotonic()
+        waits = [
+            trouble.retry_at - now
+            for session_id, trouble in self._trouble.items()
+            if trouble.failures < _TRIES and session_id not in self._running
+        ]
+        return max(0.0, min([*waits, _IDLE_S]))
+
+    async def _look_after(self, session_id: str) -> None:
+        try:
+            if await self._do_chores(session_id) and self._may_try(session_id):
+                await self._condense(session_id)
+        finally:
+            self._running.discard(session_id)
+            self._changed.set()
+
+    async def _do_chores(self, session_id: str) -> bool:
+        for chore in self._chores:
+            try:
+                await chore(session_id)
+            except Exception as error:  # noqa: BLE001 - in the background one session must not stop the others
+                self._failed(session_id, f"{type(error).__name__}: {error}")
+                return False
+        return True
+
+    def _may_try(self, session_id: str) -> bool:
+        trouble = self._trouble.get(session_id)
+        return trouble is None or trouble.retry_at <= self._clock.monotonic()
+
+    async def _condense(self, session_id: str) -> None:
+        try:
+            done = await self._manager.consolidate_if_due(session_id)
+            if self._spent is not None and done.usage != Usage():
+                await self._spent(session_id, done.usage)
+        except Exception as error:
+            log.exception("consolidation.crashed", session=session_id)
+            self._failed(session_id, f"{type(error).__name__}: {error}")
+            return
+        self._segments += done.segments
+        if done.wait_s > 0:
+            self._postponed(session_id, done.failure, done.wait_s)
+        elif done.failure:
+            self._failed(session_id, done.failure)
+        else:
+            self._trouble.pop(session_id, None)
+
+    def _postponed(self, session_id: str, reason: str, wait_s: float) -> None:
+        """It may not be done now; that is no failure, and is tried again by itself."""
+        before = self._trouble.get(session_id)
+        failures = before.failures if before else 0
+        self._trouble[session_id] = _Trouble(failures, self._clock.monotonic() + wait_s, reason)
+        log.info("consolidation.postponed", session=session_id, retry_in_s=round(wait_s, 1), reason=reason)
+
+    def _failed(self, session_id: str, reason: str) -> None:
+        before = self._trouble.pop(session_id, None)
+        failures = before.failures + 1 if before else 1
+        delay_s = retry_delay_s(failures, random.random())
+        self._trouble[session_id] = _Trouble(failures, self._clock.monotonic() + delay_s, reason)
+        if len(self._trouble) > _MOST_MARKED:
+            del self._trouble[next(iter(self._trouble))]
+        self._failures += 1
+        log.warning(
+            "consolidation.put_off",
+            session=session_id,
+            failures=failures,
+            retry_in_s=round(delay_s, 1),
+            reason=reason,
+        )

@@ -1,0 +1,123 @@
+"""
+What a history file keeps in memory: the newest lines, decoded, and which ids were written lately. Pure.
+
+Both are there to save reading, both can be let go at any moment, and both have a bound. A decoded line takes
+four times its text here (1.8 kB for 250 characters), so of a conversation only what the next prompt can need
+is kept: nothing before the cursor, because that is in the summary. Ids are kept as hashes, eight bytes each;
+who finds one there looks at the file before he believes it.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+
+from agent_core.storage.paging import Entry
+
+__all__ = ["DecodedTail", "RecentIds"]
+
+_ENTRIES = 1000
+_BYTES = 2 * 1024 * 1024
+_BYTES_OF_AN_ENTRY = 1600  # measured with tracemalloc, without the text
+
+
+class DecodedTail:
+    """
+    The newest lines of a file without a gap, as many as are worth keeping.
+
+    ``start`` is the byte at which they begin; ``size`` about how many bytes of memory they take.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self.start = start
+        self.size = 0
+        self._entries: deque[Entry] = deque()
+        self._floor = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def newest_first(self) -> Iterator[Entry]:
+        """What is kept."""
+        return reversed(self._entries)
+
+    def before(self, end: int) -> tuple[int, int]:
+        """
+        What the line before the tail is counted from: the position of the first line that can be read, or
+        ``end`` where there is none, and how many before it cannot.
+        """
+        unread = len(list(takewhile(lambda entry: entry.message is None, self._entries)))
+        return (self._entries[unread].position if unread < len(self._entries) else end), unread
+
+    def prepend(self, entry: Entry) -> bool:
+        """Keep the line before the first one, if there is room for it and it can be needed."""
+        room = len(self._entries) < _ENTRIES and self.size + _bytes_of(entry) <= _BYTES
+        if not room or entry.position < self._floor:
+            return False
+        self._entries.appendleft(entry)
+        self.size += _bytes_of(entry)
+        self.start = entry.offset
+        return True
+
+    def append(self, entries: Iterable[Entry], *, end: int) -> None:
+        """Keep lines that were written behind the last one; the file is ``end`` bytes long now."""
+        for entry in entries:
+            if not self._entries:
+                self.start = entry.offset
+            self._entries.append(entry)
+            self.size += _bytes_of(entry)
+        self._trim(end)
+
+    def need(self, cursor: int, *, end: int) -> None:
+        """Let go what is before the cursor: it is not asked for any more."""
+        self._floor = cursor
+        self._trim(end)
+
+    def clear(self, end: int) -> None:
+        """Let go everything."""
+        self._entries.clear()
+        self.size = 0
+        self.start = end
+
+    def _trim(self, end: int) -> None:
+        while self._entries and (
+            len(self._entries) > _ENTRIES or self.size > _BYTES or self._entries[0].position < self._floor
+        ):
+            self.size -= _bytes_of(self._entries.popleft())
+        self.start = self._entries[0].offset if self._entries else end
+
+
+def _bytes_of(entry: Entry) -> int:
+    if entry.message is None:
+        return _BYTES_OF_AN_ENTRY
+    return _BYTES_OF_AN_ENTRY + max(sys.getsizeof(entry.message.content), entry.chars)
+
+
+class RecentIds:
+    """
+    Which ids were written lately: at least the last ``keep`` of them.
+
+    Args:
+        ids: Those on the disk, the oldest first.
+        keep: How many must be known.
+    """
+
+    def __init__(self, ids: Iterable[str], *, keep: int) -> None:
+        self._keep = keep
+        self._hashes = array("q", map(hash, ids))
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def may_hold(self, one: str) -> bool:
+        """False if the id was not written; True if it was, or another one that looks like it."""
+        return hash(one) in self._hashes
+
+    def add(self, one: str) -> None:
+        """An id has been written."""
+        self._hashes.append(hash(one))
+        if len(self._hashes) > 2 * self._keep:
+            del self._hashes[: -self._keep]

@@ -1,0 +1,231 @@
+"""
+Cursor and summary of a session: one file, replaced atomically, with a readable copy and a spare.
+
+The record (``….meta.json``) is the truth, so that after a crash no part of a conversation is summarised
+twice or left out; ``summary.md`` is written after it and repaired from it. A record without a summary (made
+by hand or by an older version) takes the text of the copy.
+
+A record that cannot be read is kept aside under another name and reported. Its place takes the spare
+(``memory/<session>/meta.json``), which is written after each record and holds the same pair: at the worst it
+is the pair before, and then too summary and cursor belong together, so nothing is summarised twice. Without a
+spare that can be read the cursor is 0 again; the text of the copy stays, and nothing is lost.
+
+Everything here blocks and is called in a worker thread, by one caller at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from agent_core.messages import SessionKey
+from agent_core.storage import disk
+from agent_core.storage.lines import as_object, encode_object
+from agent_core.storage.paging import Place
+
+__all__ = ["Record", "RecordFile", "parse_record", "session_in"]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a session besides its history. ``place`` is where the cursor points to in the file."""
+
+    summary: str = ""
+    place: Place = field(default_factory=Place)
+    private: frozenset[str] = frozenset()
+
+    @property
+    def cursor(self) -> int:
+        """How many positions from the beginning are in the summary."""
+        return self.place.position
+
+
+class RecordFile:
+    """
+    The record of one session.
+
+    Args:
+        path: Where it is.
+        copy: Where the summary alone is, for people.
+        spare: Where the record is once more.
+        key: Whose record.
+    """
+
+    def __init__(self, path: Path, copy: Path, spare: Path, key: SessionKey) -> None:
+        self._path = path
+        self._copy = copy
+        self._spare = spare
+        self._key = key
+        self._seen: tuple[int, int, int] | None = None
+        self._record = Record()
+        self._repaired = False
+
+    def load(self, now: datetime) -> Record:
+        """The record; an empty one if there is none."""
+        if not disk.is_file_or_nothing(self._path):
+            self._make_room(now)
+        try:
+            state = self._path.stat()
+        except FileNotFoundError:
+            return Record(summary=self._copied_summary())
+        seen = (state.st_ino, state.st_size, state.st_mtime_ns)
+        if seen != self._seen:
+            raw = disk.read(self._path)
+            record = self._parsed(raw)
+            if record is None:
+                return self._recovered(now, seen)
+            self._record, self._seen = record, seen
+            self._repair_copy()
+        return self._record
+
+    def _recovered(self, now: datetime, seen: tuple[int, int, int]) -> Record:
+        """The record of the spare, which takes the place of the one that cannot be read."""
+        record = self._parsed_spare()
+        if record is None:
+            self._put_aside(now)
+            return Record(summary=self._copied_summary())
+        kept_as = self.keep_copy(now)
+        try:
+            self.save(record)
+        except OSError as exc:
+            # It is tried again by the next process; until then the spare counts.
+            self._record, self._seen = record, seen
+            log.error("record.not_restored", file=self._path.name, reason=exc.strerror)
+        else:
+            log.error("record.restored", file=self._path.name, cursor=record.cursor, kept_as=kept_as)
+        return record
+
+    def _make_room(self, now: datetime) -> None:
+        """Put aside what is no file at all; the spare takes its place, or everything stays as it is."""
+        spare = self._parsed_spare()
+        aside = self._put_aside(now)
+        if aside is None or spare is None:
+            return
+        try:
+            self.save(spare)
+        except OSError:
+            aside.rename(self._path)
+            raise
+
+    def _parsed_spare(self) -> Record | None:
+        try:
+            raw = disk.read(self._spare)
+        except OSError:
+            return None
+        return self._parsed(raw)
+
+    def save(self, record: Record) -> None:
+        """Replace the record durably, then the copy as well as can be."""
+        self._seen = None
+        disk.replace(self._path, self._encoded(record))
+        self._repaired = False
+        self._record = record
+        self._repair_copy()
+
+    def _encoded(self, record: Record) -> bytes:
+        return encode_object(
+            {
+                "version": 1,
+                "session": str(self._key),
+                "last_consolidated": record.cursor,
+                "offset": record.place.offset,
+                "message_id": record.place.message_id,
+                "summary": record.summary,
+                "private": sorted(record.private),
+            }
+        )
+
+    def exists(self) -> bool:
+        """Whether there is a record."""
+        return self._path.exists()
+
+    def _parsed(self, raw: bytes) -> Record | None:
+        return parse_record(raw, self._key, self._copied_summary)
+
+    def keep_copy(self, now: datetime) -> str | None:
+        """Keep what is there under another name, because it is about to be corrected; its name, or None."""
+        aside = self._aside(now)
+        try:
+            disk.write_new(aside, self._path.read_bytes())
+        except OSError:
+            return None
+        return aside.name
+
+    def _aside(self, now: datetime) -> Path:
+        return self._path.with_name(f"{self._path.name}.bad-{now:%Y%m%dT%H%M%S%fZ}")
+
+    def _put_aside(self, now: datetime) -> Path | None:
+        aside = self._aside(now)
+        try:
+            self._path.replace(aside)
+        except OSError as exc:
+            log.error("record.unreadable", file=self._path.name, kept_as=None, reason=exc.strerror)
+            return None
+        log.error("record.unreadable", file=self._path.name, kept_as=aside.name)
+        return aside
+
+    def _copied_summary(self) -> str:
+        if not disk.is_file_or_nothing(self._copy):
+            return ""
+        try:
+            return disk.read(self._copy).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def _repair_copy(self) -> None:
+        """Bring copy and spare up to date, once; that it fails harms nobody."""
+        if self._repaired:
+            return
+        self._repaired = True
+        try:
+            if self._copied_summary() != self._record.summary:
+                disk.replace(self._copy, self._record.summary.encode(), durable=False)
+        except OSError as exc:
+            log.warning("summary.copy_failed", file=str(self._copy), reason=exc.strerror)
+        self._repair_spare()
+
+    def _repair_spare(self) -> None:
+        wanted = self._encoded(self._record)
+        try:
+            if not self._spare.exists() or self._spare.read_bytes() != wanted:
+                disk.replace(self._spare, wanted, durable=False)
+        except OSError as exc:
+            # An old pair is sound, but what a person has let go must not come back with it.
+            with contextlib.suppress(OSError):
+                self._spare.unlink()
+            log.warning("record.spare_failed", file=str(self._spare), reason=exc.strerror)
+
+
+def parse_record(raw: bytes, key: SessionKey, copied_summary: Callable[[], str]) -> Record | None:
+    """Read what a record says; None if it is none, or another session's."""
+    value = as_object(raw)
+    if value is None or value.get("session", str(key)) != str(key):
+        return None
+    cursor, summary = value.get("last_consolidated"), value.get("summary")
+    if isinstance(cursor, bool) or not isinstance(cursor, int) or cursor < 0:
+        return None
+    if summary is None:
+        summary = copied_summary()
+    if not isinstance(summary, str):
+        return None
+    private = frozenset(map(str, value["private"])) if isinstance(value.get("private"), list) else frozenset()
+    offset, message_id = value.get("offset"), value.get("message_id")
+    if isinstance(offset, bool) or not isinstance(offset, int) or not isinstance(message_id, str | None):
+        return Record(summary, Place(cursor, -1), private)
+    return Record(summary, Place(cursor, offset, message_id), private)
+
+
+def session_in(path: Path) -> SessionKey | None:
+    """The session that a record belongs to: the only place where a shortened name is told in full."""
+    try:
+        value = as_object(disk.read(path)) if disk.is_file_or_nothing(path) else None
+        return SessionKey.parse(str(value["session"])) if value else None
+    except (FileNotFoundError, KeyError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""Credentials for mail servers: passwords, OAuth tokens, TLS."""

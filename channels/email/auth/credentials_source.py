@@ -1,0 +1,65 @@
+"""From the settings of a mailbox to what it logs in with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio.to_thread
+
+from channels.base import ChannelMisconfigured, Clock
+from channels.email.auth.credentials import Credentials, PasswordCredentials
+from channels.email.auth.oauth_flow import HttpProvider, by_browser, by_device
+from channels.email.auth.oauth_tokens import AskProvider, Endpoints, TokenCredentials, TokenFile
+from channels.email.config import EmailConfig
+
+__all__ = ["credentials_of", "give_access", "token_file"]
+
+
+def credentials_of(
+    config: EmailConfig, state_dir: Path, clock: Clock, ask: AskProvider | None = None
+) -> Credentials:
+    """A password, or tokens that are kept in ``state_dir``; ``ask`` is how their provider is asked."""
+    if config.oauth is None:
+        return PasswordCredentials.of(config)
+    ask = ask or HttpProvider(config.tls_ca_file)
+    return TokenCredentials(config.username, config.oauth, token_file(state_dir), ask, clock)
+
+
+def token_file(state_dir: Path) -> TokenFile:
+    """Where the tokens of a mailbox are kept."""
+    return TokenFile(state_dir / "oauth.json")
+
+
+async def give_access(
+    config: EmailConfig,
+    state_dir: Path,
+    clock: Clock,
+    *,
+    show: Callable[[str], None],
+    pasted: Callable[[], Awaitable[str]],
+    ask: AskProvider | None = None,
+) -> None:
+    """
+    Talk with a person until there are tokens, and keep them.
+
+    Args:
+        config: The mailbox; it has ``oauth``.
+        state_dir: Where tokens are kept.
+        clock: Where time comes from.
+        show: Tells the person what to do.
+        pasted: Gives what the person pastes.
+        ask: How the provider is asked.
+
+    Raises:
+        ChannelError: It came to nothing; why, in plain words.
+    """
+    oauth = config.oauth
+    if oauth is None:
+        raise ChannelMisconfigured("there is no oauth in the settings")
+    ask = ask or HttpProvider(config.tls_ca_file)
+    if oauth.flow == "browser" or (oauth.flow == "auto" and not Endpoints.of(oauth).device):
+        tokens = await by_browser(oauth, ask, clock, show, pasted)
+    else:
+        tokens = await by_device(oauth, ask, clock, show)
+    await anyio.to_thread.run_sync(token_file(state_dir).save, tokens)

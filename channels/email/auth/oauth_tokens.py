@@ -1,0 +1,328 @@
+"""
+Access tokens that are there when they are needed: kept on disk, fetched anew before they end, by one at a
+time.
+
+A refresh token is as good as a password. It is kept in ``state/<channel>/oauth.json`` with mode 0600, and
+nothing of it is ever logged. Providers give a new one now and then; the newest counts.
+
+What fails: a provider that is away is asked again with a back-off, and the token in hand is used as long as
+it lives. A refresh token that the provider has taken back (``invalid_grant``) is not used again before the
+next start: only a person can get another one, and asking again would only make the provider angry.
+
+Many providers take the old refresh token back as soon as they have given a new one. So the file always holds
+the newest one that is known: nothing is ever deleted from it, the provider is asked only while the file can
+be written, and a token that could not be written stays in memory until it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
+from channels.email.auth.credentials import Login
+from channels.email.config import OAuth
+
+__all__ = [
+    "AskProvider",
+    "Endpoints",
+    "ProviderAway",
+    "ProviderRefused",
+    "TokenCredentials",
+    "TokenFile",
+    "Tokens",
+]
+
+EARLY_S = 300.0
+FIRST_PAUSE_S = 10.0
+LONGEST_PAUSE_S = 900.0
+USUAL_LIFE_S = 3600
+LONGEST_LIFE_S = 400 * 86_400
+ROOM_BYTES = 16_384
+HARDLY_OLD_S = 120.0
+"""A token younger than this that is refused is not wrong because of its age."""
+_AGAIN = "log in again: squidbot email login"
+_log = structlog.get_logger(__name__)
+
+
+class ProviderRefused(Exception):
+    """The provider's token endpoint says no; ``code`` is its word for it (RFC 6749, section 5.2)."""
+
+    def __init__(self, code: str, detail: str = "") -> None:
+        self.code = code
+        super().__init__(f"{code}: {detail}" if detail else code)
+
+
+class ProviderAway(Exception):
+    """The provider does not answer, or not sensibly."""
+
+
+class AskProvider(Protocol):
+    """One question to an endpoint."""
+
+    async def __call__(self, url: str, form: dict[str, str]) -> dict[str, Any]:
+        """
+        POST a form; the JSON object that comes back.
+
+        Raises:
+            ProviderRefused, ProviderAway: As they say.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where a provider is asked, and for what."""
+
+    token: str
+    scope: str
+    device: str = ""
+    authorization: str = ""
+
+    @classmethod
+    def of(cls, oauth: OAuth) -> Endpoints:
+        """The provider's, and in their place whatever the settings name."""
+        base = f"https://login.microsoftonline.com/{oauth.tenant}/oauth2/v2.0"
+        known = {
+            "google": cls(
+                token="https://oauth2.googleapis.com/token",  # noqa: S106 - an address
+                authorization="https://accounts.google.com/o/oauth2/v2/auth",
+                scope="https://mail.google.com/",
+            ),
+            "microsoft": cls(
+                token=f"{base}/token",
+                device=f"{base}/devicecode",
+                authorization=f"{base}/authorize",
+                scope="https://outlook.office.com/IMAP.AccessAsUser.All "
+                "https://outlook.office.com/SMTP.Send offline_access",
+            ),
+            "custom": cls(token="", scope=""),
+        }[oauth.provider]
+        return cls(
+            token=oauth.token_endpoint or known.token,
+            scope=oauth.scope or known.scope,
+            device=oauth.device_endpoint or known.device,
+            authorization=oauth.authorization_endpoint or known.authorization,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a provider gave. ``ends_at`` is in seconds since 1970."""
+
+    refresh: str = field(repr=False)
+    access: str = field(default="", repr=False)
+    ends_at: float = 0.0
+
+    @classmethod
+    def of(cls, answer: dict[str, Any], now: datetime, *, old_refresh: str = "") -> Tokens:
+        """
+        Read a token endpoint's answer.
+
+        Raises:
+            ProviderAway: There is no token in it.
+        """
+        access, refresh = answer.get("access_token"), answer.get("refresh_token") or old_refresh
+        if not _is_token(access) or not _is_token(refresh):
+            raise ProviderAway("its answer has no tokens in it")
+        return cls(refresh, access, now.timestamp() + _life_s(answer.get("expires_in")))
+
+
+def _is_token(value: object) -> TypeGuard[str]:
+    """Printable ASCII (RFC 6749, appendix A.12)."""
+    return isinstance(value, str) and value.isascii() and value.isprintable() and value != ""
+
+
+def _life_s(told: object) -> float:
+    try:
+        life_s = float(told)  # type: ignore[arg-type]  # whatever it is, there is an answer
+    except (TypeError, ValueError, OverflowError):
+        return USUAL_LIFE_S
+    return life_s if 0 < life_s <= LONGEST_LIFE_S else USUAL_LIFE_S
+
+
+class TokenFile:
+    """
+    The tokens on disk.
+
+    Args:
+        path: The file; it and its folder are for its owner alone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> Tokens | None:
+        """What is there; None if there is nothing of use. Reads a file, so call it in a thread."""
+        try:
+            kept = json.loads(self.path.read_text())
+            return Tokens(str(kept["refresh"]), str(kept["access"]), float(kept["ends_at"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            _log.error("oauth.unreadable", file=str(self.path), error=type(exc).__name__)
+            return None
+
+    def save(self, tokens: Tokens) -> None:
+        """
+        Replace what is there, durably; nobody else can read it at any moment.
+
+        Raises:
+            OSError: It cannot be done; what was there before is still there.
+        """
+        self._write(".new", json.dumps(asdict(tokens))).replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def try_out(self) -> None:
+        """
+        See whether something could be saved.
+
+        Raises:
+            OSError: It could not.
+        """
+        self._write(".try", " " * ROOM_BYTES).unlink()
+
+    def _write(self, suffix: str, text: str) -> Path:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        scratch = self.path.with_suffix(suffix)
+        scratch.unlink(missing_ok=True)
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        return scratch
+
+
+class TokenCredentials:
+    """
+    Logins with tokens.
+
+    Args:
+        username: Whose mailbox.
+        oauth: The settings.
+        file: Where tokens are kept.
+        ask: How the provider is asked.
+        clock: Where time comes from.
+    """
+
+    def __init__(self, username: str, oauth: OAuth, file: TokenFile, ask: AskProvider, clock: Clock) -> None:
+        self._username = username
+        self._oauth = oauth
+        self._endpoints = Endpoints.of(oauth)
+        self._file = file
+        self._ask = ask
+        self._clock = clock
+        self._one_at_a_time = anyio.Lock()
+        self._tokens: Tokens | None = None
+        self._unsaved_after: str | None = None
+        """Set while ``_tokens`` is not in the file: the refresh token that is there in its place."""
+        self._taken_back = ""
+        self._got_at: float | None = None
+        self._failures = 0
+        self._not_before = 0.0
+
+    async def get(self) -> Login:
+        """See `channels.email.auth.credentials.Credentials.get`."""
+        async with self._one_at_a_time:
+            # Somebody may have logged in anew meanwhile, so the file is always looked at.
+            kept = await anyio.to_thread.run_sync(self._file.load)
+            if self._tokens is not None and self._unsaved_after is not None:
+                if kept is None or kept.refresh == self._unsaved_after:
+                    kept = self._tokens
+                    await self._save(kept, instead_of=self._unsaved_after)
+                else:
+                    self._unsaved_after = None
+            if kept is None:
+                self._tokens = None
+                raise ChannelAuthFailed(f"there is no token for {self._username}; {_AGAIN}")
+            if kept.refresh == self._taken_back:
+                raise ChannelAuthFailed(
+                    f"the provider has taken the access to {self._username} back; {_AGAIN}"
+                )
+            if self._tokens is None or kept.refresh != self._tokens.refresh:
+                self._tokens, self._failures, self._not_before = kept, 0, 0.0
+            left_s = self._tokens.ends_at - self._clock.now().timestamp()
+            if left_s <= EARLY_S or not self._tokens.access:
+                await self._refresh(self._tokens, still_good=left_s > 0 and bool(self._tokens.access))
+            return Login(self._username, self._tokens.access, self._oauth.mechanism)
+
+    def refused(self) -> None:
+        """The server did not take the token: it is fetched anew, unless it was new."""
+        age_s = None if self._got_at is None else self._clock.monotonic() - self._got_at
+        if self._tokens is not None and (age_s is None or age_s > HARDLY_OLD_S):
+            self._tokens = Tokens(self._tokens.refresh)
+
+    async def _refresh(self, old: Tokens, *, still_good: bool) -> None:
+        wait_s = self._not_before - self._clock.monotonic()
+        try:
+            # Whoever asks must hear the answer: the old token may be worth nothing once it is on its way.
+            with anyio.CancelScope(shield=True):
+                new = await self._asked(old, wait_s)
+                self._failures, self._not_before = 0, 0.0
+                self._tokens, self._got_at = new, self._clock.monotonic()
+                await self._save(new, instead_of=self._unsaved_after or old.refresh)
+        except ProviderRefused as exc:
+            if exc.code in {"invalid_grant", "interaction_required", "consent_required"}:
+                self._taken_back = old.refresh
+                raise ChannelAuthFailed(
+                    f"the provider has taken the access to {self._username} back ({exc}); {_AGAIN}"
+                ) from exc
+            raise ChannelAuthFailed(
+                f"the provider refuses to renew the token of {self._username} ({exc}); "
+                "look at client_id, client_secret and scope"
+            ) from exc
+        except ProviderAway as exc:
+            if wait_s <= 0:
+                self._failures += 1
+                wait_s = min(FIRST_PAUSE_S * 2 ** (self._failures - 1), LONGEST_PAUSE_S)
+                self._not_before = self._clock.monotonic() + wait_s
+                _log.warning("oauth.not_renewed", error=str(exc), retry_in_s=round(wait_s, 1))
+            if still_good:
+                return
+            raise ChannelUnavailable(
+                f"no new token for {self._username} at the moment: {exc}", retry_after_s=wait_s
+            ) from exc
+        _log.info("oauth.renewed", lives_s=round(new.ends_at - self._clock.now().timestamp()))
+
+    async def _save(self, new: Tokens, *, instead_of: str) -> None:
+        """Keep them; what the disk does not take now is tried again at the next look."""
+        try:
+            await anyio.to_thread.run_sync(self._file.save, new)
+        except OSError as exc:
+            self._unsaved_after = instead_of
+            _log.error("oauth.not_saved", file=str(self._file.path), error=exc.strerror)
+        else:
+            self._unsaved_after = None
+
+    async def _asked(self, old: Tokens, wait_s: float) -> Tokens:
+        if wait_s > 0:
+            raise ProviderAway("it did not answer a moment ago")
+        try:
+            await anyio.to_thread.run_sync(self._file.try_out)
+        except OSError as exc:
+            raise ProviderAway(f"not asked, because its answer could not be kept: {exc.strerror}") from exc
+        answer = await self._ask(self._endpoints.token, self._form(old))
+        return Tokens.of(answer, self._clock.now(), old_refresh=old.refresh)
+
+    def _form(self, old: Tokens) -> dict[str, str]:
+        secret = self._oauth.client_secret
+        return {
+            "grant_type": "refresh_token",
+            "refresh_token": old.refresh,
+            "client_id": self._oauth.client_id,
+            **({"client_secret": secret.get_secret_value()} if secret else {}),
+            # Google remembers the scope; Microsoft wants to hear it again.
+            **({} if self._oauth.provider == "google" else {"scope": self._endpoints.scope}),
+        }

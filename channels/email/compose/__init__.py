@@ -1,0 +1,1 @@
+"""An answer as a mail: MIME message and HTML part."""

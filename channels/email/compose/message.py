@@ -1,0 +1,327 @@
+"""
+An answer → the bytes of a mail and its envelope. Pure: the same outbox row gives the same bytes every time.
+
+The Message-ID comes from the row (``threads``), the date from its creation, even the MIME boundaries from its
+id, so a mail that is handed in again after an unknown outcome is the same mail, and receivers fold it.
+
+Whatever comes from a foreign mail (its subject, its ids, its addresses) is checked again before it becomes a
+header field here: nobody writes our header for us. Fields are serialised by the old ("compat32") classes; the
+new ones turn long ids into encoded words, which breaks threading. Everything is ASCII on the wire, so that a
+server without 8BITMIME and SMTPUTF8 takes it too; an address that is not ASCII is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from email.charset import QP, Charset
+from email.generator import BytesGenerator
+from email.header import Header
+from email.message import Message
+from email.mime.multipart import MIMEMultipart
+from email.mime.nonmultipart import MIMENonMultipart
+from email.policy import Compat32
+from email.utils import format_datetime
+
+from agent_core.messages import Attachment, OutboundKind, OutboundMessage
+from channels.base import DeliveryFailed
+from channels.email.compose.html import page
+from channels.email.parsing.addresses import AddressInvalid, normalise, without_tag
+from channels.email.parsing.format_flowed import flow
+from channels.email.parsing.threads import SEND_COPY_TAG, message_id_of, recipient_of, reply_references
+from channels.markup import MAX_BYTES, to_text
+
+__all__ = ["SEND_COPY_TAG", "Envelope", "OutgoingMail", "compose"]
+
+MAX_SUBJECT = 200
+_MAX_HEADLINE = 72
+_SENTENCE = re.compile(r".{8,}?[.!?…](?=\s)")
+MAX_CC = 50
+_ID = re.compile(r"<[!-;=?-~]{1,250}>")
+_REPLY_PREFIX = re.compile(r"\s*+(?:re|aw|antw|sv|vs)\s*+(?:\[\d{1,3}\]\s*+)?:", re.IGNORECASE)
+# Wide enough for a Message-ID on the line of its name: some programs do not look at the next one.
+_WIRE = Compat32(linesep="\r\n", max_line_length=160, mangle_from_=False)
+_NO_CONTAINER = frozenset({"message", "multipart"})
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """
+    Who sends to whom. ``cc`` get it too, as far as the server takes them. ``copies`` are tried in order until
+    the server takes one: where our own copy goes.
+
+    Without any copy taken nothing is sent, because the copy is what tells after a crash that it was.
+
+    An empty ``sender`` (RFC 5321, 4.5.5) says that nobody wants to hear if it does not arrive, so that two
+    machines cannot keep each other busy with it. ``instead`` is for servers that take no such mail.
+    """
+
+    sender: str
+    recipient: str
+    copies: Sequence[str] = ()
+    cc: Sequence[str] = ()
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMail:
+    """Ready to be handed in."""
+
+    message_id: str
+    envelope: Envelope
+    raw: bytes
+
+
+def compose(
+    message: OutboundMessage,
+    *,
+    address: str,
+    self_copy: bool,
+    files: Sequence[tuple[Attachment, bytes]] = (),
+    missing: Sequence[str] = (),
+    formatted: bool = True,
+) -> OutgoingMail:
+    """
+    Build the mail for one row of the outbox. For a worker thread.
+
+    Args:
+        message: The row.
+        address: Our own address.
+        self_copy: Whether a copy goes to ourselves, as ``local+sent@domain`` or, where the server does not
+            know such addresses, as ``local@domain``.
+        files: What is attached, with the content.
+        missing: Why a file is not: sentences for the text.
+        formatted: Whether its Markdown is interpreted; else it is shown as it was written.
+
+    Raises:
+        DeliveryFailed: Nobody can be written to.
+    """
+    recipient = _recipient(message)
+    message_id = message_id_of(message.id, message.session, account=address)
+    cc = () if message.kind is OutboundKind.NOTICE else _cc(message, {address, recipient})
+    head = Message()
+    head["From"] = address
+    head["To"] = recipient
+    if cc:
+        head["Cc"] = ", ".join(cc)
+    head["Subject"] = _encoded(_subject(message))
+    head["Date"] = format_datetime(message.created_at)
+    head["Message-ID"] = message_id
+    own = _own_form(message, address)
+    if own:
+        head["Reply-To"] = own
+    answered, chain = _thread(message)
+    if answered is not None:
+        head["In-Reply-To"] = answered
+    if chain:
+        head["References"] = " ".join(chain)
+    is_answer = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
+    head["Auto-Submitted"] = "auto-replied" if is_answer else "auto-generated"
+    head["X-Auto-Response-Suppress"] = "OOF, AutoReply"
+    head["MIME-Version"] = "1.0"
+    boundary = hashlib.sha256(message_id.encode()).hexdigest()[:32]
+    texts = _texts(_with(message.text, missing), _quoted(message), f"=_{boundary}", formatted=formatted)
+    local, _, domain = address.rpartition("@")
+    copies = (f"{local}+{SEND_COPY_TAG}@{domain}", address) if self_copy else ()
+    raw = _assembled(head, texts, files, f"=_m{boundary}")
+    envelope = Envelope("" if _is_notice(message) else address, recipient, copies, cc, address)
+    return OutgoingMail(message_id, envelope, raw)
+
+
+# ── whom to, and what about ──
+
+
+def _is_notice(message: OutboundMessage) -> bool:
+    """Whether it only says to somebody's mail that it is not answered, or not now."""
+    return message.kind is OutboundKind.APOLOGY or (
+        message.kind is OutboundKind.NOTICE and bool(message.context.get("message_id"))
+    )
+
+
+def _recipient(message: OutboundMessage) -> str:
+    asked = message.context.get("reply_to") or recipient_of(message.session)
+    try:
+        return normalise(str(asked)) if asked else _nobody()
+    except AddressInvalid as exc:
+        raise DeliveryFailed(f"this is no address to write to: {exc}") from exc
+
+
+def _nobody() -> str:
+    raise DeliveryFailed("nobody to write to: neither a mail to answer nor a person in the session")
+
+
+def _cc(message: OutboundMessage, known: set[str]) -> tuple[str, ...]:
+    """Who gets it besides; what is no address is left out."""
+    given = message.context.get("cc")
+    found: list[str] = []
+    mine = {without_tag(one) for one in known}
+    for each in given if isinstance(given, (list, tuple)) else ():
+        try:
+            address = normalise(str(each))
+        except AddressInvalid:
+            continue
+        if without_tag(address) not in mine:
+            found.append(address)
+    return tuple(dict.fromkeys(found))[:MAX_CC]
+
+
+def _own_form(message: OutboundMessage, address: str) -> str:
+    """The form of our address that this conversation has, if it has one of its own."""
+    try:
+        own = normalise(str(message.context.get("own") or ""))
+    except AddressInvalid:
+        return ""
+    return own if own != address and without_tag(own) == without_tag(address) else ""
+
+
+def _subject(message: OutboundMessage) -> str:
+    asked = " ".join(str(message.context.get("subject") or "").split())
+    if message.context.get("message_id") or asked:
+        text = asked if _REPLY_PREFIX.match(asked) else f"Re: {asked or '(no subject)'}"
+    else:
+        first = next((line for line in message.text.splitlines() if line.strip(" #*_>`-")), "")
+        line = " ".join(to_text(first[: 2 * MAX_SUBJECT]).split()).strip("#*_>` ")
+        text = _headline(line) or "Message"
+    text = "".join(char for char in text if char.isprintable())
+    return text if len(text) <= MAX_SUBJECT else text[: MAX_SUBJECT - 1] + "…"
+
+
+def _headline(line: str) -> str:
+    """What a mail that answers nothing is about: its first sentence, or as much as a glance takes in."""
+    sentence = _SENTENCE.match(line)
+    if sentence is not None and len(sentence[0]) <= _MAX_HEADLINE:
+        return sentence[0]
+    if len(line) <= _MAX_HEADLINE:
+        return line
+    words = line[:_MAX_HEADLINE].rpartition(" ")[0] or line[: _MAX_HEADLINE - 1]
+    return words.rstrip(" ,;:-–—") + "…"
+
+
+def _encoded(subject: str) -> str:
+    if subject.isascii() and "=?" not in subject:
+        return subject
+    return Header(subject, "utf-8", header_name="Subject").encode(maxlinelen=75)
+
+
+def _thread(message: OutboundMessage) -> tuple[str | None, Sequence[str]]:
+    answered = _id_or_none(message.context.get("message_id"))
+    given = message.context.get("references")
+    known = [_id_or_none(item) for item in given] if isinstance(given, (list, tuple)) else []
+    return answered, reply_references([item for item in known if item], answered)
+
+
+def _id_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) and _ID.fullmatch(value) else None
+
+
+# ── what it says ──
+
+
+def _with(text: str, missing: Sequence[str]) -> str:
+    remarks = "\n".join(f"({each}.)" for each in missing)
+    return f"{text}\n\n{remarks}".strip("\n") if remarks else text
+
+
+def _quoted(message: OutboundMessage) -> tuple[str, str]:
+    """What stands above the quotation, and the quoted text; both empty where nothing is quoted."""
+    given = message.context.get("quoted")
+    if not isinstance(given, dict) or message.context.get("part"):
+        return "", ""
+    text = str(given.get("text") or "").strip("\n")
+    if not text:
+        return "", ""
+    when = " ".join(str(given.get("date") or "").split())
+    who = _recipient(message)
+    return (f"On {when}, {who} wrote:" if when else f"{who} wrote:"), text
+
+
+def _texts(text: str, quoted: tuple[str, str], boundary: str, *, formatted: bool) -> MIMEMultipart:
+    """The two versions of the text."""
+    above, below = quoted
+    most = MAX_BYTES if formatted else 0
+    plain, shown = to_text(text, max_bytes=most), page(text, max_bytes=most)
+    if below:
+        lines = "\n".join(f"> {line}".rstrip() for line in below.split("\n"))
+        plain = f"{plain}\n\n{above}\n{lines}"
+        shown = page(text, max_bytes=most, quoted=f"{html.escape(above)}<br>\n{html.escape(below)}")
+    versions = MIMEMultipart("alternative", boundary=boundary)
+    del versions["MIME-Version"]
+    versions.attach(_part("plain", flow(plain), format="flowed"))
+    versions.attach(_part("html", shown))
+    return versions
+
+
+def _part(subtype: str, text: str, **parameters: str) -> MIMENonMultipart:
+    charset = Charset("utf-8")
+    charset.body_encoding = QP
+    part = MIMENonMultipart("text", subtype)
+    part.set_payload(text.encode("utf-8", "replace").decode(), charset)  # half a surrogate pair is no text
+    del part["MIME-Version"]
+    for name, value in parameters.items():
+        part.set_param(name, value)
+    return part
+
+
+# ── the bytes ──
+
+
+def _assembled(
+    head: Message, texts: MIMEMultipart, files: Sequence[tuple[Attachment, bytes]], boundary: str
+) -> bytes:
+    """Put together by hand where there are files: the library takes seconds for large ones."""
+    if not files:
+        for name, value in texts.items():
+            head[name] = value
+        return _serialised(head, texts)
+    line = f"--{boundary}".encode()
+    # Given a multipart without parts, the library writes the end of one.
+    kind = f'Content-Type: multipart/mixed; boundary="{boundary}"\r\n\r\n'.encode()
+    fields = _serialised(head, Message()).rstrip(b"\r\n") + b"\r\n"
+    pieces = [fields, kind, line, b"\r\n", _serialised(texts, texts)]
+    for attachment, content in files:
+        pieces += [b"\r\n", line, b"\r\n", _serialised(_described(attachment, content), Message())]
+        pieces.append(base64.encodebytes(content).replace(b"\n", b"\r\n"))
+    pieces += [b"\r\n", line, b"--\r\n"]
+    return b"".join(pieces)
+
+
+def _described(attachment: Attachment, content: bytes) -> Message:
+    """The fields of a file's part; its name by RFC 2231 where it is not plain."""
+    fields = Message()
+    main, _, sub = attachment.media_type.partition("/")
+    # What is encoded cannot be a message to other programs (RFC 2046, 5.2.1).
+    is_known = bool(sub) and main not in _NO_CONTAINER
+    fields["Content-Type"] = attachment.media_type if is_known else "application/octet-stream"
+    if main == "text" and is_known and _is_utf8(content):
+        fields.set_param("charset", "utf-8")
+    name = "".join(char for char in attachment.name if char.isprintable()) or "file"
+    plain = name.isascii() and '"' not in name and "\\" not in name
+    fields.add_header("Content-Disposition", "attachment", filename=name if plain else ("utf-8", "", name))
+    fields["Content-Transfer-Encoding"] = "base64"
+    return fields
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _serialised(head: Message, body: Message) -> bytes:
+    """The fields of one and the content of the other."""
+    whole = head
+    if body is not head:
+        whole = Message()
+        for name, value in head.items():
+            whole[name] = value
+        whole.set_payload(body.get_payload())
+    buffer = io.BytesIO()
+    BytesGenerator(buffer, policy=_WIRE).flatten(whole)
+    return buffer.getvalue()

@@ -1,0 +1,1 @@
+"""The mailbox by IMAP: protocol, connections, positions, folders."""

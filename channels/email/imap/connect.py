@@ -1,0 +1,113 @@
+"""How long an IMAP connection may take for what, and how it is made."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from dataclasses import dataclass
+
+from aioimaplib import aioimaplib
+
+from channels.base import ChannelMisconfigured
+from channels.email.config import ImapServer
+from channels.email.imap.protocol import HardenedProtocol
+
+__all__ = ["Timing", "connect", "secure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long things may take, in seconds."""
+
+    connect_s: float = 20.0
+    command_s: float = 30.0
+    """Without anything arriving."""
+    transfer_s: float = 600.0
+    """For one whole answer, however busy the line."""
+    idle_refresh_s: float = 20.0
+    """
+    An IDLE is renewed this often: proof that the server is alive, and a look for what was not announced. With
+    ``command_s`` it is how late a connection is given up on which nobody answers any more.
+    """
+    idle_deadline_s: float = 10.0
+    poll_s: float = 20.0
+    """Between two looks, where the server has no IDLE."""
+
+
+async def connect(
+    loop: asyncio.AbstractEventLoop,
+    protocol: HardenedProtocol,
+    server: ImapServer,
+    context: ssl.SSLContext | None,
+) -> None:
+    """
+    Open the connection for ``protocol``, verified unless it stays on this machine.
+
+    Raises:
+        ChannelMisconfigured: There is nothing to verify it with.
+        OSError: It cannot be made.
+    """
+    if server.security == "tls":
+        if context is None:
+            raise ChannelMisconfigured("a TLS connection without a way to verify it")
+        transport, _ = await loop.create_connection(
+            lambda: protocol, server.host, server.port, ssl=context, server_hostname=server.host
+        )
+    else:
+        transport, _ = await loop.create_connection(lambda: protocol, server.host, server.port)
+    link = transport.get_extra_info("socket")
+    if link is not None:
+        _watch(link)
+
+
+async def secure(
+    loop: asyncio.AbstractEventLoop,
+    protocol: HardenedProtocol,
+    server: ImapServer,
+    context: ssl.SSLContext | None,
+    timeout_s: float,
+) -> None:
+    """
+    STARTTLS on a connection that was greeted, and nothing in the clear after it (RFC 3501, section 6.2.1).
+
+    Nothing is said before it either. What the server has sent along with its consent, or claims to know from
+    before, came from nobody knows whom, and ends the connection.
+
+    Raises:
+        ChannelMisconfigured: The server does not do it, or there is nothing to verify it with.
+        WireError: Somebody talks into it.
+        OSError: It cannot be made.
+    """
+    if context is None:
+        raise ChannelMisconfigured("a TLS connection without a way to verify it")
+    if protocol.state == aioimaplib.AUTH:
+        # A greeting of PREAUTH: whoever sent it wants the password of nobody, and the mails in the clear.
+        raise ChannelMisconfigured(
+            f"{server.host}:{server.port} takes us for logged in before TLS; nothing was sent"
+        )
+    await protocol.capability(timeout_s)
+    if "STARTTLS" not in protocol.capabilities:
+        raise ChannelMisconfigured(
+            f"{server.host}:{server.port} does not offer STARTTLS, so nothing was sent; "
+            "try security: tls with port 993"
+        )
+    await protocol.run("STARTTLS", timeout_s=timeout_s)
+    transport = await loop.start_tls(
+        protocol.transport, protocol, context, server_hostname=server.host, ssl_handshake_timeout=timeout_s
+    )
+    protocol.secured(transport)
+
+
+def _watch(link: socket.socket) -> None:
+    """Let the kernel find out about a peer that has gone without a word, in a minute or two."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", 60),
+        ("TCP_KEEPINTVL", 20),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 60_000),
+    ):
+        number = getattr(socket, option, None)
+        if number is not None:
+            link.setsockopt(socket.IPPROTO_TCP, number, value)

@@ -1,0 +1,46 @@
+"""Nothing of aioimaplib comes out: what goes wrong on a connection, as our own errors, in plain words."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from channels.base import ChannelUnavailable
+from channels.email.auth.tls import tls_refused
+from channels.email.config import ImapServer
+from channels.email.imap.command import LinkLost, Refused
+from channels.email.imap.syntax import WireError
+
+__all__ = ["door"]
+
+
+@contextmanager
+def door(server: ImapServer, doing: str, abort: Callable[[], None]) -> Iterator[None]:
+    """
+    Translate what is raised inside.
+
+    Args:
+        server: Whom we talk to.
+        doing: What is done, for the text.
+        abort: Drops the connection: after a timeout nobody knows which answer belongs to which question.
+    """
+    where = f"{server.host}:{server.port}"
+    try:
+        yield
+    except ssl.SSLError as exc:
+        abort()
+        raise tls_refused(exc, server.host, server.port) from exc
+    except TimeoutError as exc:
+        abort()
+        raise ChannelUnavailable(f"the mail server {where} did not answer in time ({doing})") from exc
+    except Refused as exc:
+        raise ChannelUnavailable(f"the mail server {where} refused {exc.command}: {exc.text}") from exc
+    except WireError as exc:
+        abort()
+        raise ChannelUnavailable(f"the mail server {where} does not speak IMAP: {exc}") from exc
+    except (LinkLost, OSError) as exc:
+        cause = exc.__cause__
+        if isinstance(cause, Refused):
+            raise ChannelUnavailable(f"the mail server {where} sends us away: {cause.text}") from exc
+        raise ChannelUnavailable(f"no connection to the mail server {where} ({doing}): {exc}") from exc

@@ -1,0 +1,67 @@
+"""
+Which folder is meant: the one that the server marks, or that has the name, in the namespace of the mailbox.
+Pure.
+
+Names from the settings are as people write them, with ``/`` between levels; servers have delimiters of their
+own (``.`` is common), and some keep everything below ``INBOX.``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from channels.email.imap.mailbox_names import folder_wire
+from channels.email.imap.syntax import Folder
+
+__all__ = ["SENT", "Wanted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """
+    A folder that is looked for.
+
+    Args:
+        names: What it may be called, the preferred name first.
+        mark: What the server may have marked it with (RFC 6154), which is better than any name.
+    """
+
+    names: tuple[str, ...]
+    mark: str = ""
+
+    def find_or_none(self, folders: Sequence[Folder]) -> str | None:
+        """Its name as the server writes it."""
+        for folder in folders:
+            if self.mark and self.mark in folder.attributes:
+                return folder.wire
+        prefix, delimiter = _namespace(folders)
+        for name in self.names:
+            local = name.replace("/", delimiter) if delimiter else name
+            for candidate in (local, prefix + local):
+                for folder in folders:
+                    if folder.name.lower() == candidate.lower():
+                        return folder.wire
+        return None
+
+    def new_name(self, folders: Sequence[Folder]) -> str:
+        """What to create, as the server writes it."""
+        prefix, delimiter = _namespace(folders)
+        local = self.names[0].replace("/", delimiter) if delimiter else self.names[0]
+        return folder_wire(local if local.startswith(prefix) else prefix + local)
+
+
+SENT = Wanted(("Sent", "Sent Items", "Sent Messages"), mark="\\sent")
+
+
+def _namespace(folders: Sequence[Folder]) -> tuple[str, str]:
+    """
+    What a person's folders begin with, and the delimiter. Judged by what is there: if all folders besides
+    INBOX lie below it, new ones must as well (Courier, Cyrus).
+    """
+    delimiter = next((folder.delimiter for folder in folders if folder.delimiter), "")
+    others = [folder.name for folder in folders if folder.name.upper() != "INBOX"]
+    below = f"INBOX{delimiter}"
+    if delimiter and others and all(name.upper().startswith(below) for name in others):
+        return others[0][: len(below)], delimiter
+    return "", delimiter

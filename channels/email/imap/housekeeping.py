@@ -1,0 +1,124 @@
+"""
+Housekeeping in the mailbox: flags on what is answered, our copies into the Sent folder.
+
+Nothing depends on it. It is done between two looks at the mailbox on the same connection; what the server
+refuses is logged and forgotten, what a lost connection interrupts is tried again on the next one, and what a
+crash loses stays undone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import structlog
+
+from channels.base import ChannelUnavailable
+from channels.email.imap.command import Refused
+from channels.email.imap.mailbox import Mailbox
+
+__all__ = ["Answered", "Chore", "Chores", "FileCopy", "UploadCopy"]
+
+MAX_CHORES = 2_000
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A mail in INBOX whose answer went out."""
+
+    uid: int
+    uidvalidity: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileCopy:
+    """Our own mail in INBOX that belongs into the Sent folder."""
+
+    uid: int
+    uidvalidity: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadCopy:
+    """A sent mail of which the server has no copy yet."""
+
+    raw: bytes
+
+
+Chore: TypeAlias = Answered | FileCopy | UploadCopy
+
+
+class Chores:
+    """
+    What is to be done. When there is too much of it, the oldest is given up.
+
+    Args:
+        keyword: What answered mails are marked with besides; empty for nothing.
+        processed: The folder that they go to, as people write it; empty to leave them.
+    """
+
+    def __init__(self, *, keyword: str = "", processed: str = "") -> None:
+        self._keyword = keyword
+        self._processed = processed
+        self._waiting: deque[Chore] = deque(maxlen=MAX_CHORES)
+
+    def add(self, chore: Chore) -> None:
+        """Remember one."""
+        if len(self._waiting) == MAX_CHORES:
+            _log.warning("mailbox.chore_dropped")
+        self._waiting.append(chore)
+
+    async def do(self, mailbox: Mailbox, uidvalidity: int) -> None:
+        """
+        Do everything, in an open INBOX.
+
+        Raises:
+            ChannelUnavailable: The connection is lost; what is not done stays here.
+        """
+        waiting = list(self._waiting)
+        answered = {
+            chore.uid for chore in waiting if isinstance(chore, Answered) and chore.uidvalidity == uidvalidity
+        }
+        copies = {
+            chore.uid for chore in waiting if isinstance(chore, FileCopy) and chore.uidvalidity == uidvalidity
+        }
+        uploads = [chore for chore in waiting if isinstance(chore, UploadCopy)]
+        if answered and not mailbox.read_only:
+            await self._try("flag", mailbox.add_flags(sorted(answered), *self._flags(mailbox)))
+            if self._processed:
+                await self._try("process", _move(mailbox, sorted(answered), self._processed))
+        if copies and not mailbox.read_only:
+            await self._try("file", _file(mailbox, sorted(copies)))
+        for upload in uploads:
+            await self._try("upload", _upload(mailbox, upload.raw))
+        for _ in waiting:
+            self._waiting.popleft()
+
+    def _flags(self, mailbox: Mailbox) -> list[str]:
+        keyword = [self._keyword] if self._keyword and mailbox.takes_keywords else []
+        return ["\\Seen", "\\Answered", *keyword]
+
+    async def _try(self, what: str, doing: Awaitable[None]) -> None:
+        try:
+            await doing
+        except ChannelUnavailable as exc:
+            if not isinstance(exc.__cause__, Refused):
+                raise
+            _log.warning("mailbox.chore_refused", chore=what, error=str(exc))
+
+
+async def _file(mailbox: Mailbox, uids: list[int]) -> None:
+    await mailbox.add_flags(uids, "\\Seen")
+    await mailbox.move(uids, await mailbox.sent_folder())
+
+
+async def _move(mailbox: Mailbox, uids: list[int], folder: str) -> None:
+    if not await mailbox.move(uids, await mailbox.folder(folder)):
+        _log.warning("mailbox.not_moved", why="the server can neither MOVE nor expunge single mails")
+
+
+async def _upload(mailbox: Mailbox, raw: bytes) -> None:
+    await mailbox.append(await mailbox.sent_folder(), raw)

@@ -1,0 +1,336 @@
+"""
+A logged-in IMAP connection: the door to aioimaplib. What comes out are `ChannelError`s and plain values.
+
+Every step has a limit, and a connection that misses one is aborted, never used again: after a timeout nobody
+knows which answer belongs to which question. So a `Mailbox` lives until its first error; then a new one is
+opened.
+
+Mails are read with ``BODY.PEEK[]`` only, so that nothing is marked as read by looking at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+import anyio
+
+from channels.base import ChannelAuthFailed, ChannelUnavailable
+from channels.email.auth.credentials import Credentials, PasswordCredentials
+from channels.email.config import EmailConfig, ImapServer
+from channels.email.imap.command import Reply
+from channels.email.imap.connect import Timing, connect, secure
+from channels.email.imap.errors import door
+from channels.email.imap.folders import SENT, Wanted
+from channels.email.imap.login import introduce, log_in
+from channels.email.imap.protocol import HardenedProtocol
+from channels.email.imap.syntax import Fetched, Folder, parse_fetch, parse_list, quote, response_code, uid_set
+
+__all__ = ["MailInfo", "Mailbox", "Selected", "Timing"]
+
+DATES_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The folder that is open. UIDs mean something only together with ``uidvalidity``."""
+
+    uidvalidity: int
+    uidnext: int
+    exists: int
+
+
+@dataclass(frozen=True, slots=True)
+class MailInfo:
+    """What is known of a mail before it is fetched."""
+
+    uid: int
+    size: int
+    received_at: datetime | None
+
+
+class Mailbox:
+    """One connection. Not for two tasks at a time."""
+
+    def __init__(self, protocol: HardenedProtocol, server: ImapServer, timing: Timing) -> None:
+        self._protocol = protocol
+        self._server = server
+        self._timing = timing
+        self._takes_keywords = False
+        self._read_only = False
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        config: EmailConfig,
+        context: ssl.SSLContext | None,
+        timing: Timing | None = None,
+        credentials: Credentials | None = None,
+    ) -> AsyncIterator[Self]:
+        """
+        Connect and log in for the length of the block.
+
+        ``context`` is not used for ``security: none``, and needed otherwise. Without ``credentials`` it is
+        the password of the settings.
+
+        Raises:
+            ChannelUnavailable, ChannelAuthFailed, ChannelMisconfigured: It cannot be done; why, in plain
+            words.
+        """
+        timing = timing or Timing()
+        credentials = credentials or PasswordCredentials.of(config)
+        login = await credentials.get()
+        loop = asyncio.get_running_loop()
+        protocol = HardenedProtocol(loop)
+        mailbox = cls(protocol, config.imap, timing)
+        try:
+            with mailbox._door("connect"):
+                with anyio.fail_after(timing.connect_s):
+                    await connect(loop, protocol, config.imap, context)
+                await protocol.greeted(timing.connect_s)
+                if config.imap.security == "starttls":
+                    await secure(loop, protocol, config.imap, context, timing.connect_s)
+                await protocol.capability(timing.command_s)
+            with mailbox._door("login"):
+                try:
+                    await log_in(protocol, login, config.imap, timing.command_s)
+                except ChannelAuthFailed:
+                    credentials.refused()
+                    raise
+            with mailbox._door("capability"):
+                await introduce(protocol, timing.command_s)
+            yield mailbox
+        finally:
+            await mailbox._close()
+
+    async def _close(self) -> None:
+        protocol = self._protocol
+        if protocol.transport is None:
+            return
+        if protocol.lost is None:
+            protocol.send(f"{protocol.new_tag()} LOGOUT")
+            protocol.transport.close()
+            with anyio.CancelScope(shield=True), anyio.move_on_after(0.5):
+                await protocol.closed.wait()
+        protocol.abort()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(1):
+            await protocol.closed.wait()
+
+    def abort(self) -> None:
+        """Drop the connection; whoever waits on it gets `ChannelUnavailable`."""
+        self._protocol.abort()
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What the server can do, in capitals."""
+        return frozenset(self._protocol.capabilities)
+
+    async def select(self, folder: str = "INBOX", *, read_only: bool = False) -> Selected:
+        """Open a folder."""
+        with self._door("select"), anyio.fail_after(self._timing.transfer_s):
+            reply = await self._protocol.open_folder(
+                folder, read_only=read_only, timeout_s=self._timing.command_s
+            )
+        codes = (response_code(line[0], "PERMANENTFLAGS") for line in reply.untagged)
+        self._takes_keywords = "\\*" in next((code for code in codes if code), "")
+        self._read_only = response_code(reply.text, "READ-ONLY") is not None
+        uidvalidity = _number_in(reply, "UIDVALIDITY")
+        uidnext = _number_in(reply, "UIDNEXT")
+        if uidvalidity is None:
+            raise ChannelUnavailable(
+                "the mail server does not say UIDVALIDITY; its folder cannot be followed"
+            )
+        if uidnext is None:
+            uidnext = max(await self.search("UID", "*"), default=0) + 1
+        return Selected(uidvalidity, uidnext, self._protocol.exists)
+
+    async def search(self, *criteria: str) -> list[int]:
+        """UIDs of the open folder, ascending."""
+        with self._door("search"), anyio.fail_after(self._timing.transfer_s):
+            return await self._protocol.uid_search(*criteria, timeout_s=self._timing.command_s)
+
+    async def newer_than(self, uid: int) -> list[int]:
+        """UIDs above ``uid``. (``n:*`` always holds the last mail, however low its UID.)"""
+        return [found for found in await self.search("UID", f"{uid + 1}:*") if found > uid]
+
+    async def find(self, message_id: str, sender: str) -> list[int]:
+        """Mails in the open folder with this Message-ID that come from ``sender``."""
+        return await self.search("HEADER", "Message-ID", quote(message_id), "FROM", quote(sender))
+
+    async def find_own(self, sender: str, id_prefix: str, *, since_uid: int) -> list[int]:
+        """Unread mails from ourselves whose Message-ID begins like ours."""
+        id_part = ("HEADER", "Message-ID", quote(id_prefix))
+        return await self.search("UID", f"{since_uid}:*", "UNSEEN", "FROM", quote(sender), *id_part)
+
+    async def describe(self, uids: Sequence[int]) -> list[MailInfo]:
+        """Sizes and arrival times; a mail that has gone meanwhile is missing."""
+        infos = {}
+        for fetched in await self._fetch(uids, "(UID RFC822.SIZE INTERNALDATE)"):
+            if fetched.uid is not None and fetched.size is not None:
+                infos[fetched.uid] = MailInfo(fetched.uid, fetched.size, fetched.received_at)
+        return [infos[uid] for uid in sorted(infos)]
+
+    async def bodies(self, uids: Sequence[int], *, header_only: bool = False) -> dict[int, bytes]:
+        """The raw mails; one that has gone meanwhile is missing."""
+        item = "BODY.PEEK[HEADER]" if header_only else "BODY.PEEK[]"
+        found = await self._fetch(uids, f"(UID {item})")
+        return {fetched.uid: fetched.body for fetched in found if fetched.uid and fetched.body is not None}
+
+    async def _fetch(self, uids: Sequence[int], items: str) -> list[Fetched]:
+        if not uids:
+            return []
+        wanted = set(uids)
+        with self._door("fetch"), anyio.fail_after(self._timing.transfer_s):
+            reply = await self._protocol.run(
+                "FETCH", uid_set(uids), items, uid=True, timeout_s=self._timing.command_s
+            )
+        parsed = (parse_fetch(response) for response in reply.untagged)
+        # The server may throw in news about other mails.
+        return [fetched for fetched in parsed if fetched is not None and fetched.uid in wanted]
+
+    async def latest_arrival(self) -> datetime | None:
+        """The newest arrival time of all mails in the open folder: by the server's clock, not by ours."""
+        latest: datetime | None = None
+        # In pieces small enough that nothing else waits for them to be read.
+        for first in range(1, self._protocol.exists + 1, DATES_AT_ONCE):
+            last = min(first + DATES_AT_ONCE - 1, self._protocol.exists)
+            with self._door("fetch"), anyio.fail_after(self._timing.transfer_s):
+                reply = await self._protocol.run(
+                    "FETCH", f"{first}:{last}", "(UID INTERNALDATE)", timeout_s=self._timing.command_s
+                )
+            for response in reply.untagged:
+                fetched = parse_fetch(response)
+                if fetched is not None and fetched.received_at is not None:
+                    latest = max(latest, fetched.received_at) if latest else fetched.received_at
+        return latest
+
+    async def add_flags(self, uids: Sequence[int], *flags: str) -> None:
+        """Set flags, and only these."""
+        await self._simple("STORE", uid_set(uids), "+FLAGS.SILENT", f"({' '.join(flags)})", uid=True)
+
+    async def move(self, uids: Sequence[int], folder: str) -> bool:
+        """
+        Move mails. False: the server cannot remove single mails soundly, so they stay.
+
+        Without MOVE it is copy, mark, and UID EXPUNGE of exactly these; a plain EXPUNGE would also remove
+        what somebody else has marked.
+        """
+        name, chosen = quote(folder), uid_set(uids)
+        if "MOVE" in self.capabilities:
+            await self._simple("MOVE", chosen, name, uid=True)
+            return True
+        if "UIDPLUS" not in self.capabilities:
+            return False
+        await self._simple("COPY", chosen, name, uid=True)
+        await self._simple("STORE", chosen, "+FLAGS.SILENT", "(\\Deleted)", uid=True)
+        await self._simple("EXPUNGE", chosen, uid=True)
+        return True
+
+    async def remove(self, uids: Sequence[int]) -> bool:
+        """Delete these mails for good. False: the server cannot remove single mails soundly, so they stay."""
+        if "UIDPLUS" not in self.capabilities:
+            return False
+        chosen = uid_set(uids)
+        await self._simple("STORE", chosen, "+FLAGS.SILENT", "(\\Deleted)", uid=True)
+        await self._simple("EXPUNGE", chosen, uid=True)
+        return True
+
+    async def refresh(self) -> None:
+        """Ask for news: some servers show new mail to nobody who has not asked whether there is any."""
+        await self._simple("NOOP")
+
+    async def append(self, folder: str, raw: bytes, flags: Collection[str] = ("\\Seen",)) -> None:
+        """Put a mail into a folder."""
+        with self._door("append"), anyio.fail_after(self._timing.transfer_s):
+            await self._protocol.put(folder, raw, flags, timeout_s=self._timing.command_s)
+
+    async def folders(self) -> list[Folder]:
+        """All that can be opened, with the marks that the server gives them."""
+        special = {"SPECIAL-USE", "LIST-EXTENDED"} <= self.capabilities
+        with self._door("list"):
+            reply = await self._protocol.run(
+                "LIST",
+                '""',
+                '"*"',
+                *(("RETURN (SPECIAL-USE)",) if special else ()),
+                timeout_s=self._timing.command_s,
+            )
+        folders = [folder for folder in map(parse_list, reply.untagged) if folder is not None]
+        return [folder for folder in folders if not folder.attributes & {"\\noselect", "\\nonexistent"}]
+
+    async def sent_folder(self) -> str:
+        """The folder for sent mail, as the server writes it; made if need be (`folders.sent_folder`)."""
+        return await self._existing(SENT)
+
+    async def folder(self, name: str) -> str:
+        """The folder that the operator calls ``name``, as the server writes it; made if need be."""
+        return await self._existing(Wanted((name,)))
+
+    async def _existing(self, wanted: Wanted) -> str:
+        known = await self.folders()
+        found = wanted.find_or_none(known)
+        if found is not None:
+            return found
+        new = wanted.new_name(known)
+        await self._simple("CREATE", quote(new))
+        with suppress(ChannelUnavailable):  # some programs show only folders that are subscribed to
+            await self._simple("SUBSCRIBE", quote(new))
+        return new
+
+    @property
+    def takes_keywords(self) -> bool:
+        """Whether new keywords can be kept in the open folder: its PERMANENTFLAGS say so with a star."""
+        return self._takes_keywords
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the server lets nothing be changed in the open folder."""
+        return self._read_only
+
+    def look(self) -> None:
+        """Say that the caller is about to look at everything: `wait` returns for what happens from now on."""
+        self._protocol.pushed.clear()
+
+    def nudge(self) -> None:
+        """Make `wait` return."""
+        self._protocol.pushed.set()
+
+    async def wait(self) -> None:
+        """
+        Wait until there may be something new, at most until it is time to look anyway.
+
+        Call `look`, look, then `wait`: nothing that happens in between is missed.
+        """
+        protocol, timing = self._protocol, self._timing
+        with self._door("idle"):
+            if protocol.pushed.is_set():
+                pass
+            elif "IDLE" in self.capabilities:
+                async with protocol.idling(deadline_s=timing.idle_deadline_s):
+                    with anyio.move_on_after(timing.idle_refresh_s):
+                        await protocol.pushed.wait()
+            else:
+                with anyio.move_on_after(timing.poll_s):
+                    await protocol.pushed.wait()
+                await self.refresh()
+
+    async def _simple(self, name: str, *args: str, uid: bool = False) -> None:
+        with self._door(name.lower()):
+            await self._protocol.run(name, *args, uid=uid, timeout_s=self._timing.command_s)
+
+    def _door(self, doing: str) -> AbstractContextManager[None]:
+        return door(self._server, doing, self.abort)
+
+
+def _number_in(reply: Reply, code: str) -> int | None:
+    for response in reply.untagged:
+        value = response_code(response[0], code)
+        if value is not None and value.isdigit():
+            return int(value)
+    return None

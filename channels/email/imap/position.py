@@ -1,0 +1,62 @@
+"""How far a mailbox has been read: the one thing that must be true after a crash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from channels.base import Inbox
+from channels.email.imap.mailbox import MailInfo
+
+__all__ = ["Position"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """
+    How far the mailbox has been read.
+
+    ``floor`` is the newest arrival time that was there at the first start: nothing older is ever answered.
+    ``again_to`` is the highest UID that was there when the server had renumbered its mails.
+    """
+
+    uidvalidity: int
+    uid: int
+    floor: datetime | None = None
+    again_to: int = 0
+
+    @classmethod
+    async def load(cls, inbox: Inbox) -> Self | None:
+        """What was last committed; None at the very first start."""
+        uidvalidity, uid = await inbox.position("uidvalidity"), await inbox.position("uid")
+        if uidvalidity is None or uid is None:
+            return None
+        floor = await inbox.position("floor")
+        return cls(
+            int(uidvalidity),
+            int(uid),
+            datetime.fromisoformat(floor) if floor else None,
+            int(await inbox.position("again_to") or 0),
+        )
+
+    def as_values(self) -> dict[str, str]:
+        """As the inbox keeps it."""
+        return {
+            "uidvalidity": str(self.uidvalidity),
+            "uid": str(self.uid),
+            "floor": self.floor.isoformat() if self.floor else "",
+            "again_to": str(self.again_to),
+        }
+
+    def is_older(self, info: MailInfo, *, now: datetime) -> bool:
+        """Whether a mail was there before the first start."""
+        if self.floor is None or info.received_at is None:
+            return False
+        if info.uid <= self.again_to:
+            return info.received_at <= self.floor
+        if self.floor > now:
+            # A mail from the future (imports bring some), or a clock that was wrong, would make us deaf.
+            return False
+        # Mails keep their arrival time when they are moved here, so this also holds for old ones put back.
+        return info.received_at < self.floor

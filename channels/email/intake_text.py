@@ -1,0 +1,97 @@
+"""
+How a mail is told to the gateway: the text that its sender wrote, and apart from it what others did. Pure.
+
+What stands below the new text is told only where it says something new. An answer to one of our own answers
+quotes what our history has already; an answer to a mail with which we began, or to somebody else's, does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from agent_core.messages import Background
+from channels.email.parsing.message import ParsedMail
+from channels.email.parsing.mime import Headers
+from channels.email.parsing.threads import is_own_id
+from channels.email.parsing.unreadable import TOO_LARGE
+
+__all__ = ["Quote", "background_of", "quotation", "text_of"]
+
+Quote = Literal["none", "short", "full"]
+MAX_BACKGROUND = 8_000
+MAX_ALL_BACKGROUND = 20_000
+_SHORT_CHARS = 400
+_SHORT_LINES = 6
+_FULL_CHARS = 20_000
+_NOT_READ = "[The text of this mail was not read: {why}.]"
+_TOO_LARGE = "with what is attached it is too large"
+_TWO_VERSIONS = (
+    "[This mail has two versions that say different things. This is the plain text; a mail program may have "
+    "shown its reader, or its sender, something else.]"
+)
+
+
+def text_of(mail: ParsedMail | None, headers: Headers, trouble: str = TOO_LARGE) -> str:
+    """
+    What the sender says. A mail with nothing but a file, or a forwarded mail, has its subject as text, and so
+    has one that was not read because of ``trouble``.
+    """
+    if mail is None:
+        why = _TOO_LARGE if trouble == TOO_LARGE else trouble.replace("_", " ")
+        return f"{headers.subject()}\n\n{_NOT_READ.format(why=why)}".strip()
+    parts = [mail.text, *mail.events]
+    if not any(parts):
+        parts = [headers.subject() or ("" if mail.attachments else "(an empty mail)")]
+    if mail.two_versions:
+        parts.append(_TWO_VERSIONS)
+    return "\n\n".join(part for part in parts if part)
+
+
+def background_of(
+    mail: ParsedMail | None, references: Sequence[str], *, account: str
+) -> tuple[Background, ...]:
+    """What others have written in this mail: forwarded, or quoted where it is new to us."""
+    if mail is None:
+        return ()
+    found: list[Background] = []
+    if mail.rest and (mail.forwards or _is_news(references, account)):
+        kind: Literal["forwarded", "quoted"] = "forwarded" if mail.forwards else "quoted"
+        found.append(Background(kind=kind, sender="below the mail", text=_cut(mail.rest, MAX_BACKGROUND)))
+    for each in mail.forwarded:
+        about = "; ".join(part for part in (each.date, each.subject) if part)
+        text = f"{about}\n\n{each.text}" if about else each.text
+        sender = each.sender or "unknown"
+        found.append(Background(kind="forwarded", sender=sender, text=_cut(text, MAX_BACKGROUND)))
+    room = MAX_ALL_BACKGROUND
+    told: list[Background] = []
+    for each_found in found:
+        text = _cut(each_found.text, max(room, 0))
+        room -= len(text)
+        told += [each_found.model_copy(update={"text": text})] if text else []
+    return tuple(told)
+
+
+def _is_news(references: Sequence[str], account: str) -> bool:
+    """Whether it is not an answer of ours, in a thread that somebody else began, that is answered here."""
+    if not references or not is_own_id(references[-1], account=account):
+        return True
+    return len(references) == 1  # we began, perhaps with something that no history has
+
+
+def quotation(mail: ParsedMail | None, headers: Headers, how: Quote) -> dict[str, Any]:
+    """What an answer needs to quote this mail; empty if it shall not."""
+    if mail is None or how == "none" or not mail.text:
+        return {}
+    text = mail.text
+    if how == "short":
+        lines = text.split("\n")
+        text = "\n".join(lines[:_SHORT_LINES])
+        text = _cut(text, _SHORT_CHARS) if len(text) > _SHORT_CHARS else text
+        if len(lines) > _SHORT_LINES and not text.endswith("…"):
+            text += "\n…"
+    return {"quoted": {"text": _cut(text, _FULL_CHARS), "date": (headers.first("date") or "")[:80]}}
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: max(room - 1, 0)].rstrip() + "…" if room > 1 else ""

@@ -1,0 +1,330 @@
+"""
+What keeps the channel from doing harm, around everything it sends: the brake, the patience after a refused
+login, and the file that lets limits outlive a restart.
+
+`Safety` decides nothing by itself; it holds the pure parts (``brake``, ``limits``) to the clock, and tells
+the operator when one of them acts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.messages import OutboundKind, OutboundMessage
+from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
+from channels.email.config import EmailConfig
+from channels.email.limits.circuit_breaker import Brake, Pulled
+from channels.email.limits.rate_limit import HOUR_S, AnswerLimiter
+from channels.email.parsing.addresses import AddressInvalid, normalise, without_tag
+from channels.email.parsing.dsn import Fate, Report
+from channels.email.parsing.threads import recipient_of
+
+__all__ = ["Alert", "LoginPatience", "Safety"]
+
+Alert = Callable[[str, str], None]
+"""Tells the operator, by another way than mail if there is one: what it is about, and a sentence."""
+MAX_SENT_IDS = 2_000
+FIRST_PAUSE_S = 300.0
+LONGEST_PAUSE_S = 7200.0
+LOOK_AGAIN_S = 30.0
+"""While the brake is pulled: somebody may let it go."""
+SAVE_EVERY_S = 5.0
+MOST_TOLD = 3
+_log = structlog.get_logger(__name__)
+
+
+class LoginPatience:
+    """
+    After a refused login nothing is tried for minutes, and for longer each time: servers lock accounts that
+    knock too often. For logins that nobody else paces.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._failures = 0
+        self._not_before = 0.0
+        self._why = ""
+
+    def check(self) -> None:
+        """
+        Ask before a login.
+
+        Raises:
+            ChannelUnavailable: It is too early.
+        """
+        left_s = self._not_before - self._monotonic()
+        if self._failures and left_s > 0:
+            raise ChannelUnavailable(
+                f"not tried, because a login was refused: {self._why}", retry_after_s=left_s
+            )
+
+    def refused(self, error: ChannelAuthFailed) -> None:
+        """It was refused."""
+        pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+        self._failures = min(self._failures + 1, 20)
+        self._not_before = self._monotonic() + pause_s
+        self._why = str(error)
+        error.retry_after_s = pause_s
+
+    def accepted(self) -> None:
+        """It was not."""
+        self._failures = 0
+
+
+class Safety:
+    """
+    See the module.
+
+    Args:
+        name: The channel's.
+        config: Its settings.
+        limiter: What is kept in a file.
+        file: That file.
+        clock: Where time comes from.
+        alert: Tells the operator.
+        is_owner: Whether an address is the owner's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: EmailConfig,
+        limiter: AnswerLimiter,
+        file: Path,
+        *,
+        clock: Clock,
+        alert: Alert = lambda _about, _text: None,
+        is_owner: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._name = name
+        self._account = config.address
+        self._is_owner = is_owner
+        self._limiter = limiter
+        self._file = file
+        self._clock = clock
+        self._alert = alert
+        self._brake = Brake(config.brake)
+        self._sent_to: OrderedDict[str, tuple[str, bool]] = OrderedDict()
+        """By Message-ID: to whom a mail went, and whether to nobody else."""
+        self._came_back: set[str] = set()
+        self._brake_file = file.with_name("answer-brake.json")
+        self._brake_saved_at = clock.monotonic()
+        self._brake_urgent = False
+        self._loaded = False
+        self._loading = anyio.Lock()
+        self._saving = anyio.Lock()
+        self.patience = LoginPatience(clock.monotonic)
+
+    def is_braked(self, thread: str, *, person: str = "") -> bool:
+        """Whether nothing that ``person`` writes is answered in a thread."""
+        owner = self._is_owner(person)
+        return self._brake.pulled(thread, self._clock.monotonic(), recipient=person, owner=owner) is not None
+
+    def before_sending(self, message: OutboundMessage) -> None:
+        """
+        Ask before a mail is sent.
+
+        Raises:
+            ChannelUnavailable: The brake is pulled; it waits.
+        """
+        self.patience.check()
+        if not _is_answer(message):
+            return
+        now = self._clock.monotonic()
+        whom = _recipient(message)
+        owner = self._is_owner(whom)
+        pulled = self._brake.may_send(str(message.session), message.text, now, recipient=whom, owner=owner)
+        if pulled is None:
+            return
+        self._tell(pulled, now)
+        wait_s = min(pulled.until - now, LOOK_AGAIN_S)
+        raise ChannelUnavailable(f"the brake is pulled: {pulled.why}", retry_after_s=wait_s)
+
+    def sent(self, message: OutboundMessage, message_id: str) -> None:
+        """A mail went out."""
+        whom = _recipient(message)
+        if _is_answer(message):
+            owner = self._is_owner(whom)
+            self._brake.sent(str(message.session), message.text, self._clock.monotonic(), owner=owner)
+        self._sent_to[message_id] = (whom, not message.context.get("cc"))
+        while len(self._sent_to) > MAX_SENT_IDS:
+            self._came_back.discard(self._sent_to.popitem(last=False)[0])
+
+    def bounced(self, report: Report, outside: bool, proven: str) -> None:  # noqa: FBT001 - a callback
+        """
+        A report came that some mail did not arrive. It counts for the one to whom the mail went, if there is
+        evidence of it:
+
+        - It names a mail that we sent, and that mail's recipient in its part for machines. Each mail counts
+          once: whoever has got one answer can write any number of reports about it.
+        - Who wrote it knows that mail from its recipient alone, or is proven to be of the recipient's domain
+          or ours. A mail that went to others, too, proves nothing about one of them; nor does a report from
+          outside whose sender our provider has looked at without success.
+
+        Args:
+            report: What it says.
+            outside: Whether our provider has looked at its sender.
+            proven: The sender's address, if it is proven.
+        """
+        if report.fate is not Fate.FAILED:
+            return
+        domain = proven.rpartition("@")[2]
+        for message_id in report.message_ids:
+            whom, alone = self._sent_to.get(message_id, ("", False))
+            counted = message_id in self._came_back
+            if not whom or counted or without_tag(report.recipient.lower()) != without_tag(whom):
+                continue
+            theirs = domain in (whom.rpartition("@")[2], self._account.rpartition("@")[2])
+            if not theirs and (outside or proven or not alone):
+                _log.info("mail.bounce_without_evidence", channel=self._name)
+                continue
+            self._came_back.add(message_id)
+            now = self._clock.monotonic()
+            _log.warning("mail.bounced", channel=self._name)
+            if self._is_owner(whom):
+                continue
+            pulled = self._brake.bounced(whom, now)
+            if pulled is not None:
+                self._tell(pulled, now)
+
+    def sent_to(self, message_ids: Sequence[str]) -> str:
+        """To whom the first of these mails went that is known here; empty if none is."""
+        known = (self._sent_to[each][0] for each in message_ids if each in self._sent_to)
+        return next(known, "")
+
+    @property
+    def to_let_in(self) -> bool:
+        """Whether there may be mails in quarantine that a brake kept back which is off now."""
+        return self._brake.keeps_back
+
+    def now_pulled(self) -> frozenset[str]:
+        """Where the brake is pulled now."""
+        return frozenset(one.thread for one in self._brake.all_pulled(self._clock.monotonic()))
+
+    def let_in(self) -> None:
+        """They were let in."""
+        self._brake.all_let_in()
+        self._brake_urgent = True
+
+    def _tell(self, pulled: Pulled, now: float) -> None:
+        if not self._brake.is_new(pulled):
+            return
+        self._brake_urgent = True
+        minutes = round((pulled.until - now) / 60)
+        where, loop = "No mail is answered", " It looks like a loop."
+        if pulled.recipient:
+            where, loop = f"Nothing is sent to `{pulled.recipient}`", ""
+        elif pulled.thread:
+            where = f"In the thread {pulled.thread} nothing is answered"
+        _log.error("mail.braked", channel=self._name, why=pulled.why, minutes=minutes)
+        self._alert(
+            "brake bounces" if pulled.recipient else "brake",
+            f"{where} on {self._name} for {minutes} minutes: {pulled.why}.{loop} What comes in meanwhile "
+            "waits and is let in then. To end it sooner: squidbot email release.",
+        )
+
+    def crowded(self, sender: str, wait_s: float) -> None:
+        """Somebody's mail waits for more than an hour: the owner may want to know, it may be a program."""
+        _log.warning("mail.sender_waits", channel=self._name, wait_s=round(wait_s))
+        self._alert(
+            "limits",  # in one hour one of them is enough, however many addresses somebody has
+            f"`{sender}` has had as many answers by mail on {self._name} as the limits allow for now; "
+            f"the next one goes out in about {round(wait_s / HOUR_S)} hours. If a program writes from there, "
+            "name it in read_only_from, or take it out of allow_from; the numbers are under limits.",
+        )
+
+    def told(self) -> str:
+        """What an operator should know of the brake; empty while it is off."""
+        now = self._clock.monotonic()
+        pulled = self._brake.all_pulled(now)
+        if not pulled:
+            return ""
+        until = self._clock.now() + timedelta(seconds=max(one.until for one in pulled) - now)
+        why = "; ".join(one.why for one in pulled[:MOST_TOLD])
+        more = f" (and {len(pulled) - MOST_TOLD} threads more)" if len(pulled) > MOST_TOLD else ""
+        return f"the brake is pulled until {until:%H:%M} UTC (squidbot email release): {why}{more}"
+
+    async def let_go(self) -> list[str]:
+        """Take the brake off at a person's word; why it was pulled."""
+        await self.load()
+        found = self._brake.let_go(self._clock.monotonic())
+        self._brake_urgent = True
+        await self.save()
+        _log.warning("mail.brake_released", channel=self._name, pulled=len(found))
+        return [one.why for one in found]
+
+    async def load(self) -> None:
+        """Take over what an earlier run has counted; once."""
+        async with self._loading:
+            if self._loaded:
+                return
+            text = await self._read(self._file)
+            if text is not None and not self._limiter.load(text):
+                _log.warning("limits.unreadable", file=str(self._file), error="damaged")
+            text = await self._read(self._brake_file)
+            if text is not None and not self._brake.load(text, *self._times()):
+                _log.warning("limits.unreadable", file=str(self._brake_file), error="damaged")
+            self._loaded = True
+
+    async def _read(self, file: Path) -> str | None:
+        try:
+            return await anyio.Path(file).read_text()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeError) as exc:
+            _log.warning("limits.unreadable", file=str(file), error=str(exc))
+            return None
+
+    async def save(self, *, now: bool = False) -> None:
+        """
+        Keep what was counted, if anything was.
+
+        That the brake was pulled or let go is kept at once, what it counts every few seconds; ``now`` keeps
+        that too.
+        """
+        async with self._saving:
+            if self._limiter.changed:
+                await self._write(self._file, self._limiter.dump())
+            due = self._clock.monotonic() - self._brake_saved_at >= SAVE_EVERY_S
+            if self._brake_urgent or (self._brake.changed and (due or now)):
+                self._brake_urgent = False
+                self._brake_saved_at = self._clock.monotonic()
+                await self._write(self._brake_file, self._brake.dump(*self._times()))
+
+    async def _write(self, file: Path, text: str) -> None:
+        try:
+            await anyio.to_thread.run_sync(_replace, file, text)
+        except OSError as exc:
+            _log.warning("limits.not_saved", file=str(file), error=str(exc))
+
+    def _times(self) -> tuple[float, float]:
+        return self._clock.monotonic(), self._clock.now().timestamp()
+
+
+def _recipient(message: OutboundMessage) -> str:
+    """Whom a mail goes to; empty if it is no address, and goes nowhere."""
+    try:
+        return normalise(str(message.context.get("reply_to") or recipient_of(message.session) or ""))
+    except AddressInvalid:
+        return ""
+
+
+def _is_answer(message: OutboundMessage) -> bool:
+    # What was to be done at a time comes then, whatever anybody writes: no loop goes over it.
+    at_a_time = "job" in message.context
+    return message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY) and not at_a_time
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    scratch = path.with_suffix(".new")
+    scratch.write_text(text)
+    scratch.chmod(0o600)
+    scratch.replace(path)

@@ -1,0 +1,1 @@
+"""A mail as text: MIME, HTML, quotes, addresses, reports of delivery. Pure."""

@@ -1,0 +1,289 @@
+"""
+A raw mail → what it says, and what else is in it. Pure; call it in a worker thread.
+
+Of several versions of a text the plain one is taken. What stands below the new text (quoted mails, a
+signature) is put aside. Everything that is no text is an attachment, decoded when it is asked for and never
+opened. A mail inside of a mail (``message/rfc822``) is an attachment too, and besides somebody else's words:
+what is in it never becomes somebody's identity, nor what the sender says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from agent_core.html_to_text import html_to_text
+from channels.email.parsing.format_flowed import unflow
+from channels.email.parsing.icalendar import in_words
+from channels.email.parsing.mime import (
+    CONTROL,
+    Caps,
+    Headers,
+    Part,
+    Unreadable,
+    decoded,
+    decoded_header,
+    normalised,
+    parse_structure,
+)
+from channels.email.parsing.reply_stripping import divided
+from channels.email.parsing.transfer_encoding import transferred, unpacked
+
+__all__ = ["AttachmentNote", "Forwarded", "ParsedMail", "parse_mail"]
+
+MAX_FORWARDED = 3
+MAX_REST = 20_000
+_COMPARED_WORDS = 5_000
+_DIFFERENT = 0.4
+_BAD_IN_NAME = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\u202a-\u202e\u2066-\u2069]')
+_SIGNATURES = frozenset(
+    {"application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature"}
+)
+_FORWARD_PREFIX = re.compile(r"\s*(?:fwd?|wg|tr|rv|doorst|vs)\s*:", re.IGNORECASE)
+_CID = re.compile(r"\[cid:([^\]\s]{1,200})\]", re.IGNORECASE)
+_WORD = re.compile(r"\w+")
+_types = mimetypes.MimeTypes()
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentNote:
+    """
+    Something in the mail that is not its text.
+
+    ``size_bytes`` is an estimate until it is decoded. ``content_id`` is how the HTML of the mail calls it.
+    """
+
+    name: str
+    media_type: str
+    size_bytes: int
+    content_id: str = ""
+    encoded: memoryview = field(default=memoryview(b""), repr=False, compare=False)
+    encoding: str = field(default="", repr=False, compare=False)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content, decoded as well as possible, in pieces of about a megabyte. Total."""
+        for piece in unpacked(self.encoded, self.encoding):
+            # Mails are exchanged with the line ends of mail; the reader has made them one kind.
+            yield piece.replace(b"\n", b"\r\n") if self.media_type == "message/rfc822" else piece
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """A mail inside of the mail, in its own words. ``sender`` is only what it says of itself."""
+
+    sender: str
+    subject: str
+    date: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedMail:
+    """
+    What a mail says.
+
+    ``text`` is the new part of it, ``rest`` what stands below, ``full_text`` all; ``forwards`` says that the
+    rest is what the new text is about. ``two_versions`` says that the plain text and the HTML have not much
+    in common. ``digest`` identifies the mail by what its author wrote, whatever servers have put on top: for
+    mails without a usable Message-ID.
+    """
+
+    headers: Headers
+    text: str
+    full_text: str
+    attachments: tuple[AttachmentNote, ...]
+    digest: str
+    rest: str = ""
+    forwards: bool = False
+    forwarded: tuple[Forwarded, ...] = ()
+    events: tuple[str, ...] = ()
+    two_versions: bool = False
+
+
+def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
+    """
+    All of a mail.
+
+    Raises:
+        Unreadable: It is beyond the caps.
+    """
+    caps = caps or Caps()
+    data = normalised(raw)
+    root = parse_structure(data, caps)
+    reading = _Reading(data, caps.text_bytes, _pictures(root))
+    reading.collect(root)
+    full = "\n\n".join(text for text in reading.texts[: caps.texts] if text.strip()).strip()
+    found = divided(full)
+    return ParsedMail(
+        root.headers,
+        found.new,
+        full,
+        tuple(reading.notes),
+        _digest(root.headers, data[root.start :]),
+        rest=found.rest[:MAX_REST],
+        forwards=found.forwarded
+        or (bool(found.rest) and _FORWARD_PREFIX.match(root.headers.subject()) is not None),
+        forwarded=tuple(reading.forwarded),
+        events=tuple(dict.fromkeys(reading.events)),
+        two_versions=reading.two_versions,
+    )
+
+
+class _Reading:
+    """Walks through the parts of one mail; ``left`` is how many bytes of text are still read."""
+
+    def __init__(self, data: bytes, left: int, pictures: dict[str, str], depth: int = 0) -> None:
+        self._data = data
+        self._left = left
+        self._pictures = pictures
+        self._depth = depth
+        self.texts: list[str] = []
+        self.notes: list[AttachmentNote] = []
+        self.forwarded: list[Forwarded] = []
+        self.events: list[str] = []
+        self.two_versions = False
+
+    def collect(self, part: Part) -> None:
+        """Sort a part into texts and everything else. As deep as `Caps.depth`."""
+        if part.media_type == "multipart/alternative" and part.children:
+            self._choose(part)
+        elif part.children:
+            for child in part.children:
+                self.collect(child)
+        elif _is_text(part):
+            self.texts.append(self._text(part))
+        elif part.media_type not in _SIGNATURES:
+            self._attach(part)
+
+    def _choose(self, part: Part) -> None:
+        """Of several versions of the same text the plain one, else the one that has any."""
+        chosen: list[str] = []
+        kept, others = self.texts, list[str]()
+        for child in sorted(part.children, key=lambda child: child.media_type != "text/plain"):
+            self.texts = []
+            self.collect(child)
+            if any(text.strip() for text in self.texts):
+                if not chosen:
+                    chosen = self.texts
+                else:
+                    others += self.texts
+        self.texts = [*kept, *chosen]
+        self.two_versions = self.two_versions or _differ("\n".join(chosen), "\n".join(others))
+
+    def _text(self, part: Part) -> str:
+        typed = part.headers.typed()
+        encoded = self._data[part.start : min(part.end, part.start + self._left)]
+        self._left -= len(encoded)
+        charset = typed.get_param("charset")
+        name = charset[2] if isinstance(charset, tuple) else charset
+        text = decoded(transferred(encoded, _encoding(part)), str(name) if name else None)
+        if part.media_type == "text/html":
+            return html_to_text(CONTROL.sub("", text), self._pictures)
+        text = CONTROL.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+        if str(typed.get_param("format") or "").lower() == "flowed":
+            text = unflow(text, delsp=str(typed.get_param("delsp") or "").lower() == "yes")
+        return _CID.sub(lambda found: f"[picture: {self._pictures.get(found[1].lower(), found[1])}]", text)
+
+    def _attach(self, part: Part) -> None:
+        if part.media_type == "text/calendar":
+            told = in_words(self._text(part))
+            self.events += [told] if told else []
+        if part.media_type == "message/rfc822":
+            self._read_inner(part)
+        self.notes.append(_note(self._data, part, len(self.notes) + 1))
+
+    def _read_inner(self, part: Part) -> None:
+        """What a forwarded mail says; two levels deep, and without its attachments."""
+        if self._depth >= 2 or len(self.forwarded) >= MAX_FORWARDED:
+            return
+        data = transferred(self._data[part.start : part.end], _encoding(part))
+        try:
+            root = parse_structure(normalised(data), Caps())
+        except Unreadable:
+            return
+        inner = _Reading(normalised(data), self._left, _pictures(root), self._depth + 1)
+        inner.collect(root)
+        self._left = inner._left
+        text = "\n\n".join(text for text in (*inner.texts, *inner.events) if text.strip()).strip()
+        sender = decoded_header((root.headers.first("from") or "")[:1_000])
+        date = decoded_header((root.headers.first("date") or "")[:100])
+        told = Forwarded(" ".join(sender.split())[:300], root.headers.subject(), date, text[:MAX_REST])
+        self.forwarded += [told, *inner.forwarded][: MAX_FORWARDED - len(self.forwarded)]
+
+
+def _is_text(part: Part) -> bool:
+    if part.media_type.startswith("multipart/"):
+        return True  # its boundary never appears, so it is just text with a wrong label
+    disposition = (part.headers.first("content-disposition") or "").lstrip().lower()
+    return part.media_type in {"text/plain", "text/html"} and not disposition.startswith("attachment")
+
+
+def _encoding(part: Part) -> str:
+    return (part.headers.first("content-transfer-encoding") or "").strip().lower()
+
+
+def _differ(plain: str, other: str) -> bool:
+    """Whether two versions of a text have few words in common: one of them is not what people see."""
+    one, two = (set(_WORD.findall(text[:100_000].lower())[:_COMPARED_WORDS]) for text in (plain, other))
+    if not one or not two or max(len(one), len(two)) < 5:
+        return False
+    # The HTML has more around it (menus, footers), so only what the smaller one says counts.
+    return len(one & two) / min(len(one), len(two)) < _DIFFERENT
+
+
+def _pictures(root: Part) -> dict[str, str]:
+    """The names of parts by the Content-ID under which the HTML shows them."""
+    found: dict[str, str] = {}
+    waiting = [root]
+    while waiting:
+        part = waiting.pop()
+        waiting += part.children
+        content_id = _content_id(part)
+        if content_id:
+            found[content_id] = _name(part) or "without a name"
+    return found
+
+
+def _content_id(part: Part) -> str:
+    return (part.headers.first("content-id") or "").strip().strip("<>").lower()[:200]
+
+
+def _name(part: Part) -> str:
+    try:
+        name = part.headers.typed().get_filename("") or ""
+    except (ValueError, LookupError):  # a name in a charset that nobody knows
+        name = ""
+    return _BAD_IN_NAME.sub("_", decoded_header(str(name)[:1_000])).strip(" .")[:100]
+
+
+def _note(data: bytes, part: Part, number: int) -> AttachmentNote:
+    name = _name(part)
+    if not name and part.media_type == "message/rfc822":
+        name = "forwarded mail.eml"
+    elif not name:
+        ending = (
+            ".ics" if part.media_type == "text/calendar" else _types.guess_extension(part.media_type) or ""
+        )
+        name = f"part {number}{ending}"
+    size, encoding = part.end - part.start, _encoding(part)
+    if encoding == "base64":
+        size = size * 73 // 100
+    return AttachmentNote(
+        name,
+        CONTROL.sub("", part.media_type)[:100],
+        size,
+        _content_id(part),
+        memoryview(data)[part.start : part.end],
+        encoding,
+    )
+
+
+def _digest(headers: Headers, body: bytes) -> str:
+    digest = hashlib.sha256()
+    for name in ("date", "from", "to", "subject"):
+        digest.update(repr(headers.all(name)).encode("utf-8", "surrogatepass"))
+    digest.update(body.rstrip())
+    return digest.hexdigest()

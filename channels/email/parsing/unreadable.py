@@ -1,0 +1,97 @@
+"""
+Mails that could not be read: who has written them, all the same, and what that person is told. Pure.
+
+A mail beyond the caps is not taken apart any further, but somebody may have sent it in good faith and waits.
+So the few fields that say who wrote it, to whom, and whether it is a person are looked for in a header of
+nearly any length, one line after the other. Where it depends on the reader what a line is, nobody is found:
+then nothing proves a sender, and nobody is told anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from channels.email.parsing.mime import FIELD, FOR_WHOM, Headers, Unreadable, decoded, parse_headers
+
+__all__ = ["TOO_LARGE", "apology_of", "headers_of"]
+
+TOO_LARGE = "too_large"
+"""Only the header was fetched. The sender is answered, by a model that knows no more than the subject."""
+MOST_HEADER = 2_000_000
+MOST_VALUE = 16_000
+MOST_FIELDS = 300
+_TELLING = frozenset(
+    {
+        *FOR_WHOM,
+        *("from", "reply-to", "delivered-to", "x-original-to", "envelope-to", "x-envelope-to"),
+        *("x-forwarded-to", "authentication-results", "return-path", "message-id", "references"),
+        *("in-reply-to", "subject", "date", "content-type", "auto-submitted", "precedence"),
+        *("x-auto-response-suppress", "x-autoreply", "x-autorespond", "x-autoresponder", "x-auto-reply"),
+        *("x-loop", "x-amazon-auto-reply"),
+    }
+)
+"""Whatever ``guard`` and ``threads`` look at, besides those of mailing lists."""
+_WHY = {
+    "too_many_parts": "it has more parts than I take apart",
+    "nested_too_deep": "its parts are packed into one another too deeply",
+    "header_too_large": "its header is longer than any that I read",
+    "too_many_header_fields": "its header has more fields than I read",
+    "too_slow": "reading it takes too long",
+}
+
+
+def apology_of(trouble: str) -> str:
+    """What the sender of a mail is told that could not be read for this reason."""
+    why = _WHY.get(trouble, "it is put together in a way that I do not understand")
+    return f"Your mail came, but I could not read it: {why}. Please send me the text in a simple mail."
+
+
+def headers_of(raw: bytes) -> Headers:
+    """The header of a mail, or of a monstrous one what matters in it; empty if that cannot be told. Total."""
+    try:
+        return parse_headers(raw)
+    except Unreadable:
+        return _outline(raw[:MOST_HEADER])
+
+
+def _outline(head: bytes) -> Headers:
+    """The fields of `_TELLING`, in their order."""
+    end = min((at for at in (head.find(b"\r\n\r\n"), head.find(b"\n\n")) if at >= 0), default=-1)
+    if end < 0:
+        return Headers(())
+    head = head[: end + 1]
+    crs, lfs, both = head.count(b"\r"), head.count(b"\n"), head.count(b"\r\n")
+    whole = crs <= both + head.endswith(b"\r") and both in (0, lfs)
+    if not whole or b"\0" in head:
+        return Headers(())
+    fields: list[tuple[str, str]] = []
+    doubtful: set[str] = set()
+    for name, value in _fields(head):
+        if len(value) > MOST_VALUE:
+            doubtful.add(name)
+        if name in _TELLING or name.startswith("list-"):
+            fields.append((name, decoded(value[:MOST_VALUE], None)))
+        if len(fields) > MOST_FIELDS:
+            return Headers(())
+    return Headers(tuple(fields), frozenset(doubtful))
+
+
+def _fields(head: bytes) -> Iterator[tuple[str, bytes]]:
+    """Names in lower case and unfolded values; of a long one the beginning. Others get their turn between."""
+    name, value, start = "", bytearray(), 0
+    while start < len(head):
+        end = head.find(b"\n", start)
+        end = len(head) if end < 0 else end
+        line = head[start : min(end, start + 2 * MOST_VALUE)].rstrip(b"\r\n")
+        start = end + 1
+        if line[:1] in (b" ", b"\t") and name:
+            if len(value) <= MOST_VALUE:
+                value += b" " + line.strip()
+            continue
+        if name:
+            yield name, bytes(value)
+        found = FIELD.match(line)
+        name = found[1].decode("ascii").lower() if found else ""
+        value = bytearray(line[found.end() :].strip() if found else b"")
+    if name:
+        yield name, bytes(value)

@@ -1,0 +1,106 @@
+"""
+What is known of the mails that left, and of those of which it is not known: in memory, and bounded. Pure.
+
+An answer is *in doubt* from the moment at which the server may have taken it until somebody knows. It is
+known by its outbox row once we have been told, and by its Message-ID once a copy of it came back. All of this
+only spares a look into the mailbox, so a restart may forget it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from channels.email.imap.housekeeping import FileCopy
+
+__all__ = ["WentOut"]
+
+MAX_REMEMBERED = 2_000
+MAX_UNCLAIMED = 200
+ABSENCE_S = 300.0
+"""An out-of-office notice comes so soon after the mail that it answers."""
+_T = TypeVar("_T")
+
+
+class WentOut:
+    """
+    Remembers what went out.
+
+    Args:
+        monotonic: Seconds that never go back.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._delivered: OrderedDict[str, None] = OrderedDict()
+        self._copies: OrderedDict[str, None] = OrderedDict()
+        self._doubts: OrderedDict[str, float] = OrderedDict()
+        self._answered_at: OrderedDict[str, float] = OrderedDict()
+        self._ids: OrderedDict[str, None] = OrderedDict()
+        self._unclaimed: OrderedDict[str, FileCopy] = OrderedDict()
+
+    def is_delivered(self, row: str) -> bool:
+        """Whether the mail of an outbox row was taken by the server."""
+        return row in self._delivered
+
+    def delivered(self, row: str, message_id: str, recipient: str | None) -> FileCopy | None:
+        """It was; ``recipient`` is who got it, if that was just now. The copy that came before we knew."""
+        self._doubts.pop(row, None)
+        _remember(self._delivered, row, None)
+        _remember(self._ids, message_id, None)
+        if recipient is not None:
+            _remember(self._answered_at, recipient, self._monotonic())
+        return self._unclaimed.pop(message_id, None)
+
+    def has_left(self, message_id: str) -> bool:
+        """Whether a mail with this id was taken by the server."""
+        return message_id in self._ids
+
+    def unclaimed(self, message_id: str, copy: FileCopy) -> None:
+        """
+        A copy came of a mail of which nobody knows yet that it left; anybody can send one.
+
+        The first one of an id counts, and of too many the newest.
+        """
+        self._unclaimed.setdefault(message_id, copy)
+        while len(self._unclaimed) > MAX_UNCLAIMED:
+            self._unclaimed.popitem(last=False)
+
+    def copy_came(self, message_id: str) -> None:
+        """A copy of one of our mails is there, or somebody names what only its recipient can know."""
+        _remember(self._copies, message_id, None)
+
+    def has_copy(self, message_id: str) -> bool:
+        """Whether that happened."""
+        return message_id in self._copies
+
+    def in_doubt(self, row: str) -> bool:
+        """Whether it may be out without anybody knowing."""
+        return row in self._doubts
+
+    def doubt(self, row: str) -> None:
+        """From now on it may be out; the waiting for a copy begins anew."""
+        _remember(self._doubts, row, self._monotonic())
+
+    def doubted_for(self, row: str) -> float:
+        """For how many seconds it has been in doubt; it is from now on, if it was not."""
+        if row not in self._doubts:
+            self.doubt(row)
+        return self._monotonic() - self._doubts[row]
+
+    def refused(self, row: str) -> None:
+        """It is certainly not out."""
+        self._doubts.pop(row, None)
+
+    def just_answered(self, people: Iterable[str]) -> bool:
+        """Whether we have written to one of them within the last minutes."""
+        now = self._monotonic()
+        return any(now - self._answered_at.get(who, now - ABSENCE_S) < ABSENCE_S for who in people)
+
+
+def _remember(memory: OrderedDict[str, _T], key: str, value: _T) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > MAX_REMEMBERED:
+        memory.popitem(last=False)

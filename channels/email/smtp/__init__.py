@@ -1,0 +1,1 @@
+"""Submission of mail (RFC 6409)."""

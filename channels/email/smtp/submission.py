@@ -1,0 +1,341 @@
+"""
+Handing in one mail by SMTP: the door to aiosmtplib, driven one step at a time.
+
+A submission has one moment after which nobody but the server knows whether the mail is on its way: DATA. The
+caller's ``uncertain`` is awaited just before it, so that this is known durably. What goes wrong earlier is
+certain failure; a refusal after it is as well; silence after it is `DeliveryUncertain`.
+
+===========  ==================================================  ==========================================
+class        when                                                raised as
+===========  ==================================================  ==========================================
+config       certificate, no STARTTLS, no AUTH, sender refused   `ChannelMisconfigured`
+auth         530, 534, 535, 538 and other 5xx to AUTH            `ChannelAuthFailed`
+permanent    5xx to RCPT or DATA                                 `DeliveryFailed`
+size         larger than SIZE, 552 and its relatives             `MailTooLarge`, a `DeliveryFailed`
+transient    4xx, no connection, a timeout before DATA           `ChannelUnavailable`
+ambiguous    connection lost or a timeout during DATA            `DeliveryUncertain`
+===========  ==================================================  ==========================================
+
+No connection is kept: servers close idle ones, and a fresh one costs less than finding that out. But where
+mails wait for one another, they share a few (``relay``).
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import aiosmtplib
+import anyio
+import anyio.to_thread
+import structlog
+
+from channels.base import (
+    ChannelAuthFailed,
+    ChannelError,
+    ChannelMisconfigured,
+    ChannelUnavailable,
+    DeliveryFailed,
+    DeliveryUncertain,
+)
+from channels.email.auth.credentials import Credentials, Login, PasswordCredentials
+from channels.email.auth.tls import tls_refused
+from channels.email.compose.message import Envelope
+from channels.email.config import EmailConfig, SmtpServer
+from channels.email.smtp.connection_pool import Relay
+from channels.email.smtp.wire import hand_over, hang_up, stuffed
+
+__all__ = ["MailTooLarge", "SubmitTiming", "Submitter"]
+
+_AUTH_CODES = frozenset({530, 534, 535, 538})
+_TOO_BIG = 552
+_SIZE_STATUS = re.compile(r"\b5\.(?:3\.4|2\.3)\b")
+_SLOWEST = 300_000.0
+"""Bytes in a second: a large mail gets so much more time."""
+_log = structlog.get_logger(__name__)
+_LINK_TROUBLE = (
+    aiosmtplib.SMTPServerDisconnected,
+    aiosmtplib.SMTPConnectError,
+    aiosmtplib.SMTPTimeoutError,
+    aiosmtplib.SMTPResponseException,
+)
+
+
+class MailTooLarge(DeliveryFailed):
+    """My answer is larger than my mail server allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitTiming:
+    """How long each step may take, in seconds."""
+
+    connect_s: float = 20.0
+    command_s: float = 30.0
+    data_s: float = 60.0
+    large_bytes: int = 256_000
+    """Larger mails are handed over in pieces, so that nobody else waits meanwhile."""
+
+
+class _Step(Enum):
+    CONNECT = "connect"
+    LOGIN = "login"
+    MAIL = "mail"
+    RECIPIENT = "recipient"
+    COPY = "copy"
+    DATA = "data"
+
+
+class Submitter:
+    """Sends mails for one account."""
+
+    def __init__(
+        self,
+        config: EmailConfig,
+        timing: SubmitTiming | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._config = config
+        self._credentials = credentials or PasswordCredentials.of(config)
+        self._timing = timing or SubmitTiming()
+        self._relay: Relay[aiosmtplib.SMTP] = Relay(aiosmtplib.SMTP.close)
+
+    async def submit(
+        self,
+        envelope: Envelope,
+        raw: bytes,
+        *,
+        context: ssl.SSLContext | None,
+        uncertain: Callable[[], Awaitable[None]],
+    ) -> None:
+        """
+        Send ``raw``; it returns when the server has taken it.
+
+        Some servers refuse an empty sender, and some of those only at the end. Then it goes under the one
+        that is named ``instead``.
+
+        Raises:
+            ChannelError: See the table above.
+        """
+        try:
+            await self._submit(envelope, raw, context, uncertain)
+        except (ChannelMisconfigured, DeliveryFailed) as exc:
+            if envelope.sender or not envelope.instead or isinstance(exc, MailTooLarge):
+                raise
+            _log.info("mail.empty_sender_refused", error=str(exc))
+            await self._submit(replace(envelope, sender=envelope.instead), raw, context, uncertain)
+
+    async def _submit(
+        self,
+        envelope: Envelope,
+        raw: bytes,
+        context: ssl.SSLContext | None,
+        uncertain: Callable[[], Awaitable[None]],
+    ) -> None:
+        place = await self._relay.take()
+        client = place.link
+        try:
+            if client is not None and not await self._goes_on(client, envelope, len(raw)):
+                client = None
+            if client is None:
+                place.mails = 0
+                client = await self._connect(context)
+                await self._begin(client, envelope, len(raw))
+            await self._go_through(client, envelope, raw, uncertain)
+        except BaseException:
+            self._relay.leave()
+            if client is not None:
+                await hang_up(client)
+            raise
+        if not self._relay.hand_on(place, client):
+            await hang_up(client)
+
+    async def _begin(self, client: aiosmtplib.SMTP, envelope: Envelope, size: int) -> None:
+        self._check_size(client, size)
+        with self._door(_Step.MAIL):
+            await client.mail(envelope.sender)
+
+    async def _goes_on(self, client: aiosmtplib.SMTP, envelope: Envelope, size: int) -> bool:
+        """
+        Whether a connection on which a mail was handed in just now takes another one.
+
+        If not it is closed. Why does not matter: a fresh one will tell, if it was not the connection.
+        """
+        try:
+            await self._begin(client, envelope, size)
+        except BaseException as exc:
+            await hang_up(client)
+            if not isinstance(exc, ChannelError):
+                raise
+            return False
+        return True
+
+    async def _go_through(
+        self,
+        client: aiosmtplib.SMTP,
+        envelope: Envelope,
+        raw: bytes,
+        uncertain: Callable[[], Awaitable[None]],
+    ) -> None:
+        """What follows on MAIL."""
+        with self._door(_Step.RECIPIENT):
+            await client.rcpt(envelope.recipient)
+        await self._add_cc(client, envelope.cc)
+        await self._add_copy(client, envelope.copies)
+        large = len(raw) > self._timing.large_bytes
+        ready = await anyio.to_thread.run_sync(stuffed, raw) if large else None
+        await uncertain()
+        with self._door(_Step.DATA):
+            if ready is None:
+                await client.data(raw, timeout=self._timing.data_s)
+            else:
+                with anyio.fail_after(self._timing.data_s + len(ready) / _SLOWEST):
+                    await hand_over(client, ready)
+
+    async def _connect(self, context: ssl.SSLContext | None) -> aiosmtplib.SMTP:
+        """A connection that is logged in."""
+        server = self._config.smtp
+        login = await self._credentials.get()
+        if server.security != "none" and context is None:
+            raise ChannelMisconfigured("a TLS connection without a way to verify it")
+        client = aiosmtplib.SMTP(
+            hostname=server.host,
+            port=server.port,
+            local_hostname=self._config.address.rpartition("@")[2],
+            timeout=self._timing.command_s,
+            use_tls=server.security == "tls",
+            start_tls=False,
+            tls_context=context,
+        )
+        try:
+            with self._door(_Step.CONNECT):
+                await client.connect(timeout=self._timing.connect_s)
+                if server.security == "starttls":
+                    await client.starttls()
+            try:
+                with self._door(_Step.LOGIN):
+                    await _log_in(client, login, server)
+            except ChannelAuthFailed:
+                self._credentials.refused()
+                raise
+        except BaseException:
+            await hang_up(client)
+            raise
+        return client
+
+    async def check(self, context: ssl.SSLContext | None) -> None:
+        """
+        Connect and log in, send nothing.
+
+        Raises:
+            ChannelError: It cannot be done; why, in plain words.
+        """
+        await hang_up(await self._connect(context))
+
+    def _check_size(self, client: aiosmtplib.SMTP, size: int) -> None:
+        limit = client.esmtp_extensions.get("size", "").strip()
+        if limit.isdigit() and 0 < int(limit) < size:
+            raise MailTooLarge(f"the mail has {size} bytes, and the mail server takes at most {limit}")
+
+    async def _add_cc(self, client: aiosmtplib.SMTP, addresses: Sequence[str]) -> None:
+        """Who gets it besides. One that the server does not take keeps it from nobody else."""
+        for address in addresses:
+            try:
+                await client.rcpt(address)
+            except aiosmtplib.SMTPRecipientRefused as exc:
+                _log.warning("mail.cc_refused", code=exc.code)
+            except (aiosmtplib.SMTPException, OSError) as exc:
+                raise ChannelUnavailable(f"connection lost before the mail was sent: {exc}") from exc
+
+    async def _add_copy(self, client: aiosmtplib.SMTP, copies: Sequence[str]) -> None:
+        for number, copy in enumerate(copies, 1):
+            try:
+                await client.rcpt(copy)
+            except aiosmtplib.SMTPRecipientRefused as exc:
+                if number == len(copies):
+                    raise ChannelUnavailable(
+                        f"the mail server does not take our own copy for {copy}: {exc.code} {exc.message}. "
+                        "Without it a crash could double the answer; see sent_copy in the settings"
+                    ) from exc
+            except (aiosmtplib.SMTPException, OSError) as exc:
+                raise ChannelUnavailable(f"connection lost before the mail was sent: {exc}") from exc
+            else:
+                return
+
+    @contextmanager
+    def _door(self, step: _Step) -> Iterator[None]:
+        """Let nothing of the library through."""
+        try:
+            yield
+        except ssl.SSLError as exc:
+            raise self._after_data(step, exc) or tls_refused(
+                exc, self._config.smtp.host, self._config.smtp.port
+            ) from exc
+        except aiosmtplib.SMTPException as exc:
+            if isinstance(exc.__cause__, ssl.SSLError):
+                raise tls_refused(exc.__cause__, self._config.smtp.host, self._config.smtp.port) from exc
+            raise self._translated(step, exc) from exc
+        except ValueError as exc:
+            # A control character or something that is not ASCII where SMTP has no place for it.
+            raise _refused(step, 553, str(exc)) from exc
+        except (OSError, TimeoutError) as exc:
+            raise self._after_data(step, exc) or ChannelUnavailable(
+                f"no connection to the mail server {self._where} ({step.value}): {exc}"
+            ) from exc
+
+    @property
+    def _where(self) -> str:
+        return f"{self._config.smtp.host}:{self._config.smtp.port}"
+
+    def _after_data(self, step: _Step, exc: Exception) -> ChannelError | None:
+        if step is not _Step.DATA:
+            return None
+        return DeliveryUncertain(f"the mail server {self._where} went away before it confirmed: {exc}")
+
+    def _translated(self, step: _Step, exc: aiosmtplib.SMTPException) -> ChannelError:
+        if isinstance(exc, aiosmtplib.SMTPResponseException) and 400 <= exc.code < 600:
+            return _refused(step, exc.code, exc.message)
+        unclear = self._after_data(step, exc)
+        if unclear is not None:
+            return unclear
+        if isinstance(exc, _LINK_TROUBLE):
+            hint = "; do host, port and security belong together?" if step is _Step.CONNECT else ""
+            return ChannelUnavailable(
+                f"no connection to the mail server {self._where} ({step.value}): {exc}{hint}"
+            )
+        # Bare exceptions: the server lacks STARTTLS or AUTH, or every way to log in that we know.
+        return ChannelMisconfigured(f"the mail server {self._where} cannot be used like this: {exc}")
+
+
+async def _log_in(client: aiosmtplib.SMTP, login: Login, server: SmtpServer) -> None:
+    if login.mechanism == "password":
+        await client.login(login.username, login.secret)
+        return
+    await client.ehlo()
+    if login.mechanism not in client.server_auth_methods:
+        raise aiosmtplib.SMTPException(f"it does not know {login.mechanism.upper()}")
+    words = login.first_words(server.host, server.port).encode("ascii")
+    answer = await client.execute_command(b"AUTH", login.mechanism.upper().encode("ascii"), words)
+    if answer.code == 334:  # the error comes as a question, which wants an answer before the refusal
+        answer = await client.execute_command(login.after_error.encode("ascii"))
+    if answer.code != 235:
+        raise aiosmtplib.SMTPAuthenticationError(answer.code, answer.message)
+
+
+def _refused(step: _Step, code: int, text: str) -> ChannelError:
+    said = f"{code} {text}".replace("\n", " ")
+    if 400 <= code < 500:
+        return ChannelUnavailable(f"the mail server asks to try again later ({step.value}): {said}")
+    if code == _TOO_BIG or _SIZE_STATUS.search(text[:200]):
+        return MailTooLarge(f"the mail server finds the mail too large ({step.value}): {said}")
+    if code in _AUTH_CODES or step is _Step.LOGIN:
+        return ChannelAuthFailed(f"the mail server does not accept username and password: {said}")
+    if step in (_Step.CONNECT, _Step.MAIL):
+        return ChannelMisconfigured(f"the mail server does not take mail from this address: {said}")
+    return DeliveryFailed(
+        f"the mail server refused the mail for good ({step.value}): {said}",
+        public="The mail server of the recipient refused my answer.",
+    )

@@ -1,0 +1,1 @@
+"""Who a mail is really from: Authentication-Results, DKIM, and the policy for senders."""

@@ -1,0 +1,294 @@
+"""
+Is the sender's address forged? What one's own mail provider says about it, in Authentication-Results. Pure.
+
+Only the **topmost** field of a trusted server counts (RFC 8601, section 5): anybody can write such a field
+into a mail, and the provider puts its own on top. It must say ``dmarc=pass`` for the very domain of the From
+field, or, where there is no DMARC, ``dkim=pass`` for it (`verdict_of`). Whether the pass rests on the server
+that sent the mail (`came_directly`) makes a difference: a signature alone also fits a copy. The field is read
+with its grammar and not with a pattern, because comments and quoted strings may hold anything, such as
+``(dmarc=pass header.from=bank.example)``; what cannot be read is no evidence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from channels.email.parsing.addresses import without_tag
+
+__all__ = [
+    "AuthResults",
+    "MethodResult",
+    "Verdict",
+    "Word",
+    "came_directly",
+    "parse_auth_results",
+    "verdict_of",
+]
+
+MAX_TOKENS = 2_000
+_WORD = re.compile(r"[^\s;=()\"]+")
+# The local part of an address may hold a "=", and providers do not quote it.
+_VALUE = re.compile(r"[^\s;()\"]+")
+
+
+@dataclass(frozen=True, slots=True)
+class MethodResult:
+    """One ``method=result`` with its properties, all in lower case."""
+
+    method: str
+    result: str
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def property(self, name: str) -> str | None:
+        """The value of a property that is there exactly once."""
+        found = [value for key, value in self.properties if key == name]
+        return found[0] if len(found) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class AuthResults:
+    """One field: who says it, and what."""
+
+    authserv_id: str
+    results: tuple[MethodResult, ...] = field(default=())
+
+
+class Word(StrEnum):
+    """What the provider says about the From domain."""
+
+    PROVEN = "proven"
+    DENIED = "denied"
+    """It has looked and says that it is forged: nothing else can make up for that."""
+    SILENT = "silent"
+    """Nothing that helps; other evidence may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    A word, and whose it is: ``number`` is the place of the field among its like. ``by_dmarc`` says that there
+    is a policy which was met; otherwise a signature is all there is.
+    """
+
+    word: Word
+    server: str = ""
+    number: int = 0
+    by_dmarc: bool = False
+
+
+def verdict_of(
+    fields: Sequence[str], *, trusted: Sequence[str], domain: str, headerless: bool = False
+) -> Verdict:
+    """
+    What the trusted server says about ``domain``.
+
+    DMARC decides where the server has looked at it. Where it has found no policy (``dmarc=none``, or nothing
+    said), an aligned ``dkim=pass`` is as good: the signature is what DMARC would have stood on. Aligned is
+    the From domain itself or a domain above it, a part of what RFC 7489, section 3.1.1, calls relaxed: what
+    lies beside or below may belong to somebody else, and this place has no list of public suffixes.
+
+    Args:
+        fields: The values of all Authentication-Results fields, topmost first. ARC's fields have other
+            names (RFC 8617) and are no evidence: anybody can seal.
+        trusted: Whose word counts, in lower case.
+        domain: The domain of the From address, in normal form.
+        headerless: The provider writes no name of its own (Microsoft 365), so the topmost field of all is
+            taken for the provider's if it has no name.
+    """
+    for number, value in enumerate(fields):
+        parsed = parse_auth_results(value, headerless=headerless and number == 0)
+        if parsed is None:
+            # It may be the provider's own, damaged by somebody's clever text: then nothing below counts.
+            return Verdict(Word.SILENT)
+        nameless = headerless and number == 0 and not parsed.authserv_id
+        if not nameless and parsed.authserv_id not in trusted:
+            continue
+        by_dmarc = any(result.method == "dmarc" and result.result == "pass" for result in parsed.results)
+        server = parsed.authserv_id or "the topmost field"
+        return Verdict(_word(parsed, domain), server, number, by_dmarc)
+    return Verdict(Word.SILENT)
+
+
+def came_directly(fields: Sequence[str], sender: str, *, any_mailbox: bool = False) -> bool:
+    """
+    Whether a server of the sender's domain has handed the mail in, in the sender's name (SPF): then it is no
+    copy of another mail.
+
+    The envelope must bear the very address, because a provider that forwards mail of anybody puts its own
+    domain there, with the mailbox that forwards. Some servers write only its domain; then that must do.
+
+    Args:
+        fields: Authentication-Results that are the trusted server's own: the one that was believed, and those
+            of the same name right below it.
+        sender: The From address.
+        any_mailbox: The domain alone is enough.
+    """
+    server: str | None = None
+    for value in fields:
+        parsed = parse_auth_results(value, headerless=True)
+        if parsed is None or server not in (None, parsed.authserv_id) or server == "":
+            return False  # of fields without a name only the topmost is believed
+        server = parsed.authserv_id
+        told = [result for result in parsed.results if result.method == "spf"]
+        if told:
+            return all(_in_the_name_of(result, sender, any_mailbox=any_mailbox) for result in told)
+    return False
+
+
+def _in_the_name_of(result: MethodResult, sender: str, *, any_mailbox: bool) -> bool:
+    envelope = result.property("smtp.mailfrom") or ""
+    if result.result != "pass" or not envelope:
+        return False
+    domain = sender.rpartition("@")[2]
+    if any_mailbox or not envelope.rpartition("@")[0]:
+        return _is_above(_domain(envelope), domain)
+    return without_tag(envelope) == without_tag(sender)
+
+
+def _word(parsed: AuthResults, domain: str) -> Word:
+    verdicts = [result for result in parsed.results if result.method == "dmarc"]
+    if any(verdict.result in {"pass", "fail"} for verdict in verdicts):
+        passed = all(
+            verdict.result == "pass" and _domain(verdict.property("header.from")) == domain
+            for verdict in verdicts
+        )
+        return Word.PROVEN if passed else Word.DENIED
+    signed = any(
+        result.method == "dkim" and result.result == "pass" and _is_above(_signer(result), domain)
+        for result in parsed.results
+    )
+    return Word.PROVEN if signed else Word.SILENT
+
+
+def _signer(result: MethodResult) -> str | None:
+    """Whose signature it is: ``header.d``, or what stands behind the @ of ``header.i``; both must agree."""
+    names = {_domain(value) for key, value in result.properties if key in {"header.d", "header.i"}}
+    given = _domain(result.property("header.d"))
+    if given is None:
+        return names.pop() if len(names) == 1 else None
+    fits = all(name is not None and (name == given or name.endswith(f".{given}")) for name in names)
+    return given if fits else None
+
+
+def _is_above(signer: str | None, domain: str) -> bool:
+    return signer is not None and "." in signer and (signer == domain or domain.endswith(f".{signer}"))
+
+
+def _domain(value: str | None) -> str | None:
+    return value.rpartition("@")[2].removesuffix(".") if value else None
+
+
+def parse_auth_results(value: str, *, headerless: bool = False) -> AuthResults | None:
+    """
+    Read one field; None if it does not follow the grammar.
+
+    ``headerless``: it may begin with its first result, without the server's name, which is then empty.
+    """
+    tokens = list(_tokens(value))
+    if None in tokens or len(tokens) > MAX_TOKENS:
+        return None
+    groups: list[list[str]] = [[]]
+    for word in tokens:
+        if word == ";":
+            groups.append([])
+        else:
+            groups[-1].append(str(word))
+    if headerless and "=" in groups[0]:
+        groups.insert(0, ['"'])
+    head = groups[0]
+    # The server's name and, rarely, the version of the format.
+    if not head or len(head) > 2 or "=" in head or (len(head) == 2 and not head[1].isdigit()):
+        return None
+    results = []
+    for group in groups[1:]:
+        if not group or group == ["none"]:
+            continue
+        result = _method_result(group)
+        if result is None:
+            return None
+        results.append(result)
+    return AuthResults(_bare(head[0]).lower(), tuple(results))
+
+
+def _method_result(group: list[str]) -> MethodResult | None:
+    """``dmarc = pass reason = "x" header.from = host …``: triples of word, equals sign, word."""
+    if len(group) % 3 or any(sign != "=" for sign in group[1::3]) or "=" in group[0::3] or "=" in group[2::3]:
+        return None
+    pairs = [
+        (name.lower(), _bare(value).lower()) for name, value in zip(group[0::3], group[2::3], strict=True)
+    ]
+    method, result = pairs[0]
+    return MethodResult(method.partition("/")[0], result, tuple(pairs[1:]))
+
+
+def _bare(token: str) -> str:
+    return token.removeprefix('"')
+
+
+def _tokens(value: str) -> Iterator[str | None]:
+    """Words, ``;`` and ``=``; a quoted string keeps its opening quote as a mark. None: not the grammar."""
+    position = 0
+    after_sign = False
+    while position < len(value):
+        char = value[position]
+        if char.isspace():
+            position += 1
+            continue
+        if char == "(":
+            position = _after_comment(value, position)
+            if position < 0:
+                yield None
+                return
+            continue
+        word = _VALUE if after_sign else _WORD
+        after_sign = False
+        if char == '"':
+            text, position = _quoted(value, position + 1)
+            if position < 0:
+                yield None
+                return
+            yield '"' + text
+        elif char in ";=" and word is _WORD:
+            yield char
+            position += 1
+            after_sign = char == "="
+        else:
+            match = word.match(value, position)
+            if match is None:
+                yield None
+                return
+            yield match.group(0)
+            position = match.end()
+
+
+def _after_comment(value: str, position: int) -> int:
+    depth = 0
+    while position < len(value):
+        char = value[position]
+        if char == "\\":
+            position += 1
+        elif char == "(":
+            depth += 1
+        elif char == ")":
+            depth -= 1
+            if depth == 0:
+                return position + 1
+        position += 1
+    return -1
+
+
+def _quoted(value: str, position: int) -> tuple[str, int]:
+    out: list[str] = []
+    while position < len(value):
+        char = value[position]
+        if char == '"':
+            return "".join(out), position + 1
+        if char == "\\" and position + 1 < len(value):
+            position += 1
+            char = value[position]
+        out.append(char)
+        position += 1
+    return "", -1

@@ -1,0 +1,141 @@
+"""
+Proof of a sender by a signature of his own domain, where one's provider says nothing (DKIM).
+
+Only a signature of the very From domain counts: what lies above or below it may belong to somebody else. The
+signed mail must also be for us, so its To or Cc names our address. Everybody who has got a mail can hand in a
+copy of it, and what servers write on top of that copy (Delivered-To) is not what the sender meant.
+
+Everything has a limit: signatures per mail, tries per name, seconds in all. The sender's domain chooses who
+answers the questions, and other mails wait meanwhile: a domain that did not answer gets little time until it
+does. Mails of people who could not
+write to us anyway are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import anyio
+import anyio.to_thread
+
+from channels.email.parsing.addresses import without_tag
+from channels.email.trust.dkim import Signature, find_signatures, verify
+from channels.email.trust.dkim_tags import DkimInvalid, Key, parse_key
+from channels.email.trust.dns import NamesUnavailable, TextRecords
+
+__all__ = ["Proof", "SenderProof"]
+
+LIMIT_S = 15.0
+MAX_TRIED = 4
+SLOW_LIMIT_S = 2.0
+"""For a mail of a domain whose DNS has not answered lately."""
+SLOW_FOR_S = 600.0
+MAX_SLOW = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What proves a sender, or why nothing does."""
+
+    by: str = ""
+    lacks: str = ""
+
+
+class SenderProof:
+    """
+    Verifies signatures.
+
+    Args:
+        records: DNS.
+        now: Seconds since 1970.
+        own: Our address.
+        knows: Whether somebody of this address may write to us at all.
+        ingested: Whose mail is only read; it may be for others.
+    """
+
+    def __init__(
+        self,
+        records: TextRecords,
+        now: Callable[[], float],
+        own: str,
+        *,
+        knows: Callable[[str], bool] = lambda _: True,
+        ingested: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._records = records
+        self._now = now
+        self._own = without_tag(own)
+        self._knows = knows
+        self._ingested = ingested
+        self._slow: OrderedDict[str, float] = OrderedDict()
+        """Domains whose DNS did not answer, and when."""
+
+    async def find(self, raw: bytes, sender: str) -> Proof:
+        """
+        What proves that ``sender`` wrote the mail.
+
+        Args:
+            raw: The whole mail, as it was fetched.
+            sender: Its From address, in normal form.
+        """
+        if not self._knows(sender):
+            return Proof()
+        domain = sender.rpartition("@")[2]
+        why = "it takes too long"
+        began = anyio.current_time()
+        with anyio.move_on_after(self._limit_s(domain)):
+            why = await self._find(raw, domain, anybody=self._ingested(sender))
+        if not why:
+            self._slow.pop(domain, None)
+        elif anyio.current_time() - began >= SLOW_LIMIT_S:
+            self._was_slow(domain)
+        return Proof(lacks=why) if why else Proof(by=f"signed by {domain}")
+
+    def _limit_s(self, domain: str) -> float:
+        slow = anyio.current_time() - self._slow.get(domain, -SLOW_FOR_S) < SLOW_FOR_S
+        return SLOW_LIMIT_S if slow else LIMIT_S
+
+    def _was_slow(self, domain: str) -> None:
+        self._slow[domain] = anyio.current_time()
+        self._slow.move_to_end(domain)
+        while len(self._slow) > MAX_SLOW:
+            self._slow.popitem(last=False)
+
+    async def _find(self, raw: bytes, domain: str, *, anybody: bool) -> str:
+        """Why no signature proves the domain; empty if one does."""
+        signatures = await anyio.to_thread.run_sync(find_signatures, raw, self._now())
+        its_own = [signature for signature in signatures if signature.domain == domain]
+        why = "no usable signature of the domain" if signatures else "no usable signature"
+        for signature in its_own[:MAX_TRIED]:
+            try:
+                recipients = await self._verify(raw, signature)
+            except DkimInvalid as exc:
+                why = str(exc)
+            except NamesUnavailable:
+                why = "DNS does not answer"
+            else:
+                if anybody or self._own in {without_tag(each) for each in recipients}:
+                    return ""
+                why = "what is signed is not for us"
+        return why
+
+    async def _verify(self, raw: bytes, signature: Signature) -> frozenset[str]:
+        why: DkimInvalid | None = None
+        for key in _keys(await self._records.get(signature.key_name)):
+            try:
+                return await anyio.to_thread.run_sync(verify, raw, signature, key)
+            except DkimInvalid as exc:
+                why = exc
+        raise why or DkimInvalid("there is no such key")
+
+
+def _keys(texts: Sequence[str]) -> list[Key]:
+    found = []
+    for text in texts[:MAX_TRIED]:
+        try:
+            found.append(parse_key(text))
+        except DkimInvalid:
+            continue
+    return found

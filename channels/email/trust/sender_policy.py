@@ -1,0 +1,364 @@
+"""
+Who wrote a mail, and may it be answered? Pure: the verdict depends on the mail and the settings alone.
+
+Two questions, in this order.
+
+*Who?* The address in the one and only From field that holds exactly one address. Display names, Reply-To and
+everything else that senders choose freely are never identity. Proven means one of: the topmost
+Authentication-Results of a trusted server says so (``evidence``); the sender knows the secret tag of our
+address that was given to him; a signature of his domain was verified by us (``sender_proof``, which is asked
+only where `open_question` finds nothing better). Where the trusted server says that it is forged, nothing
+else counts.
+
+Every copy of a mail bears its signatures. So where the trusted server's word rests on a signature alone, that
+must vouch for all that is read here and name us in its To or Cc, as one that we verify ourselves must;
+otherwise the mail is somebody's copy, perhaps a changed one. Delivered-To and its like say where a copy went,
+and nobody signs them.
+
+*A robot?* RFC 3834 and its many informal relatives: two programs that answer each other never stop by
+themselves, so whatever looks like a program gets no answer. It is remembered as seen, with the reason.
+
+The reasons are short constants; they are shown to the operator and counted.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from channels.email.parsing.addresses import (
+    AddressInvalid,
+    Mailbox,
+    find_addresses,
+    find_in_order,
+    mailboxes_or_none,
+    parse_mailboxes,
+    without_tag,
+)
+from channels.email.parsing.mime import FOR_WHOM, Headers
+from channels.email.parsing.threads import is_own_id
+from channels.email.trust.auth_results import Verdict as Told
+from channels.email.trust.auth_results import Word, came_directly, verdict_of
+from channels.email.trust.dkim import Claim
+
+__all__ = ["OwnIdentity", "Refused", "Verdict", "claimed_senders", "inspect", "open_question"]
+
+MAX_CLAIMED = 5
+MAX_RECIPIENTS = 200
+
+_ROBOTS = re.compile(
+    r"(?:mailer-daemon|postmaster|no-?reply|do-?not-?reply|noreply|bounces?|auto-?reply|automailer)(?:[+._-].*)?"
+)
+_PRECEDENCE = {"bulk", "list", "junk", "auto_reply", "auto-reply"}
+_SELF_MADE = (
+    "x-autoreply",
+    "x-autorespond",
+    "x-autoresponder",
+    "x-auto-reply",
+    "x-loop",
+    "x-amazon-auto-reply",
+)
+_DELIVERED_TO = ("delivered-to", "x-original-to", "envelope-to", "x-envelope-to", "x-forwarded-to")
+_BY_ITSELF = (
+    r"automatic reply|auto(?:matic)?[ -]?(?:reply|response)|automatische antwort|autoantwort"
+    r"|réponse automatique|respuesta automática|risposta automatica|automatisch antwoord|resposta automática"
+    r"|automatisk svar|autosvar|automaattinen vastaus|automatyczna odpowiedź|automatická odpověď"
+    r"|automatikus válasz|otomatik yanıt|автоматический ответ|автоматична відповідь|αυτόματη απάντηση"
+    r"|自動応答|自動返信|自动回复|自動回覆|자동 회신|자동 응답"
+)
+_AWAY = (
+    r"out of (?:the )?office|(?:i am |i'm )?(?:away|on (?:vacation|holiday|leave)) (?:from|until|till)"
+    r"|abwesen(?:heit|d)|absence du bureau|fuera de la oficina|fuori sede|afwezig|ausência|frånvaro|poissa"
+    r"|nieobecność|不在|부재중"
+)
+# Somebody who answers in a thread about his absence is a person; a machine puts its words in front.
+_OUT_OF_OFFICE = re.compile(rf"\s*(?:(?:(?:re|aw|antw):\s*)?(?:{_BY_ITSELF})|(?:{_AWAY}))", re.IGNORECASE)
+
+
+class Refused(StrEnum):
+    """Why a mail is not answered."""
+
+    OWN_COPY = "own_copy"
+    """Our own mail, come back to us: a copy for the Sent folder."""
+    OWN_ADDRESS = "from_own_address"
+    NO_SENDER = "no_single_sender"
+    NOT_VERIFIED = "sender_not_verified"
+    AUTOMATIC = "automatic_mail"
+    MAILING_LIST = "mailing_list"
+    BOUNCE = "bounce"
+    ROBOT = "robot_sender"
+    OUT_OF_OFFICE = "out_of_office"
+    NOT_ADDRESSED = "not_addressed_to_us"
+    TOO_MANY = "over_limit"
+    BRAKED = "brake_pulled"
+    """So many answers went out that something must be wrong; see ``brake``."""
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnIdentity:
+    """Who we are, and whom we believe."""
+
+    address: str
+    trusted_authserv_ids: tuple[str, ...] = ()
+    evidence_needed: bool = True
+    headerless: bool = False
+    """Whether the topmost Authentication-Results counts if it names no server."""
+    secret_tags: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """By sender: the tag of our address that proves him."""
+    listed: Callable[[str], bool] = field(default=lambda _: False, repr=False, compare=False)
+    """Whether an address is among those who may write, and so may be named by them as the place to answer."""
+    ingested: Callable[[str], bool] = field(default=lambda _: False, repr=False, compare=False)
+    """Whose mail is only read: it may be for others, and be sent by a service in their name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    What is known of the sender, and whether an answer is out of the question.
+
+    ``address`` is empty if the mail has no single sender. ``reply_to`` is where an answer goes.
+    ``others`` says that more people than the sender and us have got the mail, or will get the answer.
+    ``evidence`` says in a word or two what proves the sender, ``doubt`` why something that seems to does not.
+    """
+
+    address: str
+    name: str
+    verified: bool
+    reply_to: str
+    others: bool = False
+    refused: Refused | None = None
+    evidence: str = ""
+    doubt: str = ""
+
+    @property
+    def redirected(self) -> bool:
+        """Whether the answer goes to another mailbox than the sender's. No server vouches for Reply-To."""
+        return without_tag(self.reply_to) != without_tag(self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What proves the sender, whether he is proven wrong, and why a trusted word did not help."""
+
+    proof: str = ""
+    denied: bool = False
+    doubt: str = ""
+
+
+def inspect(
+    headers: Headers,
+    own: OwnIdentity,
+    *,
+    claims: Sequence[Claim] = (),
+    just_answered: bool = False,
+    proof: str = "",
+) -> Verdict:
+    """
+    Look at a mail's header fields.
+
+    Args:
+        headers: All of them, in order.
+        own: Who we are.
+        claims: The mail's signatures.
+        just_answered: Whether we have written to this sender within the last minutes; an out-of-office
+            notice without any of the proper fields is recognised only then.
+        proof: What else was found to prove the sender (`open_question`); empty if nothing.
+    """
+    sender = _single_sender(headers)
+    if sender is None:
+        return Verdict("", "", verified=False, reply_to="", refused=Refused.NO_SENDER)
+    found = _evidence(headers, sender.address, own, claims)
+    evidence = found.proof if found.denied else found.proof or proof
+    verified = bool(evidence)
+    refused = _own_mail(headers, sender.address, own) or _robot(headers, sender.address)
+    if refused is Refused.OWN_COPY and found.denied:
+        refused = Refused.OWN_ADDRESS
+    if refused is None and not verified:
+        refused = Refused.NOT_VERIFIED
+    if refused is None:
+        refused = _not_for_us(headers, own)
+    if refused is None and just_answered and _OUT_OF_OFFICE.match(headers.subject()):
+        refused = Refused.OUT_OF_OFFICE
+    verdict = Verdict(
+        sender.address,
+        sender.name[:200],
+        verified=verified,
+        reply_to=_reply_target(headers, sender.address, own),
+        others=_others(headers, sender.address, own),
+        refused=refused,
+        evidence=evidence,
+        doubt="" if verified else found.doubt,
+    )
+    return replace(verdict, others=True) if verdict.redirected else verdict
+
+
+def open_question(
+    headers: Headers, own: OwnIdentity, *, claims: Sequence[Claim] = (), robots_too: bool = False
+) -> str | None:
+    """
+    The sender of a mail that would be answered if only something proved him; None for all others.
+
+    A robot (unless ``robots_too``), a mail that is proven already and one that our provider calls forged need
+    no further proof.
+    """
+    sender = _single_sender(headers)
+    if sender is None or _own_mail(headers, sender.address, own):
+        return None
+    if _robot(headers, sender.address) and not robots_too:
+        return None
+    found = _evidence(headers, sender.address, own, claims)
+    return None if found.proof or found.denied or _not_for_us(headers, own) else sender.address
+
+
+def claimed_senders(headers: Headers) -> list[str]:
+    """Whoever the From fields of a mail without a single sender may mean: for quarantine, never identity."""
+    found: list[str] = []
+    for value in headers.all("from"):
+        found += [match.lower() for match in find_in_order(value) if match.lower() not in found]
+    return found[:MAX_CLAIMED]
+
+
+def _single_sender(headers: Headers) -> Mailbox | None:
+    values = headers.all("from")
+    if len(values) != 1:
+        return None
+    try:
+        mailboxes = parse_mailboxes(values[0])
+    except AddressInvalid:
+        return None
+    return mailboxes[0] if len(mailboxes) == 1 else None
+
+
+def _evidence(headers: Headers, sender: str, own: OwnIdentity, claims: Sequence[Claim]) -> _Evidence:
+    if not own.evidence_needed:
+        return _Evidence("not asked for")
+    told = verdict_of(
+        headers.all("authentication-results"),
+        trusted=own.trusted_authserv_ids,
+        domain=sender.rpartition("@")[2],
+        headerless=own.headerless,
+    )
+    if told.word is Word.DENIED:
+        return _Evidence(denied=True)
+    doubt = _doubt(headers, told, sender, own, claims) if told.word is Word.PROVEN else ""
+    if told.word is Word.PROVEN and not doubt:
+        return _Evidence(f"told by {told.server}")
+    return _Evidence("secret address" if _knows_secret(headers, sender, own) else "", doubt=doubt)
+
+
+def _doubt(headers: Headers, told: Told, sender: str, own: OwnIdentity, claims: Sequence[Claim]) -> str:
+    """Why a trusted server's good word may be for another mail than this one; empty if it is not."""
+    only_read = own.ingested(sender)
+    if came_directly(headers.run("authentication-results", told.number), sender, any_mailbox=only_read):
+        return ""
+    # The server does not tell which signature it means, so each that it may mean must do. Where DMARC passed
+    # without any, it was by the way that the mail came.
+    domain = sender.rpartition("@")[2]
+    meant = [claim for claim in claims if not claim.domain or _one_organisation(claim.domain, domain)]
+    if not meant and not told.by_dmarc:
+        return "no signature of the domain is there"
+    for claim in meant:
+        if claim.lacks:
+            return claim.lacks
+        if not only_read and not claim.names(own.address):
+            return "what is signed is not for us"
+    return ""
+
+
+def _one_organisation(one: str, other: str) -> bool:
+    """Whether two domains may belong together: rather too often than not."""
+    return one.split(".")[-2:] == other.split(".")[-2:]
+
+
+def _knows_secret(headers: Headers, sender: str, own: OwnIdentity) -> bool:
+    """
+    Whether the mail was sent to the secret form of our address that this sender was given.
+
+    Every candidate is compared, each in constant time, so that the time tells nothing about the secret.
+    """
+    secret = own.secret_tags.get(sender)
+    if not secret:
+        return False
+    mine, known = without_tag(own.address), False
+    for name in ("to", "cc", *_DELIVERED_TO):
+        for value in headers.all(name):
+            for address in find_in_order(value)[:MAX_RECIPIENTS]:
+                if without_tag(address.lower()) == mine:
+                    tag = address.lower().rpartition("@")[0].partition("+")[2]
+                    known |= hmac.compare_digest(tag.encode(), secret.encode())
+    return known
+
+
+def _own_mail(headers: Headers, sender: str, own: OwnIdentity) -> Refused | None:
+    is_ours = without_tag(sender) == without_tag(own.address)
+    message_id = headers.message_id()
+    if message_id is not None and is_own_id(message_id, account=own.address):
+        # With a foreign From it is somebody who plays with our ids; it gets no answer either.
+        return Refused.OWN_COPY if is_ours else Refused.AUTOMATIC
+    return Refused.OWN_ADDRESS if is_ours else None
+
+
+def _robot(headers: Headers, sender: str) -> Refused | None:
+    is_report = headers.media_type() == "multipart/report"
+    if is_report or any(value.strip() == "<>" for value in headers.all("return-path")):
+        return Refused.BOUNCE
+    if any(name.startswith("list-") for name, _ in headers.fields):
+        return Refused.MAILING_LIST
+    if _says_automatic(headers):
+        return Refused.AUTOMATIC
+    return Refused.ROBOT if _ROBOTS.fullmatch(sender.partition("@")[0]) else None
+
+
+def _says_automatic(headers: Headers) -> bool:
+    def words(name: str) -> set[str]:
+        return {_first_word(value) for value in headers.all(name)}
+
+    return bool(
+        words("auto-submitted") - {"", "no"}
+        or words("precedence") & _PRECEDENCE
+        or words("x-auto-response-suppress") - {"", "none"}
+        or any(headers.first(name) is not None for name in _SELF_MADE)
+    )
+
+
+def _not_for_us(headers: Headers, own: OwnIdentity) -> Refused | None:
+    mine = without_tag(own.address)
+    for name in ("to", "cc", *_DELIVERED_TO):
+        for value in headers.all(name):
+            if any(without_tag(address) == mine for address in find_addresses(value)):
+                return None
+    return Refused.NOT_ADDRESSED
+
+
+def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:
+    """Whether anybody else has got the mail. Who cannot be read for certain is somebody else."""
+    if headers.doubtful.intersection(FOR_WHOM):
+        return True
+    named = mailboxes_or_none(value for name in FOR_WHOM for value in headers.all(name))
+    known = {without_tag(own.address), without_tag(sender)}
+    return named is None or any(without_tag(address) not in known for address in named)
+
+
+def _reply_target(headers: Headers, sender: str, own: OwnIdentity) -> str:
+    """Reply-To, if it is one address in the sender's own domain, or listed; any other could be anybody's."""
+    values = headers.all("reply-to")
+    if len(values) != 1:
+        return sender
+    try:
+        mailboxes = parse_mailboxes(values[0])
+    except AddressInvalid:
+        return sender
+    if len(mailboxes) != 1:
+        return sender
+    asked = mailboxes[0].address
+    same_domain = asked.rpartition("@")[2] == sender.rpartition("@")[2]
+    ours = without_tag(asked) == without_tag(own.address)
+    return asked if (same_domain or own.listed(asked)) and not ours else sender
+
+
+def _first_word(value: str) -> str:
+    return re.split(r"[\s;,(]", value.strip().lower(), maxsplit=1)[0]

@@ -1,0 +1,144 @@
+"""What a run of the channel begins with: the connection, the keys, and who we are."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+import structlog
+
+from channels.base import ChannelMisconfigured, ChannelUnavailable, Clock
+from channels.matrix.admin import MatrixCare
+from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.login import Login
+from channels.matrix.client.nio_import import load_nio
+from channels.matrix.config import MatrixConfig
+from channels.matrix.encryption.engine import Crypto, pickle_key
+from channels.matrix.encryption.verification import SendInRoom, Verifications
+from channels.matrix.events.inbound import Me
+from channels.matrix.rooms.state import text_of
+from channels.matrix.sync.decryption import Reading
+
+if TYPE_CHECKING:
+    from channels.matrix.encryption.olm_machine import Machine
+
+__all__ = [
+    "Connect",
+    "Machines",
+    "connect_by_nio",
+    "introduce",
+    "nio_machines",
+    "open_crypto",
+    "open_reading",
+]
+
+Connect = Callable[[MatrixConfig], Awaitable[Homeserver]]
+Machines = Callable[[Path, str, str], Callable[[str], "Machine"]]
+
+_PROFILE_LIMIT_S = 5.0
+_log = structlog.get_logger(__name__)
+
+
+def open_crypto(
+    config: MatrixConfig,
+    homeserver: Homeserver,
+    login: Login,
+    *,
+    folder: Path,
+    machines: Machines,
+    clock: Clock,
+) -> Crypto:
+    """
+    Encryption for an account, with its state in a folder.
+
+    Raises:
+        ChannelUnavailable: The folder cannot be used.
+    """
+    try:
+        key = pickle_key(folder)
+    except OSError as error:
+        raise ChannelUnavailable(f"the key of the crypto store cannot be read or made: {error}") from error
+    opened = machines(folder, config.user_id, key)
+    return Crypto(homeserver, login, folder, opened, clock, signed_only=config.devices == "signed")
+
+
+def open_reading(
+    config: MatrixConfig,
+    homeserver: Homeserver,
+    login: Login,
+    crypto: Crypto | None,
+    *,
+    clock: Clock,
+    allows: Callable[[str], bool],
+    is_owner: Callable[[str], bool],
+    send_in_room: SendInRoom,
+) -> tuple[Reading, MatrixCare] | tuple[None, None]:
+    """What reads encrypted messages in one run, and what an operator can ask about it."""
+    if crypto is None:
+        return None, None
+    verifications = Verifications(
+        crypto, clock, user_id=config.user_id, allows=allows, send_in_room=send_in_room
+    )
+    care = MatrixCare(config.user_id, crypto, verifications, allows, homeserver)
+    reading = Reading(
+        homeserver,
+        login,
+        crypto,
+        verifications,
+        clock,
+        user_id=config.user_id,
+        allows=allows,
+        is_owner=is_owner,
+    )
+    return reading, care
+
+
+async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) -> Me:
+    """Learn the name that people may call us by; without it their mentions still count."""
+    name = ""
+    path = f"{CLIENT}/profile/{part(config.user_id)}/displayname"
+    try:
+        answer = await homeserver.request("GET", path, timeout_s=_PROFILE_LIMIT_S)
+        name = text_of(answer.body, "displayname") if answer.good else ""
+    except LinkBroken as error:
+        _log.info("matrix.name_unknown", error=str(error))
+    return Me(
+        channel=channel,
+        user_id=config.user_id,
+        display_name=name,
+        group_policy=config.group_policy,
+        group_allow_from=config.group_allow_from,
+        mention_by_name=config.mention_by_name,
+        threads=config.threads,
+    )
+
+
+def nio_machines(folder: Path, user_id: str, key: str) -> Callable[[str], Machine]:
+    """Opens what holds the keys, by nio."""
+    from channels.matrix.encryption.olm_machine import opener  # noqa: PLC0415 - after `load_nio`
+
+    return opener(folder, user_id, key)
+
+
+async def connect_by_nio(config: MatrixConfig) -> Homeserver:
+    """
+    A connection through nio, which is loaded for it.
+
+    Raises:
+        ChannelMisconfigured: The authority's certificates cannot be used.
+    """
+
+    def connect() -> Homeserver:
+        # nio takes half a second to import, which must not stop everything else.
+        load_nio()
+        from channels.matrix.client.nio_client import NioHomeserver  # noqa: PLC0415 - after `load_nio`
+
+        return NioHomeserver(config.homeserver, config.user_id, tls_ca_file=config.tls_ca_file)
+
+    try:
+        return await anyio.to_thread.run_sync(connect)
+    except (OSError, ssl.SSLError) as error:
+        raise ChannelMisconfigured(f"tls_ca_file {config.tls_ca_file} cannot be used: {error}") from error

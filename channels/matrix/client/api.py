@@ -1,0 +1,255 @@
+"""
+What is said to a homeserver and what its answers mean. No library is imported here.
+
+`Homeserver` is the door: one implementation speaks through nio (``nio_client.py``), tests bring another. An
+answer of whatever status is an `Answer`; that there was none is a `LinkBroken`, which says whether the
+server may have taken the request. `problem` translates answers into the errors of `channels.base`.
+
+Only an answer in JSON with an ``errcode`` is the homeserver's own word. A page in HTML, an empty body or a
+bare status comes from something in between and says nothing about the request (facts: a 502 after the event
+had been stored, a 404 from a proxy whose server restarts), so it is never a final refusal.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from channels.base import ChannelAuthFailed, ChannelError, ChannelUnavailable
+
+__all__ = [
+    "CLIENT",
+    "Answer",
+    "Credentials",
+    "Download",
+    "Homeserver",
+    "LinkBroken",
+    "Pauses",
+    "SyncRequest",
+    "part",
+    "problem",
+]
+
+CLIENT = "/_matrix/client/v3"
+_LONGEST_WAIT_S = 600.0
+_DEFAULT_WAIT_S = 5.0
+_EARLY_S = 60.0
+_TOKEN_CODES = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN"})
+_ACCOUNT_CODES = {
+    "M_USER_DEACTIVATED": "this account has been deactivated",
+    "M_USER_SUSPENDED": "this account has been suspended by the homeserver's administrators",
+    "M_USER_LOCKED": "this account has been locked by the homeserver's administrators",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A login. ``since`` (seconds since 1970) is when this device came into being, 0.0 if long ago."""
+
+    user_id: str
+    device_id: str
+    access_token: str = field(repr=False)
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """What is asked of ``/sync``; ``wait_s`` is how long the server may hold the request open."""
+
+    since: str | None
+    full_state: bool
+    wait_s: float
+    timeline_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """
+    One answer of a homeserver, or of something in front of it.
+
+    ``body`` is the decoded JSON object, empty if it was none. ``retry_after_s`` comes from the header or
+    the body, whichever is longer.
+    """
+
+    status: int
+    body: Mapping[str, Any]
+    retry_after_s: float | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether the request was done."""
+        return 200 <= self.status < 300
+
+    @property
+    def errcode(self) -> str:
+        """The homeserver's code of the error; empty if it is not the homeserver that speaks."""
+        code = self.body.get("errcode")
+        return code if isinstance(code, str) else ""
+
+    @property
+    def error(self) -> str:
+        """The homeserver's words about the error, cut short."""
+        text = self.body.get("error")
+        return text[:300] if isinstance(text, str) else ""
+
+    @property
+    def token_refused(self) -> bool:
+        """Whether the access token is not, or no longer, valid."""
+        return self.status == 401 and self.errcode in _TOKEN_CODES
+
+    @property
+    def soft_logout(self) -> bool:
+        """Whether the device still exists and only needs a new token."""
+        return self.body.get("soft_logout") is True
+
+    @property
+    def wait_s(self) -> float:
+        """How long to leave the server alone after a 429."""
+        return min(self.retry_after_s or _DEFAULT_WAIT_S, _LONGEST_WAIT_S)
+
+
+class LinkBroken(Exception):
+    """
+    There was no answer.
+
+    ``maybe_taken``: the request had left, so the server may have acted on it. ``certificate``: the server
+    was reached and is not believed to be who it says.
+    """
+
+    def __init__(self, detail: str, *, maybe_taken: bool, certificate: bool = False) -> None:
+        self.maybe_taken = maybe_taken
+        self.certificate = certificate
+        super().__init__(detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """
+    A file on its way to us. ``answer`` says whether there is one, and why not.
+
+    ``size_bytes`` is what the server says, None if it does not; ``chunks`` raises `LinkBroken`, also when
+    nothing comes for a while.
+    """
+
+    answer: Answer
+    size_bytes: int | None
+    chunks: AsyncIterator[bytes]
+
+
+class Homeserver(Protocol):
+    """A connection to one homeserver. Every method ends within its limit, with an answer or `LinkBroken`."""
+
+    credentials: Credentials | None
+    """Whose token the requests carry; None: no token."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+        anonymous: bool = False,
+    ) -> Answer:
+        """Make one request, once, ``anonymous`` without a token. ``path`` follows the server's address."""
+        ...
+
+    async def sync(self, request: SyncRequest) -> Answer:
+        """Ask for news, once."""
+        ...
+
+    def download(
+        self, path: str, *, query: Mapping[str, str] | None = None, anonymous: bool = False
+    ) -> AbstractAsyncContextManager[Download]:
+        """
+        Fetch a file, once, piece by piece; leaving the context ends the request.
+
+        Entering raises `LinkBroken`. How long the whole may take is the caller's business.
+        """
+        ...
+
+    async def upload(
+        self,
+        path: str,
+        content: AsyncIterator[bytes],
+        *,
+        size_bytes: int,
+        media_type: str,
+        query: Mapping[str, str] | None = None,
+        timeout_s: float = 90.0,
+    ) -> Answer:
+        """Send a file, once. An exception of ``content`` goes through."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        ...
+
+
+def part(text: str) -> str:
+    """A room id, an event id, … as one part of a path."""
+    return quote(text, safe="")
+
+
+def problem(answer: Answer) -> ChannelError:
+    """
+    The error that an answer stands for, from the channel's point of view.
+
+    A refused token is not among them: whoever gets one logs in again first.
+    """
+    if answer.errcode in _ACCOUNT_CODES:
+        return ChannelAuthFailed(
+            f"the homeserver says: {_ACCOUNT_CODES[answer.errcode]}", status=answer.status
+        )
+    if answer.status == 429:
+        return ChannelUnavailable(
+            "the homeserver asks for a pause (429)", retry_after_s=answer.wait_s, status=429
+        )
+    said = f"{answer.errcode} {answer.error}".strip() or "no Matrix answer; is something else in front of it?"
+    return ChannelUnavailable(
+        f"the homeserver answered {answer.status}: {said}",
+        status=answer.status,
+        errcode=answer.errcode,
+        retry_after_s=answer.retry_after_s,
+    )
+
+
+class Pauses:
+    """
+    How long to wait after each failure in a row: 1 s, doubled up to 30 s, spread by a quarter.
+
+    With ``early_cap_s`` no pause is longer than that until the pauses of the outage add up to a minute: most
+    outages are restarts, and whoever waits for an answer waits for the next try.
+    """
+
+    def __init__(
+        self, *, first_s: float = 1.0, cap_s: float = 30.0, early_cap_s: float | None = None
+    ) -> None:
+        self._first_s = first_s
+        self._cap_s = cap_s
+        self._early_cap_s = early_cap_s
+        self.failures = 0
+        self._following_s = first_s
+        self._waited_s = 0.0
+
+    def next_s(self, *, at_least_s: float | None = None) -> float:
+        """Count one more failure and say how long to wait."""
+        early_cap_s = self._early_cap_s if self._waited_s < _EARLY_S else None
+        limit_s = self._cap_s * 1.25 if early_cap_s is None else early_cap_s
+        pause_s = min(self._following_s * random.uniform(0.75, 1.25), limit_s)
+        self._following_s = min(self._following_s * 2.0, limit_s, self._cap_s)
+        pause_s = max(pause_s, at_least_s or 0.0)
+        self._waited_s += pause_s
+        self.failures += 1
+        return pause_s
+
+    def reset(self) -> None:
+        """It works again."""
+        self.failures = 0
+        self._following_s = self._first_s
+        self._waited_s = 0.0

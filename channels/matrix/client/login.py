@@ -1,0 +1,307 @@
+"""
+The account's login: from a configured token, from the stored one, or by password.
+
+Theory of operation. A token got by password is kept in ``session.json`` in the channel's state folder (0600,
+replaced atomically), so that restarts do not pile up devices in the account. When the server refuses a token,
+whoever notices calls `Login.renew` with that token; the first one logs in again, the others find that it has
+been done. After a *soft* logout the device still exists and gets a new token; after a hard one the device is
+gone, and with it what the server knew of its transaction ids, so `Credentials.since` says from when on the
+new device can vouch for repetitions (``channels/matrix/sending/sender.py`` looks further back by itself).
+
+A server that lets us in and refuses the token at once is not asked for ever: `MAX_IN_A_ROW` logins without
+a request that worked end in `ChannelAuthFailed`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import structlog
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+
+from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured, ChannelUnavailable, Clock
+from channels.matrix.client.api import CLIENT, Answer, Credentials, Homeserver, LinkBroken, problem
+from channels.matrix.client.secret_file import write_secret
+from channels.matrix.config import MatrixConfig
+
+__all__ = ["MAX_IN_A_ROW", "Login", "unreachable"]
+
+MAX_IN_A_ROW = 3
+_FILE = "session.json"
+_log = structlog.get_logger(__name__)
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    homeserver: str
+    user_id: str
+    device_id: str
+    access_token: SecretStr
+    since: float = 0.0
+
+
+class Login:
+    """
+    Keeps ``homeserver`` logged in.
+
+    Args:
+        config: The account.
+        homeserver: Whose credentials are set here.
+        state_dir: Where the token is kept.
+        clock: For the age of a device.
+    """
+
+    def __init__(self, config: MatrixConfig, homeserver: Homeserver, state_dir: Path, clock: Clock) -> None:
+        self._config = config
+        self._homeserver = homeserver
+        self._path = state_dir / _FILE
+        self._clock = clock
+        self._lock = anyio.Lock()
+        self._in_a_row = 0
+
+    async def enter(self) -> None:
+        """
+        Have credentials, without asking the server if there are stored ones.
+
+        Raises:
+            ChannelError: It cannot be done, see `Channel.run`.
+        """
+        if self._config.access_token is not None:
+            await self._use_given_token(self._config.access_token.get_secret_value())
+            return
+        stored = self._load()
+        if stored is not None:
+            self._homeserver.credentials = stored
+            return
+        async with self._lock:
+            await self._by_password(device_id=self._config.device_id)
+
+    async def renew(self, refused: Credentials, answer: Answer) -> None:
+        """
+        The server has refused the token in ``refused`` with ``answer``: log in again.
+
+        Raises:
+            ChannelError: It cannot be done, see `Channel.run`.
+        """
+        async with self._lock:
+            current = self._homeserver.credentials
+            if current is not None and current.access_token != refused.access_token:
+                return
+            if self._config.access_token is not None:
+                raise ChannelAuthFailed(
+                    "the homeserver no longer accepts the access token: put a new access_token with its "
+                    "device_id into the configuration, or a password, with which squidbot logs in by itself"
+                )
+            self._in_a_row += 1
+            if self._in_a_row > MAX_IN_A_ROW:
+                self._in_a_row = 0
+                self._forget()
+                raise ChannelAuthFailed("the homeserver lets us log in and refuses the new token at once")
+            _log.warning("matrix.token_refused", soft=answer.soft_logout, device=refused.device_id)
+            if answer.soft_logout:
+                await self._by_password(device_id=refused.device_id, before=refused)
+            else:
+                await self._by_password(device_id=self._config.device_id)
+
+    def works(self) -> None:
+        """A request with the current token was answered."""
+        self._in_a_row = 0
+
+    @property
+    def user_id(self) -> str:
+        """Whose login this is."""
+        return self._config.user_id
+
+    @property
+    def has_password(self) -> bool:
+        """Whether a password is configured and used."""
+        return self._config.password is not None and self._config.access_token is None
+
+    async def another_device(self, old: Credentials, reason: str) -> None:
+        """
+        Log in as a new device, because the keys of the old one are of no use, and delete the old one.
+
+        Raises:
+            ChannelMisconfigured: The settings do not let us.
+            ChannelError: It cannot be done, see `Channel.run`.
+        """
+        async with self._lock:
+            if self._homeserver.credentials != old:
+                return
+            if not self.has_password or self._config.device_id is not None:
+                key = "access_token and device_id" if not self.has_password else "device_id"
+                raise ChannelMisconfigured(
+                    f"encryption cannot go on with the device {old.device_id}, because {reason}: configure a "
+                    f"new {key}, or only a password, with which squidbot makes a new device by itself"
+                )
+            # The room's searches for what the old device may have sent begin here.
+            await self._by_password(device_id=None)
+        try:
+            await self.with_password("POST", f"{CLIENT}/delete_devices", {"devices": [old.device_id]})
+        except ChannelError as error:
+            _log.warning("matrix.device_undeleted", device=old.device_id, error=str(error))
+
+    async def with_password(self, method: str, path: str, body: Mapping[str, Any]) -> Answer:
+        """
+        Make a request for which the server may want the password once more.
+
+        Raises:
+            ChannelAuthFailed: It wants something that we do not have.
+            ChannelError: It did not do what was asked.
+        """
+        answer = await _ask(self._homeserver, method, path, body)
+        password = self._config.password
+        if answer.status == 401 and isinstance(answer.body.get("flows"), list):
+            if password is None:
+                raise ChannelAuthFailed("the homeserver wants the account's password for this")
+            auth = {
+                "type": "m.login.password",
+                "identifier": {"type": "m.id.user", "user": self._config.user_id},
+                "password": password.get_secret_value(),
+                "session": answer.body.get("session"),
+            }
+            answer = await _ask(self._homeserver, method, path, {**body, "auth": auth})
+        if not answer.good:
+            raise problem(answer)
+        return answer
+
+    async def _use_given_token(self, token: str) -> None:
+        device_id = self._config.device_id or ""
+        self._homeserver.credentials = Credentials(self._config.user_id, device_id, token)
+        answer = await _ask(self._homeserver, "GET", f"{CLIENT}/account/whoami")
+        if answer.token_refused:
+            raise ChannelAuthFailed(
+                "the homeserver does not accept the configured access_token: get a new one (in Element: "
+                "Settings, Help & About, Access Token) or configure a password instead"
+            )
+        if not answer.good:
+            raise problem(answer)
+        user_id = answer.body.get("user_id")
+        if user_id != self._config.user_id:
+            raise ChannelMisconfigured(
+                f"the access_token belongs to {user_id}, but user_id says {self._config.user_id}"
+            )
+        theirs = answer.body.get("device_id", device_id)
+        if theirs != device_id:
+            raise ChannelMisconfigured(
+                f"the access_token belongs to the device {theirs}, but device_id says {device_id}"
+            )
+
+    async def _by_password(self, *, device_id: str | None, before: Credentials | None = None) -> None:
+        password = self._config.password
+        assert password is not None, "the settings demand a password where there is no token"
+        body: dict[str, Any] = {
+            "type": "m.login.password",
+            "identifier": {"type": "m.id.user", "user": self._config.user_id},
+            "password": password.get_secret_value(),
+            "initial_device_display_name": self._config.device_name,
+        }
+        if device_id:
+            body["device_id"] = device_id
+        answer = await _ask(self._homeserver, "POST", f"{CLIENT}/login", body, anonymous=True)
+        if not answer.good:
+            raise _login_problem(answer, self._config)
+        credentials = self._granted(answer.body, before)
+        self._homeserver.credentials = credentials
+        self._store(credentials)
+        _log.info("matrix.logged_in", user=credentials.user_id, device=credentials.device_id)
+
+    def _granted(self, body: Mapping[str, Any], before: Credentials | None) -> Credentials:
+        user_id, device_id, token = (body.get(key) for key in ("user_id", "device_id", "access_token"))
+        if not (isinstance(user_id, str) and isinstance(device_id, str) and isinstance(token, str)):
+            raise ChannelUnavailable("the homeserver answered the login with something else than a login")
+        if user_id != self._config.user_id:
+            raise ChannelMisconfigured(
+                f"the homeserver knows this account as {user_id}; write that as user_id "
+                f"(now {self._config.user_id})"
+            )
+        same = before is not None and before.device_id == device_id
+        since = before.since if before is not None and same else self._clock.now().timestamp()
+        return Credentials(user_id, device_id, token, since)
+
+    def _load(self) -> Credentials | None:
+        """The stored token, unless it is somebody else's or unreadable."""
+        try:
+            stored = _Stored.model_validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            _log.warning("matrix.session_unreadable", path=str(self._path), error=type(error).__name__)
+            return None
+        if (stored.homeserver, stored.user_id) != (self._config.homeserver, self._config.user_id):
+            return None
+        if self._config.device_id is not None and stored.device_id != self._config.device_id:
+            return None
+        return Credentials(
+            stored.user_id, stored.device_id, stored.access_token.get_secret_value(), stored.since
+        )
+
+    def _store(self, credentials: Credentials) -> None:
+        """Keep the token. Without it the next start logs in once more, which is no reason to fail now."""
+        content = {
+            "homeserver": self._config.homeserver,
+            "user_id": credentials.user_id,
+            "device_id": credentials.device_id,
+            "access_token": credentials.access_token,
+            "since": credentials.since,
+        }
+        try:
+            write_secret(self._path, json.dumps(content))
+        except OSError as error:
+            _log.error("matrix.session_unsaved", path=str(self._path), error=str(error))
+
+    def _forget(self) -> None:
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("matrix.session_undeleted", path=str(self._path), error=str(error))
+
+
+def unreachable(error: LinkBroken, config_key: str = "homeserver") -> ChannelError:
+    """What a broken link means for the channel."""
+    if error.certificate:
+        return ChannelMisconfigured(
+            f"{error}; if that server is your own, put its authority's certificate into tls_ca_file, "
+            f"otherwise check {config_key}"
+        )
+    return ChannelUnavailable(f"the homeserver cannot be reached: {error}")
+
+
+async def _ask(
+    homeserver: Homeserver,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    anonymous: bool = False,
+) -> Answer:
+    try:
+        return await homeserver.request(method, path, body, anonymous=anonymous)
+    except LinkBroken as error:
+        raise unreachable(error) from error
+
+
+def _login_problem(answer: Answer, config: MatrixConfig) -> ChannelError:
+    if answer.errcode == "M_FORBIDDEN":
+        return ChannelAuthFailed(
+            f"the homeserver does not accept user_id {config.user_id} with this password: check both; if "
+            "they worked before, the password was changed or the account was deactivated",
+            errcode=answer.errcode,
+        )
+    if answer.errcode in ("M_UNKNOWN", "M_UNRECOGNIZED") and answer.status in (400, 404):
+        return ChannelMisconfigured(
+            f"the homeserver does not take passwords ({answer.error}): configure access_token and "
+            "device_id instead",
+            errcode=answer.errcode,
+        )
+    if not answer.errcode and answer.status in (404, 405):
+        return ChannelMisconfigured(
+            f"there is no Matrix client API at {config.homeserver}: is that the homeserver's own address?",
+            status=answer.status,
+        )
+    return problem(answer)

@@ -1,0 +1,287 @@
+"""
+Everything that touches nio's client: `NioHomeserver`, a `Homeserver` by nio. Its keys are in ``private_olm``.
+
+Imported late, because nio and what it brings take half a second and 16 MB. nio is pinned to one minor
+version; each deviation has its reason here and a test in ``tests/unit/test_matrix_private.py``, so that it
+can go when upstream has caught up.
+
+What is different from plain nio:
+
+- A request is made once. nio would repeat it by itself, for ever on 429 and on lost connections
+  (``max_limit_exceeded``, ``max_timeouts``), and would not see ``Retry-After``. aiohttp below it would repeat
+  a PUT whose kept-alive connection broke, and what became of the second is not what became of the first: it
+  may be refused while the first was taken. So the session is our own, and `_once` stands in the way.
+- ``/sync`` is taken as the server sent it and never digested by nio. What nio makes of it (`nio.Event`
+  objects, room models) needs an answer that fits its schemas, and for every schema somebody sends the event
+  that does not: one malformed event leaves ``sync()`` with an exception, and every message of that answer
+  is lost (B19). It also keeps a model of every room and every member for as long as it lives. Our own reading
+  starts from the raw answer, so no event can take its neighbours along.
+- Bodies are read up to a limit. aiohttp's exceptions, some of which nio lets through (B8), become
+  `LinkBroken`.
+- nio's logger is kept at ERROR: below it, nio writes whole responses and fragments of messages.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlencode
+
+import aiohttp
+import anyio
+from nio import AsyncClient, AsyncClientConfig
+
+from channels.matrix.client.api import CLIENT, Answer, Credentials, Download, LinkBroken, SyncRequest
+from channels.matrix.client.json_access import decoded
+from channels.matrix.client.link_errors import TooMuch, link_errors
+
+__all__ = ["NioHomeserver"]
+
+_MAX_ANSWER_BYTES = 16 * 1024 * 1024
+_MAX_SYNC_BYTES = 128 * 1024 * 1024
+_SYNC_SLACK_S = 20.0
+_FULL_SYNC_LIMIT_S = 180.0
+_FIRST_BYTE_LIMIT_S = 30.0
+_NEXT_BYTE_LIMIT_S = 15.0
+_MAX_REFUSAL_BYTES = 64 * 1024
+
+
+class NioHomeserver:
+    """
+    A `Homeserver` that speaks through nio's client.
+
+    Args:
+        address: The homeserver's address.
+        user_id: Whose client this is.
+        tls_ca_file: A further authority to believe.
+        max_answer_bytes: A longer answer (to anything but ``/sync``) is not read to its end.
+        sync_slack_s: How much longer than it may wait an answer to ``/sync`` is waited for.
+
+    Raises:
+        OSError, ssl.SSLError: The authority's file cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        user_id: str,
+        *,
+        tls_ca_file: Path | None = None,
+        max_answer_bytes: int = _MAX_ANSWER_BYTES,
+        sync_slack_s: float = _SYNC_SLACK_S,
+    ) -> None:
+        logging.getLogger("nio").setLevel(logging.ERROR)
+        context: ssl.SSLContext | bool = True
+        if tls_ca_file is not None:
+            context = ssl.create_default_context()
+            context.load_verify_locations(tls_ca_file)
+        self._max_answer_bytes = max_answer_bytes
+        self._sync_slack_s = sync_slack_s
+        self.credentials: Credentials | None = None
+        self.client = AsyncClient(
+            address,
+            user_id,
+            ssl=context,
+            config=AsyncClientConfig(
+                max_limit_exceeded=0,
+                max_timeouts=0,
+                max_timeout_retry_wait_time=5,
+                store_sync_tokens=False,
+                encryption_enabled=False,
+            ),
+        )
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+        anonymous: bool = False,
+    ) -> Answer:
+        """Make one request, once; see `Homeserver.request`."""
+        headers = {"Content-Type": "application/json"}
+        if self.credentials is not None and not anonymous:
+            headers["Authorization"] = f"Bearer {self.credentials.access_token}"
+        address = f"{path}?{urlencode(query)}" if query else path
+        data = None if body is None else json.dumps(body)
+
+        async def call() -> Answer:
+            response = await self._send(method, address, data, headers, timeout_s)
+            return _answer(response, await _read(response, self._max_answer_bytes))
+
+        return await _within(timeout_s, call)
+
+    async def sync(self, request: SyncRequest) -> Answer:
+        """Ask for news, once; see `Homeserver.sync`."""
+        if self.credentials is None:
+            raise LinkBroken("not logged in", maybe_taken=False)
+        query = {"timeout": str(int(request.wait_s * 1000)), "filter": _filter(request.timeline_limit)}
+        if request.since is not None:
+            query["since"] = request.since
+        if request.full_state:
+            query["full_state"] = "true"
+        address = f"{CLIENT}/sync?{urlencode(query)}"
+
+        async def call() -> Answer:
+            response = await self._send("GET", address, None, self._token(), _NO_LIMIT)
+            return _answer(response, await _read(response, _MAX_SYNC_BYTES))
+
+        limit_s = _FULL_SYNC_LIMIT_S if request.full_state or not request.since else self._sync_slack_s
+        return await _within(request.wait_s + limit_s, call)
+
+    @asynccontextmanager
+    async def download(
+        self, path: str, *, query: Mapping[str, str] | None = None, anonymous: bool = False
+    ) -> AsyncGenerator[Download, None]:
+        """Fetch a file, once; see `Homeserver.download`."""
+        address = f"{path}?{urlencode(query)}" if query else path
+        # Packed content could be a thousand times as large as what is counted on the way.
+        headers = {"Accept-Encoding": "identity", **self._token(anonymous=anonymous)}
+        with link_errors(), anyio.fail_after(_FIRST_BYTE_LIMIT_S):
+            response = await self._send("GET", address, None, headers, _NO_LIMIT)
+        try:
+            if response.status == 200:
+                yield Download(Answer(200, {}), response.content_length, _chunks(response))
+            else:
+                with link_errors(), anyio.fail_after(_NEXT_BYTE_LIMIT_S):
+                    refusal = _answer(response, await _read(response, _MAX_REFUSAL_BYTES))
+                yield Download(refusal, None, _nothing())
+        finally:
+            response.close()
+
+    async def upload(
+        self,
+        path: str,
+        content: AsyncIterator[bytes],
+        *,
+        size_bytes: int,
+        media_type: str,
+        query: Mapping[str, str] | None = None,
+        timeout_s: float = 90.0,
+    ) -> Answer:
+        """Send a file, once; see `Homeserver.upload`."""
+        address = f"{path}?{urlencode(query)}" if query else path
+        headers = {"Content-Type": media_type, "Content-Length": str(size_bytes), **self._token()}
+
+        async def call() -> Answer:
+            response = await self._send("POST", address, content, headers, timeout_s)
+            return _answer(response, await _read(response, self._max_answer_bytes))
+
+        return await _within(timeout_s, call)
+
+    async def _send(
+        self, method: str, address: str, data: Any, headers: dict[str, str], timeout: Any
+    ) -> aiohttp.ClientResponse:
+        if not self.client.client_session:
+            limits = aiohttp.ClientTimeout(total=self.client.config.request_timeout)
+            self.client.client_session = aiohttp.ClientSession(timeout=limits, middlewares=(_once,))
+        sent = await self.client.send(method, address, data, headers, None, timeout)
+        return cast("aiohttp.ClientResponse", sent)
+
+    def _token(self, *, anonymous: bool = False) -> dict[str, str]:
+        if self.credentials is None or anonymous:
+            return {}
+        return {"Authorization": f"Bearer {self.credentials.access_token}"}
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self.client.close()
+
+
+async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """
+    A request that changes something is not repeated behind our back.
+
+    aiohttp repeats every PUT and DELETE once for which a connection broke (RFC 9110, section 9.2.2), unless
+    what is raised is none of its own errors. Reading again costs nothing, so that stays.
+    """
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise  # never left; not repeated either
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method in ("GET", "HEAD"):
+            raise
+        raise LinkBroken(f"the connection broke: {type(error).__name__}", maybe_taken=True) from error
+
+
+@lru_cache
+def _filter(timeline_limit: int) -> str:
+    nothing = {"not_types": ["*"]}
+    # Redundant ones too: the registry of rooms begins empty at each start, what the server believes to have
+    # told this device earlier notwithstanding.
+    lazily = {"lazy_load_members": True, "include_redundant_members": True}
+    wanted = {
+        "presence": nothing,
+        "account_data": {"types": ["m.direct"]},
+        "room": {
+            "timeline": {"limit": timeline_limit, **lazily},
+            "state": lazily,
+            "ephemeral": nothing,
+            "account_data": nothing,
+        },
+    }
+    return json.dumps(wanted, separators=(",", ":"))
+
+
+async def _within(limit_s: float, call: Any) -> Answer:
+    """Run a request within a limit and translate whatever it raises."""
+    with link_errors(), anyio.fail_after(limit_s):
+        return cast("Answer", await call())
+
+
+_NO_LIMIT = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
+
+
+async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    while True:
+        with link_errors(), anyio.fail_after(_NEXT_BYTE_LIMIT_S):
+            piece = await response.content.readany()
+        if not piece:
+            return
+        yield piece
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    for piece in list[bytes]():
+        yield piece
+
+
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    body = bytearray()
+    try:
+        async for chunk in response.content.iter_chunked(65_536):
+            body += chunk
+            if len(body) > max_bytes:
+                raise TooMuch  # noqa: TRY301 - closed like every other failure
+    except BaseException:
+        response.close()
+        raise
+    response.release()
+    return bytes(body)
+
+
+def _answer(response: aiohttp.ClientResponse, body: bytes) -> Answer:
+    found = decoded(body)
+    return Answer(response.status, found, _retry_after_s(response, found))
+
+
+def _retry_after_s(response: aiohttp.ClientResponse, body: Mapping[str, Any]) -> float | None:
+    """Seconds from the header (a date there is not worth the trouble) or the body."""
+    found: list[float] = []
+    header = response.headers.get("Retry-After", "").strip()
+    if header.isdecimal():
+        found.append(float(header[:9]))
+    in_body = body.get("retry_after_ms")
+    if isinstance(in_body, int) and in_body >= 0:
+        found.append(min(in_body, 10**9) / 1000)
+    return max(found, default=None)

@@ -1,0 +1,1 @@
+"""End-to-end encryption: devices, keys, identities, verification, undecryptable events."""

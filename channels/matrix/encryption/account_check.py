@@ -1,0 +1,101 @@
+"""
+How an account's encryption stands, as its homeserver sees it: for ``squidbot check``.
+
+Three questions, none of which changes anything: what is published of our keys, how many one-time keys are
+left (an upload of nothing tells), and whether somebody keeps a backup of room keys there. The store of keys
+is not touched, so it can be asked beside a daemon and without one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from channels.base import ChannelUnavailable
+from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, problem
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
+from channels.matrix.client.login import unreachable
+from channels.matrix.encryption.cross_signing import canonical
+
+__all__ = ["Standing", "ask_standing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """
+    What the homeserver says. ``keys_published``: other people's clients can encrypt for this device;
+    ``identity``: the account has a cross-signing identity; ``signed``: that has signed this device;
+    ``one_time_keys``: so many conversations can still begin; ``backup``: the version of a key backup, empty
+    if there is none.
+    """
+
+    device: str
+    keys_published: bool
+    identity: bool
+    signed: bool
+    one_time_keys: int
+    backup: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+
+async def ask_standing(homeserver: Homeserver) -> Standing:
+    """
+    Ask.
+
+    Raises:
+        ChannelError: It cannot be said now.
+    """
+    credentials = homeserver.credentials
+    if credentials is None:
+        raise ChannelUnavailable("not logged in")
+    user_id, device_id = credentials.user_id, credentials.device_id
+    published = await _asked(homeserver, "POST", "keys/query", {"device_keys": {user_id: []}})
+    counts = await _asked(homeserver, "POST", "keys/upload", {})
+    backup = await _asked(homeserver, "GET", "room_keys/version", None, may_lack=True)
+    device = object_of(object_of(published.body, "device_keys"), user_id).get(device_id)
+    device = device if isinstance(device, dict) else {}
+    master = object_of(object_of(published.body, "master_keys"), user_id)
+    signer = object_of(object_of(published.body, "self_signing_keys"), user_id)
+    left = object_of(counts.body, "one_time_key_counts").get("signed_curve25519", 0)
+    return Standing(
+        device=device_id,
+        keys_published=bool(device),
+        identity=bool(_key_of(master)),
+        signed=_is_signed(signer, user_id, _key_of(master)) and _is_signed(device, user_id, _key_of(signer)),
+        one_time_keys=left if isinstance(left, int) else 0,
+        backup=text_of(backup.body, "version") if backup.good else "",
+    )
+
+
+async def _asked(
+    homeserver: Homeserver, method: str, path: str, body: JsonObject | None, *, may_lack: bool = False
+) -> Answer:
+    try:
+        answer = await homeserver.request(method, f"{CLIENT}/{path}", body)
+    except LinkBroken as error:
+        raise unreachable(error) from error
+    if answer.good or (may_lack and answer.status == 404):
+        return answer
+    raise problem(answer)
+
+
+def _key_of(key: JsonObject) -> str:
+    return next((value for value in object_of(key, "keys").values() if isinstance(value, str)), "")
+
+
+def _is_signed(value: JsonObject, user_id: str, key: str) -> bool:
+    """Whether a key of the account has signed this, by its signature and not by its word."""
+    import vodozemac  # noqa: PLC0415 - nio is imported late, and so is this
+
+    signature = text_of(object_of(object_of(value, "signatures"), user_id), f"ed25519:{key}")
+    if not key or not signature:
+        return False
+    try:
+        theirs = vodozemac.Ed25519Signature.from_base64(signature)
+        vodozemac.Ed25519PublicKey.from_base64(key).verify_signature(canonical(value), theirs)
+    except (vodozemac.SignatureException, vodozemac.KeyException, ValueError):
+        return False
+    return True

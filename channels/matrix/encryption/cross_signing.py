@@ -1,0 +1,189 @@
+"""
+Cross-signing: the account's own identity, and its word that this device belongs to it.
+
+Theory of operation. Without it an Element-like client shows a red shield, and one that excludes unverified
+devices neither reads the bot nor lets it read (B21). Three Ed25519 keys: the master key is the identity, the
+self-signing key signs our devices, the user-signing key would sign other people. Their secrets are kept in
+``cross_signing.json`` (0600), and are as good as a password: who loses them gets a new identity, which every
+person has to accept anew.
+
+What is on the server decides. Nothing there: ours is published. Ours there: only the device is signed.
+Another one there and no secrets here (somebody has used the account with Element, or the file was lost): it
+is replaced, for which the server wants the password. Another one there although we have secrets: somebody has
+replaced ours; nothing is done but to say so, because two who replace each other's never end.
+
+Base64 is written without padding; other clients silently drop ids that have it.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from channels.base import ChannelUnavailable
+from channels.matrix.client.api import CLIENT, Homeserver, problem
+from channels.matrix.client.login import Login
+from channels.matrix.client.secret_file import write_secret
+from channels.matrix.rooms.state import JsonObject, object_of, text_of
+
+if TYPE_CHECKING:
+    from channels.matrix.encryption.olm_machine import Machine
+
+__all__ = ["CrossSigning", "canonical", "unpadded"]
+
+_FILE = "cross_signing.json"
+_ROLES = ("master", "self_signing", "user_signing")
+_PICKLE_KEY = b"\0" * 32
+"""The file's mode protects the secrets; encrypting them with a key that lies beside them would not."""
+_log = structlog.get_logger(__name__)
+
+
+def unpadded(raw: bytes) -> str:
+    """Base64 as Matrix writes it."""
+    return base64.b64encode(raw).decode().rstrip("=")
+
+
+def canonical(value: Any) -> bytes:
+    """A JSON object as it is signed: without signatures, sorted, without blanks."""
+    if isinstance(value, Mapping):
+        value = {key: part for key, part in value.items() if key not in ("signatures", "unsigned")}
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+
+
+class CrossSigning:
+    """
+    The account's identity.
+
+    Args:
+        homeserver, login: The connection, and the password where the server wants it.
+        state_dir: Where the secrets are kept.
+    """
+
+    def __init__(self, homeserver: Homeserver, login: Login, state_dir: Path) -> None:
+        self._homeserver = homeserver
+        self._login = login
+        self._path = state_dir / _FILE
+        self.master = ""
+        """The public master key, once it is published."""
+
+    async def ensure(self, machine: Machine, published: JsonObject) -> bool:
+        """
+        Have an identity on the server and this device signed by it.
+
+        Args:
+            machine: The device; its keys must be uploaded.
+            published: The server's answer to a query of our own keys.
+
+        Returns:
+            Whether it is done. If not, it has been logged why.
+
+        Raises:
+            ChannelUnavailable: The server does not answer well.
+            LinkBroken: It does not answer.
+            OSError: The secrets cannot be kept.
+        """
+        user_id = machine.user_id
+        theirs = _public_key(object_of(object_of(published, "master_keys"), user_id))
+        kept = self._load()
+        fresh = kept is None
+        keys = kept or {role: _Key() for role in _ROLES}
+        if not fresh and theirs and theirs != keys["master"].public:
+            _log.error(
+                "matrix.identity_foreign",
+                hint="the account's cross-signing was reset elsewhere; delete cross_signing.json in the "
+                "state folder to let squidbot make a new identity",
+            )
+            return False
+        if not theirs or fresh:
+            if theirs and not self._login.has_password:
+                _log.error(
+                    "matrix.identity_foreign",
+                    hint="the account has a cross-signing identity that was made elsewhere; configure the "
+                    "password, so that squidbot can replace it",
+                )
+                return False
+            self._store(keys)
+            await self._publish(user_id, keys)
+            _log.info("matrix.identity_published", user=user_id, replaced=bool(theirs))
+        self.master = keys["master"].public
+        device = object_of(object_of(object_of(published, "device_keys"), user_id), machine.device_id)
+        await self._sign_device(machine, keys["self_signing"], device)
+        return True
+
+    async def _publish(self, user_id: str, keys: Mapping[str, _Key]) -> None:
+        body: dict[str, Any] = {}
+        for role, key in keys.items():
+            public: dict[str, Any] = {
+                "user_id": user_id,
+                "usage": [role],
+                "keys": {f"ed25519:{key.public}": key.public},
+            }
+            if role != "master":
+                master = keys["master"]
+                public["signatures"] = {user_id: {f"ed25519:{master.public}": master.sign(public)}}
+            body[f"{role}_key"] = public
+        await self._login.with_password("POST", f"{CLIENT}/keys/device_signing/upload", body)
+
+    async def _sign_device(self, machine: Machine, key: _Key, device: JsonObject) -> None:
+        signatures = object_of(object_of(device, "signatures"), machine.user_id)
+        signed_by = f"ed25519:{key.public}"
+        if signed_by in signatures:
+            return
+        if text_of(object_of(device, "keys"), f"ed25519:{machine.device_id}") != machine.ed25519:
+            raise ChannelUnavailable("the homeserver does not show our device's keys yet", retry_after_s=2.0)
+        signed = copy.deepcopy({name: value for name, value in device.items() if name != "unsigned"})
+        signed["signatures"] = {machine.user_id: {signed_by: key.sign(device)}}
+        body = {machine.user_id: {machine.device_id: signed}}
+        answer = await self._homeserver.request("POST", f"{CLIENT}/keys/signatures/upload", body)
+        if not answer.good:
+            raise problem(answer)
+        if answer.body.get("failures"):
+            raise ChannelUnavailable("the homeserver does not take the signature of our device")
+        _log.info("matrix.device_signed", device=machine.device_id)
+
+    def _load(self) -> dict[str, _Key] | None:
+        try:
+            kept = json.loads(self._path.read_text())
+            return {role: _Key(str(kept[role])) for role in _ROLES}
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            _log.error("matrix.identity_unreadable", path=str(self._path), error=type(error).__name__)
+            return None
+
+    def _store(self, keys: Mapping[str, _Key]) -> None:
+        """Before they are published: an identity whose secrets nobody has is worth nothing."""
+        write_secret(self._path, json.dumps({role: key.secret for role, key in keys.items()}))
+
+
+class _Key:
+    """
+    An Ed25519 key, kept as vodozemac keeps one (an account of which nothing but this key is used).
+
+    No other library: the one that nio brings for it costs a megabyte.
+    """
+
+    def __init__(self, secret: str | None = None) -> None:
+        import vodozemac  # noqa: PLC0415 - nio is imported late, and so is this
+
+        try:
+            self._account = (
+                vodozemac.Account.from_pickle(secret, _PICKLE_KEY) if secret else vodozemac.Account()
+            )
+        except vodozemac.PickleException as error:
+            raise ValueError("not a key") from error
+        self.secret: str = secret or self._account.pickle(_PICKLE_KEY)
+        self.public: str = self._account.ed25519_key.to_base64()
+
+    def sign(self, value: JsonObject) -> str:
+        return str(self._account.sign(canonical(value)).to_base64())
+
+
+def _public_key(key: JsonObject) -> str:
+    return next((value for value in object_of(key, "keys").values() if isinstance(value, str)), "")

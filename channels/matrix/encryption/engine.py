@@ -1,0 +1,345 @@
+"""
+Encryption: the keys of this device, what is asked of the server about other people's, and when.
+
+Theory of operation. `Machine` holds the keys and never speaks; this part speaks and holds none. It opens
+the machine of whatever device the login has (`Crypto.ready`), so a login that brings another device brings
+another machine, which is announced and signed before anything is done with it (``own_device``).
+
+Receiving is without network: to-device events are digested before the messages that they are for, and saved
+before the position that passes them (`Crypto.receive`, `Crypto.position`). Sending asks first for the devices
+of whoever has become `outdated` (B24), then claims sessions, then gives the room's key to whoever lacks it;
+devices that cannot be reached are left out and tried again later, because one dead device must not make the
+bot mute. What is done for many devices is done for a few at a time, because nothing else runs meanwhile.
+Trust is the allow-list of people: their devices are taken as the server names them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import structlog
+
+from channels.base import ChannelError, ChannelUnavailable, Clock
+from channels.matrix.client.api import Homeserver, LinkBroken
+from channels.matrix.client.login import Login, unreachable
+from channels.matrix.client.secret_file import write_secret
+from channels.matrix.encryption.cross_signing import CrossSigning
+from channels.matrix.encryption.device_lists import AT_ONCE, RETRY_S, DeviceLists
+from channels.matrix.encryption.identities import Identities
+from channels.matrix.encryption.key_api import KeyRequests, StoreIsOld, TokenRefused
+from channels.matrix.encryption.own_device import OwnDevice
+from channels.matrix.encryption.types import Device, NotReadable
+from channels.matrix.rooms.state import JsonObject, object_of, text_of
+
+if TYPE_CHECKING:
+    from channels.matrix.encryption.olm_machine import Machine
+
+__all__ = ["CRYPTO", "Crypto", "pickle_key"]
+
+CRYPTO = "crypto"
+_CLAIM_LIMIT_S = 30.0
+_log = structlog.get_logger(__name__)
+Open = Callable[[str], "Machine"]
+
+
+def pickle_key(state_dir: Path) -> str:
+    """
+    The key of the crypto stores in a folder, made at first use.
+
+    Raises:
+        OSError: It can neither be read nor made.
+    """
+    path = state_dir / "pickle_key"
+    try:
+        kept = path.read_text().strip()
+    except FileNotFoundError:
+        kept = ""
+    if kept:
+        return kept
+    made = secrets.token_urlsafe(32)
+    write_secret(path, made)
+    return made
+
+
+class Crypto:
+    """
+    Encryption for one account.
+
+    Args:
+        homeserver, login: The connection.
+        state_dir: Where the identity is kept.
+        open_machine: Opens the machine of a device.
+        clock: For pauses.
+        signed_only: Whether devices that their owners have not signed get no keys and are not read.
+    """
+
+    def __init__(
+        self,
+        homeserver: Homeserver,
+        login: Login,
+        state_dir: Path,
+        open_machine: Open,
+        clock: Clock,
+        *,
+        signed_only: bool = False,
+    ) -> None:
+        self._homeserver = homeserver
+        self._clock = clock
+        self.signed_only = signed_only
+        self.identities = Identities(state_dir, self._is_signature)
+        self.signing = CrossSigning(homeserver, login, state_dir)
+        self._requests = KeyRequests(homeserver)
+        self._own = OwnDevice(homeserver, login, self._requests, self.signing, open_machine)
+        self._lock = anyio.Lock()
+        self._room_locks: dict[str, anyio.Lock] = {}
+        self._machine: Machine | None = None
+        self._committed = ""
+        self._lists = DeviceLists(self._requests, clock, self._learned)
+        self._retry_at: dict[Device, float] = {}
+        self._left: int | None = None
+        self._kept_up = ""
+
+    # ── life ──
+    def start(self, committed: str | None) -> None:
+        """Begin a run; ``committed`` is the `position` that was committed last."""
+        self._committed = committed or ""
+        self._lists.forget()
+
+    async def ready(self) -> Machine:
+        """
+        The machine of the device that is logged in, announced to the server.
+
+        Raises:
+            ChannelError: It cannot be done (now).
+            TokenRefused: The login is not valid any more.
+        """
+        credentials = self._homeserver.credentials
+        machine = self._machine
+        if machine is not None and credentials is not None and machine.device_id == credentials.device_id:
+            return machine
+        async with self._lock:
+            try:
+                return await self._announced()
+            except LinkBroken as error:
+                raise unreachable(error) from error
+            except OSError as error:
+                raise ChannelUnavailable(f"the crypto store cannot be used: {error}") from error
+
+    async def _announced(self) -> Machine:
+        machine, credentials = self._machine, self._homeserver.credentials
+        if machine is not None and credentials is not None:
+            if machine.device_id == credentials.device_id:
+                return machine  # somebody else was quicker
+            self._machine = None
+            self._own.retire(machine)
+        machine = await self._own.announced(self._committed)
+        self._machine = machine
+        self._lists.forget()
+        self._left = None
+        return machine
+
+    def position(self) -> dict[str, str]:
+        """What is committed beside the sync position, so that an older copy of the store is found out."""
+        if self._machine is None:
+            return {}
+        return {CRYPTO: f"{self._machine.generation} {self._machine.device_id}"}
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._machine is not None:
+            self._machine.close()
+            self._machine = None
+
+    def facts(self) -> dict[str, Any]:
+        """For the operator."""
+        machine = self._machine
+        facts: dict[str, Any] = {"encryption": "signed" if self._own.signed else "unsigned"}
+        if machine is not None:
+            facts |= {"device": machine.device_id, "fingerprint": machine.ed25519}
+        if self._own.replaced:
+            facts["device_replaced"] = self._own.replaced
+        return facts
+
+    # ── receiving ──
+    def receive(self, body: JsonObject) -> int:
+        """
+        Digest what an answer of ``/sync`` brings about keys; returns how many room keys came.
+
+        Raises:
+            ChannelUnavailable: The store cannot be written; the same answer has to come again.
+        """
+        machine = self._machine
+        if machine is None:
+            raise ChannelUnavailable("encryption is not ready")
+        changed = object_of(body, "device_lists").get("changed")
+        self._lists.changed(one for one in _list(changed) if isinstance(one, str))
+        counts = body.get("device_one_time_keys_count")
+        if isinstance(counts, Mapping):
+            left = counts.get("signed_curve25519", 0)
+            self._left = left if isinstance(left, int) else None
+        events = [
+            event for event in _list(object_of(body, "to_device").get("events")) if isinstance(event, Mapping)
+        ]
+        try:
+            return machine.receive(events)
+        except OSError as error:
+            self._machine = None  # what is in memory is ahead of what is on disk
+            machine.close()
+            raise ChannelUnavailable(str(error)) from error
+
+    def decrypt(self, room_id: str, event: JsonObject) -> dict[str, Any]:
+        """An event in clear; raises `NoKey` or `NotReadable`."""
+        if self._machine is None:
+            raise ChannelUnavailable("encryption is not ready")
+        clear = self._machine.decrypt(room_id, event)
+        if self.signed_only:
+            sender, session_id = text_of(event, "sender"), text_of(object_of(event, "content"), "session_id")
+            if not self.identities.is_signed(sender, self._machine.device_of(sender, room_id, session_id)):
+                raise NotReadable("unsigned_device")
+        return clear
+
+    def has_key(self, room_id: str, session_id: str) -> bool:
+        """Whether a room key is there."""
+        return self._machine is not None and self._machine.has_key(room_id, session_id)
+
+    async def maintain(
+        self, *, rooms: Iterable[str] = (), waiting: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        """
+        After an answer was committed: upload one-time keys, throw old keys away. Asks our own server alone.
+
+        Never raises.
+
+        Args:
+            rooms: The rooms that the bot is in.
+            waiting: Gives the room keys for which messages wait.
+        """
+        machine = self._machine
+        if machine is None:
+            return
+        try:
+            await self._requests.upload(machine, self._left)
+            self._left = None
+            today = self._clock.now().date().isoformat()
+            if today != self._kept_up:
+                pruned = machine.upkeep(today, waiting=waiting(), rooms=rooms)
+                self._kept_up = today
+                _log.info("matrix.keys_pruned", pruned=pruned, left=len(machine.room_keys))
+        except StoreIsOld:
+            # The next `ready` finds the store behind what it should be.
+            self._committed = f"{machine.generation + 1} {machine.device_id}"
+            self._machine = None
+            machine.close()
+        except (ChannelError, LinkBroken, TokenRefused, OSError) as error:
+            _log.warning("matrix.keys_postponed", error=str(error) or type(error).__name__)
+
+    async def mend(self) -> None:
+        """Begin broken sessions anew; asks others' servers, so nothing must wait for it. Never raises."""
+        machine = self._machine
+        if machine is None:
+            return
+        now = self._clock.monotonic()
+        wedged = [one for one in machine.wedged() if self._retry_at.get(one, 0.0) <= now]
+        if not wedged:
+            return
+        self._retry_at.update(dict.fromkeys(wedged, now + RETRY_S))
+        try:
+            with anyio.move_on_after(_CLAIM_LIMIT_S):
+                await self._requests.claim(machine, wedged)
+            bodies = machine.take_outgoing()
+            if bodies:
+                await self._requests.to_device("m.room.encrypted", bodies)
+        except Exception as error:  # noqa: BLE001 - the store may have been closed meanwhile
+            _log.warning("matrix.sessions_not_mended", error=str(error) or type(error).__name__)
+
+    # ── sending ──
+    async def encrypt(
+        self, room_id: str, kind: str, content: JsonObject, members: Iterable[str]
+    ) -> dict[str, Any]:
+        """
+        Encrypt an event for everybody in a room.
+
+        Raises:
+            ChannelError: It cannot be done now.
+            TokenRefused: The login is not valid any more.
+        """
+        machine = await self.ready()
+        try:
+            async with self._room_locks.setdefault(room_id, anyio.Lock()):
+                await self._give_key(machine, room_id, sorted(set(members)))
+                return machine.encrypt(room_id, kind, content)
+        except LinkBroken as error:
+            raise unreachable(error) from error
+        except OSError as error:
+            raise ChannelUnavailable(f"the crypto store cannot be used: {error}") from error
+
+    async def learn_devices(self, user_ids: Iterable[str]) -> None:
+        """Ask for the devices of whoever is not known or outdated."""
+        machine = await self.ready()
+        await self._lists.know(user_ids, machine.user_id)
+
+    def fingerprint(self, user_id: str, device_id: str) -> str | None:
+        """The Ed25519 key of a device, if it is known."""
+        return self._machine.fingerprint(user_id, device_id) if self._machine is not None else None
+
+    def outdated(self, user_id: str) -> None:
+        """Somebody's devices are asked for anew with the next `learn_devices`."""
+        self._lists.outdated(user_id)
+
+    async def reset_device(self, why: str) -> str:
+        """
+        Go on as another device, signed by the same identity; returns its id.
+
+        Raises:
+            ChannelError: It cannot be done (now).
+            TokenRefused: The login is not valid any more.
+        """
+        machine = await self.ready()
+        async with self._lock:
+            if self._machine is machine:
+                self._machine = None
+                try:
+                    await self._own.replace(machine, why)
+                except LinkBroken as error:
+                    raise unreachable(error) from error
+        return (await self.ready()).device_id
+
+    async def send_to_device(self, kind: str, user_id: str, device_id: str, content: JsonObject) -> None:
+        """Send something to one device, in clear."""
+        await self._requests.to_device(kind, {user_id: {device_id: content}})
+
+    def _learned(self, user_id: str, devices: JsonObject, answer: JsonObject) -> None:
+        if self._machine is None:
+            raise ChannelUnavailable("encryption is not ready")
+        self._machine.learn_devices(user_id, devices)
+        self.identities.learn(user_id, answer)
+
+    def _is_signature(self, key: str, value: bytes, signature: str) -> bool:
+        return self._machine is not None and self._machine.is_signature(key, value, signature)
+
+    async def _give_key(self, machine: Machine, room_id: str, users: list[str]) -> None:
+        await self.learn_devices(users)
+        devices = machine.devices_of(users)
+        if self.signed_only:
+            devices = {one for one in devices if self.identities.is_signed(one.user_id, one.device_id)}
+        now = self._clock.monotonic()
+        missing = [one for one in machine.strangers(devices) if self._retry_at.get(one, 0.0) <= now]
+        if missing:
+            await self._requests.claim(machine, missing)
+            for device in machine.strangers(missing):
+                self._retry_at[device] = now + RETRY_S
+                _log.info("matrix.device_unreachable", user=device.user_id, device=device.device_id)
+        while keys := machine.room_key_for(room_id, devices, at_most=AT_ONCE):
+            bodies: dict[str, dict[str, Any]] = {}
+            for device, body in keys.items():
+                bodies.setdefault(device.user_id, {})[device.device_id] = body
+            await self._requests.to_device("m.room.encrypted", bodies)
+            machine.key_given(room_id, keys)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

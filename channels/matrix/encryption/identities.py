@@ -1,0 +1,120 @@
+"""
+Other people's identities: which of their devices they have signed, and whether a person was verified.
+
+Theory of operation. A homeserver names the devices of a person and could add one of its own. What a person
+has signed with their cross-signing identity is theirs as surely as the identity is; whose identity was
+compared by emoji is sure altogether, and if it changes afterwards, that is told loudly and the person counts
+as not verified any more. Signatures are always checked; what follows from them is a setting (``devices``):
+``all`` shares with every device, as Element does, and notes the unsigned ones in the log; ``signed`` neither
+gives keys to unsigned devices nor reads what they send.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import structlog
+
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
+from channels.matrix.client.secret_file import write_secret
+from channels.matrix.encryption.cross_signing import canonical
+
+__all__ = ["Identities"]
+
+_FILE = "verified.json"
+_MOST = 5000
+_log = structlog.get_logger(__name__)
+Check = Callable[[str, bytes, str], bool]
+"""Key, what was signed, signature: whether it is right."""
+
+
+class Identities:
+    """
+    The identities of the people that an account has to do with.
+
+    Args:
+        state_dir: Where it is kept who was verified.
+        check: Checks an Ed25519 signature.
+    """
+
+    def __init__(self, state_dir: Path, check: Check) -> None:
+        self._path = state_dir / _FILE
+        self._check = check
+        self._masters: dict[str, str] = {}
+        self._signed: dict[str, frozenset[str]] = {}
+        self._noted: set[tuple[str, str]] = set()
+        self._verified = self._load()
+
+    def learn(self, user_id: str, answer: JsonObject) -> None:
+        """Learn somebody's identity and what it has signed from an answer to a query of keys."""
+        master_key = object_of(object_of(answer, "master_keys"), user_id)
+        signing_key = object_of(object_of(answer, "self_signing_keys"), user_id)
+        master, signer = _key_of(master_key), _key_of(signing_key)
+        known = self._masters.get(user_id) or self._verified.get(user_id)
+        if known and master and known != master:
+            was = self._verified.get(user_id) == known
+            _log.warning("matrix.identity_changed", user=user_id, was_verified=was)
+        if master:
+            self._masters[user_id] = master
+        signed = set()
+        if master and signer and self._is_signed(signing_key, user_id, master):
+            for device_id, device in object_of(object_of(answer, "device_keys"), user_id).items():
+                if self._is_signed(device, user_id, signer):
+                    signed.add(device_id)
+        devices = object_of(object_of(answer, "device_keys"), user_id)
+        for device_id in devices.keys() - signed:
+            if (user_id, device_id) not in self._noted and len(self._noted) < _MOST:
+                self._noted.add((user_id, device_id))
+                _log.info("matrix.device_unsigned", user=user_id, device=device_id)
+        self._signed[user_id] = frozenset(signed)
+        while len(self._signed) > _MOST:
+            gone = next(iter(self._signed))
+            self._signed.pop(gone)
+            self._masters.pop(gone, None)
+
+    def is_signed(self, user_id: str, device_id: str) -> bool:
+        """Whether somebody has signed a device as theirs."""
+        return device_id in self._signed.get(user_id, ())
+
+    def master_of(self, user_id: str) -> str:
+        """Somebody's master key; empty if there is none, or it is not known."""
+        return self._masters.get(user_id, "")
+
+    def is_verified(self, user_id: str) -> bool:
+        """Whether somebody's identity is the one that was compared by emoji."""
+        master = self._masters.get(user_id)
+        return bool(master) and self._verified.get(user_id) == master
+
+    def verified(self, user_id: str, master: str) -> None:
+        """
+        Somebody's identity was compared.
+
+        Raises:
+            OSError: It cannot be kept.
+        """
+        self._verified[user_id] = master
+        write_secret(self._path, json.dumps(self._verified, indent=1))
+        _log.info("matrix.identity_verified", user=user_id)
+
+    def _is_signed(self, value: object, user_id: str, key: str) -> bool:
+        signature = text_of(object_of(object_of(value, "signatures"), user_id), f"ed25519:{key}")
+        if not signature or text_of(value, "user_id") != user_id:
+            return False
+        return self._check(key, canonical(value), signature)
+
+    def _load(self) -> dict[str, str]:
+        try:
+            kept = json.loads(self._path.read_text())
+            return {user_id: key for user_id, key in kept.items() if isinstance(key, str)}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            _log.error("matrix.verified_unreadable", path=str(self._path), error=type(error).__name__)
+            return {}
+
+
+def _key_of(value: JsonObject) -> str:
+    keys: Iterable[object] = object_of(value, "keys").values()
+    return next((key for key in keys if isinstance(key, str)), "")

@@ -1,0 +1,100 @@
+"""The requests about keys, and what their answers mean. Nothing is remembered here."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import structlog
+
+from channels.matrix.client.api import CLIENT, Answer, Homeserver, part, problem
+from channels.matrix.encryption.types import Device
+from channels.matrix.rooms.state import object_of
+
+if TYPE_CHECKING:
+    from channels.matrix.encryption.olm_machine import Machine
+
+__all__ = ["KeyRequests", "StoreIsOld", "TokenRefused"]
+
+_AT_ONCE = 50
+_log = structlog.get_logger(__name__)
+
+
+class TokenRefused(Exception):
+    """The server refused the token of a request about keys; whoever asked logs in again."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        super().__init__()
+
+
+class StoreIsOld(Exception):
+    """The server has keys of this device that the store does not know: the store is an older copy."""
+
+
+class KeyRequests:
+    """
+    Asks a homeserver about keys. Whatever is not answered well raises `ChannelUnavailable` (or another
+    `ChannelError`), `TokenRefused` or `LinkBroken`.
+
+    Args:
+        homeserver: The connection.
+    """
+
+    def __init__(self, homeserver: Homeserver) -> None:
+        self._homeserver = homeserver
+
+    async def query(self, user_ids: Iterable[str]) -> Mapping[str, Any]:
+        """Everybody's keys, as the server sends them."""
+        return (await self._post("keys/query", {"device_keys": {user_id: [] for user_id in user_ids}})).body
+
+    async def claim(self, machine: Machine, devices: Iterable[Device]) -> None:
+        """Begin sessions with devices, as far as the server has one-time keys for them."""
+        wanted: dict[str, dict[str, str]] = {}
+        for device in devices:
+            wanted.setdefault(device.user_id, {})[device.device_id] = "signed_curve25519"
+        answer = await self._post("keys/claim", {"one_time_keys": wanted})
+        claimed = object_of(answer.body, "one_time_keys")
+        found = [(user_id, device_id) for user_id in claimed for device_id in object_of(claimed, user_id)]
+        for start in range(0, len(found), _AT_ONCE):
+            some: dict[str, dict[str, Any]] = {}
+            for user_id, device_id in found[start : start + _AT_ONCE]:
+                some.setdefault(user_id, {})[device_id] = claimed[user_id][device_id]
+            machine.learn_claimed(some)
+            await anyio.lowlevel.checkpoint()  # each is a matter of milliseconds
+
+    async def upload(self, machine: Machine, left: int | None) -> None:
+        """Upload what of our own keys the server lacks, of which ``left`` one-time keys are left."""
+        body = machine.new_keys(left)
+        if body is None:
+            return
+        answer = await self._ask("POST", f"{CLIENT}/keys/upload", body)
+        if answer.status == 400 and "already exists" in answer.error:
+            _log.error("matrix.keys_refused", error=answer.error)
+            raise StoreIsOld
+        if not answer.good:
+            raise problem(answer)
+        machine.keys_uploaded()
+        _log.info("matrix.keys_uploaded", one_time_keys=len(body["one_time_keys"]))
+
+    async def to_device(self, kind: str, messages: Mapping[str, Mapping[str, Any]]) -> None:
+        """Send to devices: user → device → content."""
+        path = f"{CLIENT}/sendToDevice/{part(kind)}/{secrets.token_hex(12)}"
+        answer = await self._ask("PUT", path, {"messages": messages})
+        if not answer.good:
+            raise problem(answer)
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Answer:
+        answer = await self._ask("POST", f"{CLIENT}/{path}", body)
+        if not answer.good:
+            raise problem(answer)
+        return answer
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any]) -> Answer:
+        answer = await self._homeserver.request(method, path, body)
+        if answer.token_refused:
+            raise TokenRefused(answer)
+        return answer

@@ -1,0 +1,358 @@
+"""
+nio's private parts for encryption: `Machine`, the keys of one device and what is done with them. No network.
+
+Imported late, after ``private``. nio's `AsyncClient` is not used for encryption: it drops what arrives with
+one malformed event (B19), repairs no one-time keys (B18) and decides by member lists that lazy loading
+leaves incomplete. Only its ``Olm`` and its store (``private_store``) are, and each deviation has a test in
+``tests/unit/test_matrix_private_olm.py``:
+
+- The account is saved before its new one-time keys are uploaded; nio does so afterwards, and a crash in
+  between leaves keys on the server that nobody can use.
+- A room key is looked up by its session id alone (``sender_key`` is deprecated) and must not belong to
+  somebody other than the sender.
+- Verifications and key requests never reach nio (B20); our own responder is in ``verification``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import structlog
+import vodozemac
+from cachetools import LRUCache
+from nio.events import OlmEvent, RoomKeyEvent
+from peewee import OperationalError  # type: ignore[import-untyped] # it has no types
+
+from channels.matrix.encryption.olm_store import KeyStore, owner_of
+from channels.matrix.encryption.plaintext import uncovered
+from channels.matrix.encryption.types import Device, NoKey, NotReadable, NotTheirs
+
+__all__ = ["MOST_DEVICES", "Machine"]
+
+MEGOLM = "m.megolm.v1.aes-sha2"
+_REPLAYS_REMEMBERED = 5000
+_KEYS_KEPT = 50
+_REFILL_BELOW = 25
+MOST_DEVICES = 200
+"""Of one person. Each costs milliseconds, and anybody's server can name any number."""
+_log = structlog.get_logger(__name__)
+
+
+class Machine(KeyStore):
+    """
+    The keys of one device.
+
+    Args:
+        folder: Where the store is kept.
+        user_id, device_id: Whose it is.
+        pickle_key: What the store is encrypted with.
+
+    Raises:
+        StoreBroken: The store exists and cannot be read: it is lost.
+        OSError: It cannot be read or written now.
+    """
+
+    def __init__(self, folder: Path, user_id: str, device_id: str, pickle_key: str) -> None:
+        super().__init__(folder, user_id, device_id, pickle_key)
+        self.undigested = 0
+        self._olm.message_index_store = LRUCache(_REPLAYS_REMEMBERED)
+        self._given: dict[str, set[Device]] = {}
+
+    # ── the device itself ──
+    @property
+    def ed25519(self) -> str:
+        """The device's fingerprint key."""
+        return str(self._olm.account.identity_keys["ed25519"])
+
+    @property
+    def shared(self) -> bool:
+        """Whether the server has been given the device's keys."""
+        return bool(self._olm.account.shared)
+
+    @shared.setter
+    def shared(self, value: bool) -> None:
+        with self.changing():
+            self._olm.account.shared = value
+            self._olm.save_account()
+
+    def new_keys(self, count: int | None) -> dict[str, Any] | None:
+        """
+        What is to be uploaded, if anything.
+
+        Args:
+            count: How many one-time keys the server has left; None: unknown.
+        """
+        if self.shared and (count is None or count >= _REFILL_BELOW):
+            return None
+        with self.changing():
+            self._olm.uploaded_key_count = min(count or 0, _KEYS_KEPT - 1)
+            body: dict[str, Any] = self._olm.share_keys()
+            self._olm.save_account()
+        return body
+
+    def keys_uploaded(self) -> None:
+        """The server has taken what `new_keys` gave."""
+        with self.changing():
+            self._olm.account.shared = True
+            self._olm.account.mark_keys_as_published()
+            self._olm.save_account()
+
+    # ── what others send ──
+    def receive(self, events: Iterable[Mapping[str, Any]]) -> int:
+        """Digest what was sent to this device; returns how many room keys it brought."""
+        found = 0
+        encrypted = [event for event in events if event.get("type") == "m.room.encrypted"]
+        if not encrypted:
+            return 0
+        with self.changing():
+            for event in encrypted:
+                try:
+                    parsed = OlmEvent.from_dict(copy.deepcopy(dict(event)))
+                    found += isinstance(self._digest(parsed), RoomKeyEvent)
+                except OperationalError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - any account can send any garbage (B19)
+                    self.undigested += 1
+                    _log.warning("matrix.event_undigested", where="to_device", error=type(error).__name__)
+        self._olm.received_key_requests.clear()
+        return found
+
+    def _digest(self, event: Any) -> Any:
+        digested = self._olm.handle_to_device_event(event) if isinstance(event, OlmEvent) else None
+        if isinstance(digested, RoomKeyEvent):
+            key = self.room_keys.get(digested.room_id, digested.sender_key, digested.session_id)
+            if key is not None:
+                self.room_keys.owned(key, digested.sender)
+        return digested
+
+    def has_key(self, room_id: str, session_id: str) -> bool:
+        """Whether a room key is there."""
+        return bool(self.room_keys.of(room_id, session_id))
+
+    def decrypt(self, room_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        The event as it was before it was encrypted.
+
+        Raises:
+            NoKey: Its key is not here (yet).
+            NotReadable: It cannot be read whatever comes.
+        """
+        content = event.get("content")
+        session_id = content.get("session_id") if isinstance(content, Mapping) else None
+        ciphertext = content.get("ciphertext") if isinstance(content, Mapping) else None
+        if not isinstance(content, Mapping) or content.get("algorithm") != MEGOLM:
+            raise NotReadable("algorithm")
+        if not isinstance(session_id, str) or not isinstance(ciphertext, str):
+            raise NotReadable("malformed")
+        session = self._session(room_id, session_id, str(event.get("sender")))
+        try:
+            plaintext, index = session.decrypt(ciphertext)
+        except (vodozemac.MegolmDecryptionException, vodozemac.DecodeException, ValueError) as error:
+            if session.first_known_index > 0 and "index" in str(error).lower():
+                # A key from a later point; one from an earlier point may still come.
+                raise NoKey(session_id) from error
+            raise NotReadable(type(error).__name__) from error
+        seen = SimpleNamespace(
+            sender_key=session.sender_key,
+            session_id=session_id,
+            event_id=event.get("event_id"),
+            server_timestamp=event.get("origin_server_ts"),
+        )
+        if not self._olm.message_index_ok(index, seen):
+            raise NotReadable("replayed")
+        self.room_keys.used(session_id)
+        return uncovered(room_id, event, content, plaintext)
+
+    def _session(self, room_id: str, session_id: str, sender: str) -> Any:
+        """The room key, of those that fit the sender's devices the one that reads most."""
+        refused: NotReadable | None = None
+        fitting = []
+        for session in self.room_keys.of(room_id, session_id):
+            try:
+                self._check_owner(session, sender)
+                fitting.append(session)
+            except NotReadable as error:
+                refused = error
+        if fitting:
+            return min(fitting, key=lambda one: int(one.first_known_index))
+        raise refused or NoKey(session_id)
+
+    def _check_owner(self, session: Any, sender: str) -> None:
+        if owner_of(session) not in ("", sender):
+            raise NotTheirs(str(session.id))
+        device = self._olm.device_store.device_from_sender_key(sender, session.sender_key)
+        if device is not None:
+            if device.ed25519 != session.ed25519:
+                raise NotReadable("keys_mismatched")
+            return
+        own = session.sender_key == self._olm.account.identity_keys["curve25519"]
+        if own and sender == self._olm.user_id:
+            return
+        if own or any(device.curve25519 == session.sender_key for device in self._olm.device_store):
+            raise NotTheirs(str(session.id))
+
+    # ── other people's devices ──
+    def learn_devices(self, user_id: str, devices: Mapping[str, Any]) -> None:
+        """
+        Learn the devices of somebody from an answer to a key query.
+
+        Malformed ones are left out, and so are those beyond `MOST_DEVICES`, the ones that are known last.
+        """
+        known = {device.id for device in self._olm.device_store.active_user_devices(user_id)}
+        some = sorted(devices, key=lambda key: key not in known)[:MOST_DEVICES]
+        if len(devices) > MOST_DEVICES:
+            _log.warning("matrix.devices_left_out", user=user_id, devices=len(devices), kept=MOST_DEVICES)
+        sane = {key: copy.deepcopy(devices[key]) for key in some if _is_device(key, devices[key])}
+        with self.changing():
+            self._olm._handle_key_query(SimpleNamespace(device_keys={user_id: sane}))  # noqa: SLF001 - as above
+
+    def devices_of(self, user_ids: Iterable[str]) -> set[Device]:
+        """Every device of these people, this one excepted."""
+        return {
+            Device(user_id, device.id, device.curve25519)
+            for user_id in user_ids
+            for device in self._olm.device_store.active_user_devices(user_id)
+            if (user_id, device.id) != (self.user_id, self.device_id)
+        }
+
+    def fingerprint(self, user_id: str, device_id: str) -> str | None:
+        """The Ed25519 key of a device, if it is known."""
+        for device in self._olm.device_store.active_user_devices(user_id):
+            if device.id == device_id:
+                return str(device.ed25519)
+        return None
+
+    def strangers(self, devices: Iterable[Device]) -> list[Device]:
+        """Those of the devices with which there is no session yet."""
+        return [device for device in devices if not self._olm.session_store.get(device.curve25519)]
+
+    def wedged(self) -> list[Device]:
+        """Devices whose session is broken and wants to be begun anew."""
+        return [Device(one.user_id, one.id, one.curve25519) for one in self._olm.wedged_devices]
+
+    def learn_claimed(self, keys: Mapping[str, Any]) -> None:
+        """Begin sessions from an answer to a claim of one-time keys."""
+        with self.changing():
+            for user_id, devices in keys.items():
+                for device_id, key in devices.items() if isinstance(devices, Mapping) else ():
+                    try:
+                        one = SimpleNamespace(one_time_keys={user_id: {device_id: copy.deepcopy(key)}})
+                        self._olm._handle_key_claiming(one)  # noqa: SLF001 - see the module
+                    except OperationalError:
+                        raise
+                    except Exception as error:  # noqa: BLE001 - other people's devices made this
+                        _log.warning("matrix.event_undigested", where="claim", error=type(error).__name__)
+
+    def take_outgoing(self) -> dict[str, dict[str, Any]]:
+        """What is to be sent to devices whose sessions were begun anew: user → device → content."""
+        messages, self._olm.outgoing_to_device_messages = self._olm.outgoing_to_device_messages, []
+        bodies: dict[str, dict[str, Any]] = {}
+        for message in messages:
+            if message.type == "m.room.encrypted":  # requests for room keys go unanswered anyway
+                bodies.setdefault(message.recipient, {})[message.recipient_device] = message.content
+        return bodies
+
+    # ── what we send ──
+    def room_key_for(
+        self, room_id: str, devices: set[Device], *, at_most: int | None = None
+    ) -> dict[Device, dict[str, Any]]:
+        """
+        The room's key, encrypted for those of the devices that have none of it yet, or for some of them.
+
+        A new key is made when the old one is used up or somebody who has it is gone.
+        """
+        session = self._olm.outbound_group_sessions.get(room_id)
+        if session is None or session.expired or self._given.get(room_id, set()) - devices:
+            with self.changing():
+                self._olm.create_outbound_group_session(room_id)
+            session = self._olm.outbound_group_sessions[room_id]
+            self._given[room_id] = set()
+        wanting = [device for device in devices - self._given[room_id] if not self.strangers([device])]
+        wanting = wanting[:at_most]
+        if not wanting:
+            return {}
+        key = {
+            "algorithm": MEGOLM,
+            "room_id": room_id,
+            "session_id": session.id,
+            "session_key": session.session_key,
+        }
+        bodies = {}
+        with self.changing():
+            for device in wanting:
+                theirs = self._olm.device_store[device.user_id][device.device_id]
+                olm = self._olm.session_store.get(device.curve25519)
+                bodies[device] = self._olm._olm_encrypt(olm, theirs, "m.room_key", key)  # noqa: SLF001 - as above
+        return bodies
+
+    def key_given(self, room_id: str, devices: Iterable[Device]) -> None:
+        """The server has taken the room's key for these devices."""
+        self._given.setdefault(room_id, set()).update(devices)
+
+    def encrypt(self, room_id: str, kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Encrypt an event with the room's key; what relates it to others stays outside, as it must."""
+        self._olm.outbound_group_sessions[room_id].mark_as_shared()
+        inner = {key: value for key, value in content.items() if key != "m.relates_to"}
+        covered: dict[str, Any] = self._olm.group_encrypt(room_id, {"type": kind, "content": inner})
+        if "m.relates_to" in content:
+            covered["m.relates_to"] = content["m.relates_to"]
+        return covered
+
+    def sign(self, value: Mapping[str, Any]) -> str:
+        """The device's signature of a JSON object."""
+        return str(self._olm.sign_json(dict(value)))
+
+    def is_signature(self, key: str, value: bytes, signature: str) -> bool:
+        """Whether an Ed25519 signature is right; what is no key or no signature is not."""
+        try:
+            theirs = vodozemac.Ed25519Signature.from_base64(signature)
+            vodozemac.Ed25519PublicKey.from_base64(key).verify_signature(value, theirs)
+        except Exception:  # noqa: BLE001 - other people's servers made this
+            return False
+        return True
+
+    def device_of(self, user_id: str, room_id: str, session_id: str) -> str:
+        """Which of somebody's devices has made a room key; empty if none that is known."""
+        for session in self.room_keys.of(room_id, session_id):
+            device = self._olm.device_store.device_from_sender_key(user_id, session.sender_key)
+            if device is not None and device.ed25519 == session.ed25519:
+                return str(device.id)
+        return ""
+
+    def new_sas(self) -> Any:
+        """One side of an emoji verification."""
+        return vodozemac.Sas()
+
+    def meet(self, sas: Any, their_key: str) -> Any:
+        """Both sides of an emoji verification; raises `NotReadable` if theirs is no key."""
+        try:
+            return sas.diffie_hellman(vodozemac.Curve25519PublicKey.from_base64(their_key))
+        except Exception as error:
+            raise NotReadable(type(error).__name__) from error
+
+
+def opener(folder: Path, user_id: str, pickle_key: str) -> Callable[[str], Machine]:
+    """A function that opens the machine of a device."""
+    return lambda device_id: Machine(folder, user_id, device_id, pickle_key)
+
+
+def _is_device(device_id: str, value: Any) -> bool:
+    """Whether nio will survive this device."""
+    keys = value.get("keys") if isinstance(value, Mapping) else None
+    signatures = value.get("signatures") if isinstance(value, Mapping) else None
+    if not isinstance(keys, Mapping) or not isinstance(signatures, Mapping):
+        return False
+    if not isinstance(value.get("unsigned", {}), Mapping):
+        return False
+    try:
+        vodozemac.Ed25519PublicKey.from_base64(keys[f"ed25519:{device_id}"])
+        vodozemac.Curve25519PublicKey.from_base64(keys[f"curve25519:{device_id}"])
+        signed = signatures[value["user_id"]][f"ed25519:{device_id}"]
+        vodozemac.Ed25519Signature.from_base64(signed)
+    except Exception:  # noqa: BLE001 - whatever it is, it is no device
+        return False
+    return bool(value["device_id"] == device_id)

@@ -1,0 +1,339 @@
+"""
+nio's private parts for keeping keys: `KeyStore`, one file with everything that a device knows. No network.
+
+Imported late, after ``private``. What is different from nio's own store, each with a test in
+``tests/unit/test_matrix_private_store.py``:
+
+- Everything that belongs together is one transaction (`KeyStore.changing`). In nio each step commits by
+  itself: killed in between, a one-time key was used up and the room key that it brought lost.
+- Each transaction raises ``generation``. The channel commits it beside its position, so an older copy of
+  the store can be told from the right one (B27).
+- Room keys stay on disk until they are needed (`RoomKeys`). nio loads all of them at each start and keeps
+  them; a bot that runs for years has tens of thousands.
+- A room key is kept once per device that has sent it, and never replaced by one that reads less: whoever is
+  in a room could otherwise spoil the others' keys by sending them again.
+- Who has sent a room key is kept with it. A device can be unknown, or new; without that, somebody else could
+  send the same ciphertext once more and have the bot answer about what they cannot read.
+- Keys do not pile up (`KeyStore.upkeep`).
+
+What is thrown away, and why nobody misses it: a room key goes when its device has made a newer one for the
+room, nothing that waits for it is known, and it was not used for `UNUSED_DAYS`. Days are counted while the
+bot runs: neither a clock that jumps nor a summer in a drawer ages anything, and what was said meanwhile comes
+in the first minutes after a start. Of rooms that the bot has left also the newest key goes. One device that
+floods has `MOST_OF_A_DEVICE` keys at most.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import vodozemac
+from cachetools import LRUCache
+from nio.crypto import InboundGroupSession, Olm
+from nio.crypto.memorystores import GroupSessionStore
+from nio.store import MatrixStore
+from peewee import DatabaseError, OperationalError  # type: ignore[import-untyped] # it has no types
+
+from channels.matrix.encryption.types import StoreBroken
+
+__all__ = ["MOST_OF_A_DEVICE", "UNUSED_DAYS", "KeyStore", "RoomKeys", "owner_of"]
+
+UNUSED_DAYS = 30
+MOST_OF_A_DEVICE = 5000
+_IN_MEMORY = 500
+_CACHE_KIB = 500
+_SESSIONS_OF_A_DEVICE = 8
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS squidbot (id INTEGER PRIMARY KEY, generation INTEGER NOT NULL)",
+    "INSERT OR IGNORE INTO squidbot VALUES (1, 0)",
+    (
+        "CREATE TABLE IF NOT EXISTS squidbot_days"
+        " (id INTEGER PRIMARY KEY, date TEXT NOT NULL, day INTEGER NOT NULL)"
+    ),
+    "INSERT OR IGNORE INTO squidbot_days VALUES (1, '', 0)",
+    (
+        "CREATE TABLE IF NOT EXISTS squidbot_room_keys"
+        " (room_id TEXT NOT NULL, session_id TEXT NOT NULL, sender_key TEXT NOT NULL, fp_key TEXT NOT NULL,"
+        " session BLOB NOT NULL, used INTEGER NOT NULL, UNIQUE (session_id, sender_key))"
+    ),
+    (
+        "CREATE TABLE IF NOT EXISTS squidbot_key_owners"
+        " (session_id TEXT NOT NULL, sender_key TEXT NOT NULL, user_id TEXT NOT NULL,"
+        " PRIMARY KEY (session_id, sender_key)) WITHOUT ROWID"
+    ),
+    # What nio itself has kept, from before.
+    (
+        "INSERT OR IGNORE INTO squidbot_room_keys SELECT room_id, session_id, sender_key, fp_key, session, 0"
+        " FROM megolminboundsessions"
+    ),
+    "DELETE FROM megolminboundsessions",
+)
+_KEY = (
+    "room_id, squidbot_room_keys.sender_key, fp_key, session, user_id FROM squidbot_room_keys"
+    " LEFT JOIN squidbot_key_owners USING (session_id, sender_key)"
+)
+_PRUNE = """
+DELETE FROM squidbot_room_keys WHERE rowid IN (
+  SELECT number FROM (
+    SELECT rowid AS number, room_id, session_id, used,
+      ROW_NUMBER() OVER (PARTITION BY room_id, sender_key ORDER BY rowid DESC) AS newer,
+      ROW_NUMBER() OVER (PARTITION BY sender_key ORDER BY rowid DESC) AS newer_anywhere
+    FROM squidbot_room_keys)
+  WHERE session_id NOT IN (SELECT id FROM squidbot_waited) AND (
+    newer_anywhere > ?
+    OR (used < ? AND (newer > 1 OR room_id NOT IN (SELECT id FROM squidbot_rooms)))))
+"""
+_PRUNE_OWNERS = """
+DELETE FROM squidbot_key_owners AS owner WHERE NOT EXISTS (
+  SELECT 1 FROM squidbot_room_keys AS key
+  WHERE key.session_id = owner.session_id AND key.sender_key = owner.sender_key)
+"""
+_PRUNE_OLM = """
+SELECT session_id, sender_key FROM (
+  SELECT session_id, sender_key,
+    ROW_NUMBER() OVER (PARTITION BY sender_key ORDER BY last_usage_date DESC) AS newer FROM olmsessions)
+WHERE newer > ?
+"""
+
+
+def owner_of(session: Any) -> str:
+    """Who has sent a room key; empty if that was not kept."""
+    return str(getattr(session, "squidbot_owner", ""))
+
+
+class _Store(MatrixStore):  # type: ignore[misc] # nio is not looked into by the type checker
+    """nio's store without room keys, which `RoomKeys` has. It is closed again if it cannot be opened."""
+
+    def __post_init__(self) -> None:
+        try:
+            super().__post_init__()
+        except BaseException:
+            database = getattr(self, "database", None)
+            if database is not None:
+                database.close()
+            raise
+
+    def load_inbound_group_sessions(self) -> Any:
+        return GroupSessionStore()
+
+    def save_inbound_group_session(self, session: Any) -> None:
+        pass
+
+
+class RoomKeys:
+    """
+    All room keys of a device, in the place of nio's `GroupSessionStore`. The newest used are in memory.
+
+    Args:
+        database: Where they are kept, in whatever transaction is open there.
+        pickle_key: What they are encrypted with.
+    """
+
+    def __init__(self, database: Any, pickle_key: str) -> None:
+        self._database = database
+        self._pickle_key = pickle_key
+        self._at_hand: LRUCache[tuple[str, str], list[Any]] = LRUCache(_IN_MEMORY)
+        self._used: set[str] = set()
+        self.day = int(self._one("SELECT day FROM squidbot_days")[0])
+
+    def __len__(self) -> int:
+        return int(self._one("SELECT COUNT(*) FROM squidbot_room_keys")[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        last = -1
+        while True:  # in portions: nothing is open while the caller does other things
+            rows = self._all(
+                f"SELECT squidbot_room_keys.rowid, {_KEY} WHERE squidbot_room_keys.rowid > ?"
+                " ORDER BY squidbot_room_keys.rowid LIMIT 200",
+                last,
+            )
+            for last, *row in rows:  # noqa: B007 - the place to go on from
+                yield self._loaded(*row)
+            if not rows:
+                return
+
+    def add(self, session: Any) -> bool:
+        """Keep a key, unless the same device has sent one that reads as much; returns whether it is kept."""
+        for kept in self.of(session.room_id, session.id):
+            if kept.sender_key == session.sender_key and kept.first_known_index <= session.first_known_index:
+                return False
+        self._database.execute_sql(
+            "INSERT INTO squidbot_room_keys (room_id, session_id, sender_key, fp_key, session, used)"
+            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, sender_key) DO UPDATE SET"
+            " session = excluded.session, used = excluded.used WHERE room_id = excluded.room_id",
+            (
+                session.room_id,
+                session.id,
+                session.sender_key,
+                session.ed25519,
+                session.pickle(self._pickle_key),
+                self.day,
+            ),
+        )
+        self._at_hand.pop((session.room_id, session.id), None)
+        if owner := owner_of(session):
+            self.owned(session, owner)
+        return True
+
+    def owned(self, session: Any, user_id: str) -> None:
+        """Whose device has sent a key, as its homeserver and the key itself say."""
+        self._database.execute_sql(
+            "INSERT OR IGNORE INTO squidbot_key_owners VALUES (?, ?, ?)",
+            (session.id, session.sender_key, user_id),
+        )
+        self._at_hand.pop((session.room_id, session.id), None)
+
+    def of(self, room_id: str, session_id: str) -> list[Any]:
+        """The keys of that name, one for each device that has sent it."""
+        found = self._at_hand.get((room_id, session_id))
+        if found is None:
+            rows = self._all(
+                f"SELECT {_KEY} WHERE squidbot_room_keys.session_id = ? AND room_id = ?", session_id, room_id
+            )
+            found = [self._loaded(*row) for row in rows]
+            if found:
+                self._at_hand[room_id, session_id] = found
+        return found
+
+    def get(self, room_id: str, sender_key: str, session_id: str) -> Any:
+        """As nio asks for one."""
+        return next((one for one in self.of(room_id, session_id) if one.sender_key == sender_key), None)
+
+    def used(self, session_id: str) -> None:
+        """A message was read with it. Noted with the next `upkeep`."""
+        self._used.add(session_id)
+
+    def forget(self) -> None:
+        """What is at hand may not be what is on disk: a transaction was undone."""
+        self._at_hand.clear()
+
+    def prune(self, date: str, *, waiting: Iterable[str], rooms: Iterable[str]) -> int:
+        """Throw away what nobody will miss, see the module; returns how many."""
+        if self._one("SELECT date FROM squidbot_days")[0] != date:
+            self.day += 1
+            self._database.execute_sql("UPDATE squidbot_days SET date = ?, day = ?", (date, self.day))
+        for session_id in self._used:
+            self._database.execute_sql(
+                "UPDATE squidbot_room_keys SET used = ? WHERE session_id = ?", (self.day, session_id)
+            )
+        self._used.clear()
+        for table, values in (("squidbot_waited", waiting), ("squidbot_rooms", rooms)):
+            self._database.execute_sql(f"CREATE TEMP TABLE IF NOT EXISTS {table} (id TEXT PRIMARY KEY)")
+            self._database.execute_sql(f"DELETE FROM {table}")  # noqa: S608 - one of two constants
+            for value in values:
+                self._database.execute_sql(f"INSERT OR IGNORE INTO {table} VALUES (?)", (value,))  # noqa: S608
+        done = self._database.execute_sql(_PRUNE, (MOST_OF_A_DEVICE, self.day - UNUSED_DAYS))
+        self._database.execute_sql(_PRUNE_OWNERS)
+        self.forget()
+        return max(int(done.rowcount), 0)
+
+    def _loaded(self, room_id: str, sender_key: str, fp_key: str, pickled: bytes, owner: str | None) -> Any:
+        session = InboundGroupSession.from_pickle(
+            bytes(pickled), fp_key, sender_key, room_id, self._pickle_key
+        )
+        session.squidbot_owner = owner or ""
+        return session
+
+    def _one(self, sql: str, *values: Any) -> Any:
+        return self._database.execute_sql(sql, values).fetchone()
+
+    def _all(self, sql: str, *values: Any) -> list[Any]:
+        return list(self._database.execute_sql(sql, values).fetchall())
+
+
+class KeyStore:
+    """
+    What one device knows, in one file.
+
+    Args:
+        folder: Where the file is.
+        user_id, device_id: Whose it is.
+        pickle_key: What the keys are encrypted with.
+
+    Raises:
+        StoreBroken: The file exists and cannot be read: it is lost.
+        OSError: It cannot be read or written now.
+    """
+
+    def __init__(self, folder: Path, user_id: str, device_id: str, pickle_key: str) -> None:
+        self.user_id = user_id
+        self.device_id = device_id
+        self.path = folder / f"crypto-{hashlib.sha256(device_id.encode()).hexdigest()[:16]}.db"
+        self._database: Any = None
+        try:
+            self._load(folder, pickle_key)
+        except OperationalError as error:
+            raise OSError(f"the crypto store {self.path} cannot be used: {error}") from error
+        except (
+            DatabaseError,
+            vodozemac.PickleException,
+            vodozemac.LibolmPickleException,
+            ValueError,
+            TypeError,
+        ) as error:
+            if self._database is not None:
+                self._database.close()
+            raise StoreBroken(type(error).__name__) from error
+
+    def _load(self, folder: Path, pickle_key: str) -> None:
+        self.path.touch(mode=0o600)
+        self._store = _Store(self.user_id, self.device_id, str(folder), pickle_key, self.path.name)
+        self._database = self._store.database
+        self._database.execute_sql("PRAGMA journal_mode=WAL")
+        self._database.execute_sql("PRAGMA synchronous=FULL")
+        self._database.execute_sql(f"PRAGMA cache_size=-{_CACHE_KIB}")
+        with self._database.atomic():
+            for statement in _TABLES:
+                self._database.execute_sql(statement)
+        row = self._database.execute_sql("SELECT generation FROM squidbot").fetchone()
+        self.generation = int(row[0])
+        self.room_keys = RoomKeys(self._database, pickle_key)
+        with self._database.atomic():
+            self._olm = Olm(self.user_id, self.device_id, self._store)
+            self._olm.inbound_group_store = self.room_keys
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """One transaction of the store."""
+        try:
+            with self._database.atomic():
+                yield
+                self._database.execute_sql("UPDATE squidbot SET generation = ?", (self.generation + 1,))
+                self.generation += 1
+        except BaseException as error:
+            self.room_keys.forget()
+            if isinstance(error, OperationalError):
+                raise OSError(f"the crypto store {self.path} cannot be written: {error}") from error
+            raise
+
+    def close(self) -> None:
+        """Close the store."""
+        self._database.close()
+
+    def adopt(self, other: KeyStore) -> None:
+        """Take over the room keys of an earlier device, so that what was said to it stays readable."""
+        with self.changing():
+            for session in other.room_keys:
+                self.room_keys.add(session)
+
+    def upkeep(self, date: str, *, waiting: Iterable[str], rooms: Iterable[str]) -> int:
+        """
+        Throw away what nobody will miss; returns how many room keys.
+
+        Args:
+            date: Today, in any form that changes once a day.
+            waiting: The room keys for which messages are known to wait.
+            rooms: The rooms that the bot is in.
+        """
+        with self.changing():
+            pruned = self.room_keys.prune(date, waiting=waiting, rooms=rooms)
+            rows = self._database.execute_sql(_PRUNE_OLM, (_SESSIONS_OF_A_DEVICE,)).fetchall()
+            for session_id, sender_key in rows:
+                self._database.execute_sql("DELETE FROM olmsessions WHERE session_id = ?", (session_id,))
+                known = self._olm.session_store[sender_key]
+                known[:] = [session for session in known if session.id != session_id]
+        return pruned

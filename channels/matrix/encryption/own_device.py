@@ -1,0 +1,173 @@
+"""
+Our own device: opened, compared with what the server knows of it, announced, signed, and replaced if need be.
+
+Theory of operation. At the opening the server's idea of the device is compared with ours (B26, B27). The
+server has no keys of it: they are uploaded (again). Ours are lost, differ, or are an older copy (the
+store's generation is behind the one that was committed beside the sync position): nothing can be saved,
+because every peer's sessions count on what we no longer have. So the bot logs in as a new device, signs it,
+and deletes the old one. The room keys of the old store, as far as it can be read, are taken over: what was
+said to the old device stays readable.
+
+A step that fails leaves nothing behind that the next try does not find: the new login is stored before
+anything else is done with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from channels.base import ChannelUnavailable
+from channels.matrix.client.api import Credentials, Homeserver
+from channels.matrix.client.login import Login
+from channels.matrix.encryption.cross_signing import CrossSigning
+from channels.matrix.encryption.key_api import KeyRequests, StoreIsOld
+from channels.matrix.encryption.types import StoreBroken
+from channels.matrix.rooms.state import object_of, text_of
+
+if TYPE_CHECKING:
+    from channels.matrix.encryption.olm_machine import Machine
+
+__all__ = ["OwnDevice"]
+
+_TRIES = 4
+_OLD = "the crypto store is an older copy"
+_log = structlog.get_logger(__name__)
+
+
+class OwnDevice:
+    """
+    The device of whatever login there is.
+
+    Args:
+        homeserver, login: The connection.
+        requests: What is asked about keys.
+        signing: The account's identity.
+        open_machine: Opens the machine of a device.
+    """
+
+    def __init__(
+        self,
+        homeserver: Homeserver,
+        login: Login,
+        requests: KeyRequests,
+        signing: CrossSigning,
+        open_machine: Callable[[str], Machine],
+    ) -> None:
+        self._homeserver = homeserver
+        self._login = login
+        self._requests = requests
+        self._signing = signing
+        self._open = open_machine
+        self._before: Machine | None = None
+        self.signed = False
+        self.replaced = ""
+        """Why the device was replaced in this process; empty if it was not."""
+
+    def retire(self, machine: Machine) -> None:
+        """The login has another device now; the room keys of the old one are taken over by the next."""
+        if self._before is not None:
+            self._before.close()
+        self._before = machine
+
+    async def announced(self, committed: str) -> Machine:
+        """
+        The machine of the device that is logged in, announced and signed.
+
+        Args:
+            committed: The `position` that was committed last.
+
+        Raises:
+            ChannelError: It cannot be done (now).
+            TokenRefused, LinkBroken, OSError: As above.
+        """
+        for _ in range(_TRIES):
+            credentials = self._homeserver.credentials
+            if credentials is None:
+                raise ChannelUnavailable("not logged in")
+            machine = None
+            try:
+                machine = self._open(credentials.device_id)
+                trouble = await self._trouble(machine, committed)
+                if not trouble:
+                    await self._announce(machine)
+                    self._inherit(machine)
+                    return machine
+            except StoreBroken as error:
+                trouble = f"the crypto store cannot be read ({error})"
+            except StoreIsOld:
+                trouble = _OLD
+            except BaseException:
+                if machine is not None:
+                    machine.close()
+                raise
+            await self._replace(credentials, machine, trouble)
+        raise ChannelUnavailable("the homeserver does not take the keys of a new device")
+
+    async def replace(self, machine: Machine, why: str) -> None:
+        """
+        Log in as another device, which the next `announced` opens; raises as that does.
+
+        On failure the machine is closed, and the same device is opened by the next `announced`.
+        """
+        credentials = self._homeserver.credentials
+        if credentials is None or credentials.device_id != machine.device_id:
+            machine.close()
+            return
+        await self._replace(credentials, machine, why)
+
+    async def _trouble(self, machine: Machine, committed: str) -> str:
+        """Why the machine cannot be used, empty if it can."""
+        generation, _, device_id = committed.partition(" ")
+        if device_id == machine.device_id and machine.generation < int(generation) and machine.shared:
+            return _OLD
+        published = await self._own_keys()
+        device = object_of(object_of(object_of(published, "device_keys"), machine.user_id), machine.device_id)
+        theirs = text_of(object_of(device, "keys"), f"ed25519:{machine.device_id}")
+        if theirs and theirs != machine.ed25519:
+            why = "does not fit the one that the server knows" if machine.shared else "is lost"
+            return f"the crypto store {why}"
+        if not theirs and machine.shared:
+            machine.shared = False
+        return ""
+
+    async def _announce(self, machine: Machine) -> None:
+        await self._requests.upload(machine, None)
+        self.signed = await self._signing.ensure(machine, await self._own_keys())
+
+    async def _replace(self, credentials: Credentials, machine: Machine | None, trouble: str) -> None:
+        _log.error("matrix.device_given_up", device=credentials.device_id, reason=trouble)
+        try:
+            await self._login.another_device(credentials, trouble)
+        except BaseException:
+            if machine is not None:
+                machine.close()
+            raise
+        self.replaced = trouble
+        if machine is None:
+            return
+        if machine.shared:
+            self.retire(machine)
+        else:
+            _discard(machine)
+
+    def _inherit(self, machine: Machine) -> None:
+        before, self._before = self._before, None
+        if before is not None and before.device_id != machine.device_id:
+            machine.adopt(before)
+            _discard(before)
+        elif before is not None:
+            before.close()
+        _log.info("matrix.encryption_ready", device=machine.device_id, fingerprint=machine.ed25519)
+
+    async def _own_keys(self) -> Mapping[str, Any]:
+        return await self._requests.query([self._login.user_id])
+
+
+def _discard(machine: Machine) -> None:
+    """Remove the store of a device that is no more."""
+    machine.close()
+    for ending in ("", "-wal", "-shm"):
+        machine.path.with_name(machine.path.name + ending).unlink(missing_ok=True)

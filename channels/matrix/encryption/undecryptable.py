@@ -1,0 +1,214 @@
+"""
+Encrypted messages whose key is not here (yet): kept over crashes, answered late, or told about.
+
+Theory of operation. Sync has to go on while a key is missing, and its position moves past the message. So a
+*reference* to it (room, event, session) becomes part of a position value of its own, committed in the same
+transaction as the position that passes it; the event itself stays on the homeserver and is fetched again when
+the key has come. So nothing is lost over a crash, no text is stored twice, and the value stays small however
+long the messages are. What is read late is handed over like any message, and the reference is dropped after
+that; a crash in between hands it over again, which the inbox recognises by the event id.
+
+The person is told when a key has not come within `PATIENCE_S`, or at once if the message's own sender has
+said that it is withheld (any account may say so of any key): one notice per room and reason in `QUIET_S`,
+whatever number of messages it is about. Only people who may talk to the bot get references and notices; at
+most `MAX_WAITING` of the former. Beyond that, whoever has most of them loses the oldest, the owner last:
+nobody takes the place of another's message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import structlog
+
+from channels.matrix.rooms.state import JsonObject, object_of, text_of
+
+__all__ = ["MAX_WAITING", "PATIENCE_S", "WAITING", "Reference", "Waiting"]
+
+WAITING = "waiting_for_keys"
+MAX_WAITING = 300
+PATIENCE_S = 5.0
+QUIET_S = 600.0
+_KEPT_S = 14 * 86_400.0
+_MAX_WITHHELD = 200
+_CODE = re.compile(r"[a-z0-9._]{1,50}")
+_REASONS = {
+    "m.unverified": "your client withholds the key from sessions that it does not trust; verify me (click on "
+    'my name, then on "Verify") or allow unverified sessions in the room\'s settings',
+    "m.blacklisted": "your client has blocked my session",
+    "m.unauthorised": "your client says that I am not entitled to the key",
+    "m.unavailable": "your client does not have the key any more",
+    "m.no_olm": "your client could not set up a secure connection with my session",
+}
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Reference:
+    """One message that cannot be read yet."""
+
+    room_id: str
+    event_id: str
+    session_id: str
+    since: float
+    told: bool = False
+    sender: str = ""
+    """Whose message it is; empty if an earlier version has written this down."""
+
+
+class Waiting:
+    """
+    The messages of one account that wait for their keys.
+
+    Args:
+        is_owner: Whose messages are dropped last and get a notice of their own.
+    """
+
+    def __init__(self, is_owner: Callable[[str], bool] = lambda _user: False) -> None:
+        self._is_owner = is_owner
+        self._references: dict[str, Reference] = {}
+        self._withheld: dict[str, str] = {}
+        """Reasons, by sender and session."""
+        self._told_at: dict[tuple[str, str, bool], float] = {}
+
+    def __len__(self) -> int:
+        return len(self._references)
+
+    def load(self, text: str | None) -> None:
+        """Take over what `dump` wrote in an earlier run."""
+        try:
+            kept = json.loads(text) if text else {}
+            found = [Reference(**item) for item in kept.get("references", [])]
+            self._withheld = dict(kept.get("withheld", {}))
+        except (ValueError, TypeError, AttributeError) as error:
+            _log.error("matrix.waiting_unreadable", error=type(error).__name__)
+            return
+        self._references = {reference.event_id: reference for reference in found}
+
+    def dump(self, *, without: Iterable[str] = ()) -> str:
+        """All references, ``without`` some events, as a text to be committed with the position."""
+        gone = set(without)
+        kept = [asdict(one) for one in self._references.values() if one.event_id not in gone]
+        return json.dumps({"references": kept, "withheld": self._withheld}, separators=(",", ":"))
+
+    def add(self, room_id: str, event_id: str, session_id: str, *, sender: str, now: float) -> None:
+        """Keep a message; when there are too many, the oldest one of whoever has most goes."""
+        if event_id in self._references:
+            return
+        self._references[event_id] = Reference(room_id, event_id, session_id, now, sender=sender)
+        if len(self._references) > MAX_WAITING:
+            of = Counter(one.sender for one in self._references.values())
+            most = max(of, key=lambda person: (not self._is_owner(person), of[person]))
+            dropped = next(one for one in self._references.values() if one.sender == most)
+            _log.warning("matrix.waiting_dropped", room=dropped.room_id, sender=most, reason="many")
+            del self._references[dropped.event_id]
+
+    def drop(self, event_ids: Iterable[str]) -> None:
+        """These have been handed over, or never will be."""
+        for event_id in event_ids:
+            self._references.pop(event_id, None)
+
+    def put_behind(self, event_id: str) -> None:
+        """The key that is here does not read this message: others are looked at before it."""
+        reference = self._references.pop(event_id, None)
+        if reference is not None:
+            self._references[event_id] = reference
+
+    def drop_from(self, room_id: str, event_id: str, sender: str) -> None:
+        """Drop a message of this sender in this room: what is said of it elsewhere means nothing."""
+        reference = self._references.get(event_id)
+        if reference is not None and reference.room_id == room_id and reference.sender in ("", sender):
+            self.drop([event_id])
+
+    def drop_room(self, room_id: str) -> None:
+        """Nothing of this room is waited for any more."""
+        self.drop([one.event_id for one in self._references.values() if one.room_id == room_id])
+
+    def sessions(self) -> set[str]:
+        """The room keys that are waited for."""
+        return {one.session_id for one in self._references.values()}
+
+    def readable(self, has_key: Callable[[str, str], bool]) -> list[Reference]:
+        """Those whose keys are here, in the order in which they came or were put behind."""
+        return [one for one in self._references.values() if has_key(one.room_id, one.session_id)]
+
+    def withheld(self, event: JsonObject) -> None:
+        """Learn from an ``m.room_key.withheld`` that a key will not come, and why."""
+        content = object_of(event, "content")
+        code = text_of(content, "code")
+        # ``m.no_olm`` is about all that its sender says, and names no session.
+        session = text_of(content, "session_id")[:100]
+        if not session or not _CODE.fullmatch(code):
+            return
+        about = _about(text_of(event, "sender"), session)
+        self._withheld.pop(about, None)
+        self._withheld[about] = code if code in _REASONS else "other"
+        while len(self._withheld) > _MAX_WITHHELD:
+            self._withheld.pop(next(iter(self._withheld)))
+
+    def to_tell(self, now: float) -> list[tuple[str, str, list[Reference]]]:
+        """
+        What people are to be told now: room, text and what it is about.
+
+        References that were told about recently in the same words are marked as told without further ado,
+        and very old ones are dropped.
+        """
+        self.drop([one.event_id for one in self._references.values() if abs(now - one.since) > _KEPT_S])
+        due: dict[tuple[str, str, bool], list[Reference]] = {}
+        for one in self._references.values():
+            if not one.told and (self._reason(one) or abs(now - one.since) >= PATIENCE_S):
+                due.setdefault(self._about_what(one), []).append(one)
+        told = []
+        for about, references in due.items():
+            if abs(now - self._told_at.get(about, -QUIET_S)) < QUIET_S:
+                self.told(references)
+                continue
+            told.append((about[0], _text(len(references), about[1]), references))
+        return told
+
+    def told(self, references: Iterable[Reference], *, now: float | None = None) -> None:
+        """People know about these."""
+        for one in references:
+            one.told = True
+            if now is not None:
+                self._told_at[self._about_what(one)] = now
+
+    def next_at(self) -> float | None:
+        """When `to_tell` may have something to say, None if nothing is open."""
+        waits = [
+            one.since + (0.0 if self._reason(one) else PATIENCE_S)
+            for one in self._references.values()
+            if not one.told
+        ]
+        return min(waits, default=None)
+
+    def facts(self) -> dict[str, Any]:
+        """For the operator."""
+        return {"waiting_for_keys": len(self._references)}
+
+    def _about_what(self, one: Reference) -> tuple[str, str, bool]:
+        """What one notice is about: a room, a reason, and whether it is the owner who waits."""
+        return one.room_id, self._reason(one), self._is_owner(one.sender)
+
+    def _reason(self, one: Reference) -> str:
+        """Why the key of a message is withheld; empty if that is not known."""
+        return self._withheld.get(_about(one.sender, one.session_id), "")
+
+
+def _about(sender: str, session_id: str) -> str:
+    return f"{sender} {session_id}"
+
+
+def _text(count: int, code: str) -> str:
+    what = "your message" if count == 1 else f"{count} messages"
+    if not code:
+        return (
+            f"I cannot read {what} yet: the key has not arrived. When it does, I will answer. If it "
+            "does not, please send it again."
+        )
+    return f"I cannot read {what}: {_REASONS.get(code, 'your client withholds the key')}."

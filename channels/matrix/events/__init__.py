@@ -1,0 +1,1 @@
+"""Matrix events into messages and back. Pure."""

@@ -1,0 +1,120 @@
+"""
+People change what they have said: edits (``m.replace``) and redactions, as amendments. Pure.
+
+An edit is an event of its own whose body, for clients that know no edits, begins with ``* ``; it never
+becomes a question. What it makes of a message that still waits is decided by the store, which also knows
+whether the two have the same sender (an edit by somebody else is none).
+
+An edit can be there before its message: the message's key comes late, or another server was slower. So a
+message is taken with the newest edit that the server has bundled with it, or else with the one in `Early`.
+
+A redaction of somebody who may redact in the room counts as the message's own sender's. A homeserver passes
+on only those of people who had the right, and where the sender is known that is looked at once more. It can
+see that only of what is sent in clear (``plaintext``), and it looks where the room's version says that the
+target stands: so do we.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from agent_core.messages import Amendment
+from channels.matrix.events.inbound import Skip, said_in
+from channels.matrix.events.threads import EVENT_ID
+from channels.matrix.rooms.state import JsonObject, object_of, text_of
+
+__all__ = ["Early", "Senders", "bundled_edit", "edited_text", "edits", "read_edit", "redacts"]
+
+_MAX_EARLY = 200
+_MAX_SENDERS = 2000
+_TARGET_BESIDE = frozenset(str(number) for number in range(1, 11))
+_USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
+
+
+def edits(event: JsonObject) -> str:
+    """The id of the event that this one edits; empty if it edits none."""
+    relation = object_of(object_of(event, "content"), "m.relates_to")
+    target = text_of(relation, "event_id")
+    return target if relation.get("rel_type") == "m.replace" and EVENT_ID.fullmatch(target) else ""
+
+
+def edited_text(event: JsonObject) -> str | None:
+    """The new text in an edit, None if it is no text for us."""
+    content = object_of(event, "content").get("m.new_content")
+    if not isinstance(content, Mapping):
+        return None
+    text = said_in(content)
+    return None if isinstance(text, Skip) else text
+
+
+def read_edit(event: JsonObject) -> Amendment | Skip:
+    """An edit as an amendment."""
+    target, sender, text = edits(event), text_of(event, "sender"), edited_text(event)
+    if not target or text is None or not _USER_ID.fullmatch(sender):
+        return Skip("edit")
+    return Amendment(kind="replace", native_id=target, sender=sender, text=text)
+
+
+def bundled_edit(event: JsonObject) -> JsonObject | None:
+    """The newest edit of an event that the server has put beside it; it may still be encrypted."""
+    relations = object_of(object_of(event, "unsigned"), "m.relations")
+    edit = object_of(relations, "m.replace")
+    same = text_of(edit, "sender") == text_of(event, "sender")
+    return edit if same and object_of(edit, "content") else None
+
+
+def redacts(event: JsonObject, version: str) -> str:
+    """
+    The id of the event that a redaction takes back.
+
+    It stands in the content since room version 11, beside it in earlier ones. Where the version is not known
+    (empty), a redaction that names two events names none.
+    """
+    inside, beside = text_of(object_of(event, "content"), "redacts"), text_of(event, "redacts")
+    if version in _TARGET_BESIDE:
+        target = beside
+    elif version:
+        target = inside
+    else:
+        target = "" if inside and beside and inside != beside else inside or beside
+    return target if EVENT_ID.fullmatch(target) else ""
+
+
+class Early:
+    """Edits of messages that have not been seen; the newest `_MAX_EARLY` of them."""
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+
+    def keep(self, room_id: str, edit: Amendment) -> None:
+        """Remember an edit."""
+        key = (room_id, edit.native_id, edit.sender)
+        self._texts.pop(key, None)
+        self._texts[key] = edit.text
+        while len(self._texts) > _MAX_EARLY:
+            self._texts.popitem(last=False)
+
+    def take(self, room_id: str, event_id: str, sender: str) -> str | None:
+        """What the message says by now, if its sender has edited it."""
+        return self._texts.pop((room_id, event_id, sender), None)
+
+
+class Senders:
+    """Who has sent what lately."""
+
+    def __init__(self) -> None:
+        self._by_event: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def note(self, room_id: str, event_id: Any, sender: Any) -> None:
+        """An event was seen."""
+        if isinstance(event_id, str) and isinstance(sender, str):
+            self._by_event[room_id, event_id] = sender
+            while len(self._by_event) > _MAX_SENDERS:
+                self._by_event.popitem(last=False)
+
+    def of(self, room_id: str, event_id: str) -> str:
+        """The sender of an event; empty if it was not seen lately."""
+        return self._by_event.get((room_id, event_id), "")

@@ -1,0 +1,273 @@
+"""
+From a Matrix event to an `InboundMessage`, or to the reason why it is none. Pure.
+
+Theory of operation. Whatever a room's members write arrives here, so nothing about an event is taken for
+granted; one that is not shaped as the specification says is `Skip` with the reason ``malformed``. Skipped
+too: what the bot itself sent, notices (``m.notice`` is how robots speak to each other without starting to
+talk for ever), what another squidbot sent (it carries a mark), edits of earlier messages (``edits`` reads
+them), redacted messages and types that are no messages.
+
+Text and emotes become text. A picture, a sticker, a file, a sound or a video becomes its caption and a remark
+in brackets; what is needed to fetch it stands in the context until ``downloads`` has done that.
+
+Who is meant: in a room of two the bot always is, called direct or not. Elsewhere the group policy decides; a
+mention is ``m.mentions`` (MSC3952), a pill in the formatted text of older clients, or the bot's name standing
+alone in the text. ``@room`` is no mention.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from agent_core.messages import Audience, InboundMessage, Sender
+from channels.matrix.events.media import MEDIA, caption_of, media_kind, name_of, remark_about
+from channels.matrix.events.threads import EVENT_ID, SHARED, ThreadMode, place_of, root_of
+from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
+
+__all__ = [
+    "AUTHOR",
+    "MARK",
+    "SHARED",
+    "Me",
+    "Skip",
+    "file_in",
+    "mentions",
+    "read_event",
+    "received_at",
+    "replies_to",
+    "said_in",
+]
+
+MARK = "org.squidbot.message"
+"""In the content of whatever a squidbot sends: its name."""
+AUTHOR = "org.squidbot.author"
+"""Beside it, which account that squidbot has: a person may pass on what a squidbot has said."""
+
+_USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
+_HREF = re.compile(r"""href\s*=\s*["']([^"']{1,1000})["']""", re.IGNORECASE)
+_ABOUT_FILES = frozenset(
+    {"msgtype", "body", "filename", "url", "file", "info", "org.matrix.msc3245.voice", "m.voice"}
+)
+_MAX_TEXT = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """The bot in this conversation: its id, the names it goes by, and when it feels addressed."""
+
+    channel: str
+    user_id: str
+    display_name: str = ""
+    group_policy: Literal["mention", "open", "allowlist"] = "mention"
+    group_allow_from: tuple[str, ...] = ()
+    mention_by_name: bool = True
+    threads: ThreadMode = "off"
+    silent: bool = False
+    """Not even in a room of two, unless it is a direct one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """The event is no message for us; ``reason`` is a short constant."""
+
+    reason: str
+
+
+def read_event(  # noqa: PLR0911 - a chain of reasons to say no
+    event: Any, room_id: str, *, me: Me, rooms: Rooms, now: datetime
+) -> InboundMessage | Skip:
+    """
+    Read one event of a room's timeline.
+
+    Args:
+        event: As the server sent it; anything.
+        room_id: The room in whose timeline it was.
+        me: The bot.
+        rooms: What is known about rooms, this answer included.
+        now: When it was fetched.
+    """
+    if not isinstance(event, Mapping):
+        return Skip("malformed")
+    kind = event.get("type")
+    if kind == "m.room.encrypted":
+        return Skip("encrypted")
+    if kind not in ("m.room.message", "m.sticker") or "state_key" in event:
+        return Skip("no_message")
+    event_id, sender = event.get("event_id"), event.get("sender")
+    if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
+        return Skip("malformed")
+    if not isinstance(sender, str) or not _USER_ID.fullmatch(sender) or len(sender) > 255:
+        return Skip("malformed")
+    if sender == me.user_id:
+        return Skip("own")
+    content = object_of(event, "content")
+    if not content or "redacted_because" in object_of(event, "unsigned"):
+        return Skip("redacted")
+    if content.get(AUTHOR) == sender:
+        return Skip("robot")
+    text = _text(content) if kind == "m.room.message" else _about_file("sticker", content)
+    if isinstance(text, Skip):
+        return text
+    direct = rooms.is_direct(room_id, sender)
+    room = rooms.get(room_id)
+    name = room.names.get(sender, "") if room is not None else ""
+    place = place_of(
+        channel=me.channel,
+        room_id=room_id,
+        event_id=event_id,
+        root=root_of(content),
+        direct=direct,
+        mode=me.threads,
+    )
+    return InboundMessage(
+        channel=me.channel,
+        account=me.user_id,
+        native_id=event_id,
+        session=place.session,
+        sender=Sender(address=sender, name=_clean(name), verified=True),
+        text=text,
+        received_at=received_at(event, now),
+        audience=Audience.DIRECT if direct else Audience.GROUP,
+        addressed=direct
+        or (rooms.are_two(room_id, sender) and not me.silent)
+        or _addressed(content, room_id, me),
+        context=_context(
+            event_id, sender, content, event.get("origin_server_ts"), direct=direct, thread=place.thread
+        )
+        | file_in(kind, content)
+        # How it is called here: its name in front of a command is passed over.
+        | ({"names": [me.display_name]} if me.display_name and not direct else {}),
+    )
+
+
+def mentions(content: JsonObject, me: Me) -> bool:
+    """Whether a message's content mentions the bot."""
+    user_ids = object_of(content, "m.mentions").get("user_ids")
+    if isinstance(user_ids, list) and me.user_id in user_ids:
+        return True
+    if _has_pill(text_of(content, "formatted_body"), me.user_id):
+        return True
+    # The name of a file is chosen by a camera, not by somebody who wants something of the bot.
+    body = caption_of(content) if media_kind("m.room.message", content) else _without_quote(content)
+    if _stands_alone(me.user_id, body):
+        return True
+    names = (me.display_name, me.user_id[1:].partition(":")[0]) if me.mention_by_name else ()
+    return any(len(name) > 1 and _stands_alone(name, body) for name in names)
+
+
+def replies_to(content: JsonObject) -> str:
+    """The id of the event that a message answers; empty if none, or if it is only a thread's fall-back."""
+    relation = object_of(content, "m.relates_to")
+    if relation.get("rel_type") == "m.thread" and relation.get("is_falling_back") is True:
+        return ""
+    return text_of(object_of(relation, "m.in_reply_to"), "event_id")
+
+
+def _text(content: JsonObject) -> str | Skip:
+    if object_of(content, "m.relates_to").get("rel_type") == "m.replace" or "m.new_content" in content:
+        return Skip("edit")
+    return said_in(content)
+
+
+def said_in(content: JsonObject) -> str | Skip:
+    """The text in the content of a message, or of what it was edited to."""
+    body = content.get("body")
+    kind = content.get("msgtype")
+    if not isinstance(kind, str) or not isinstance(body, str):
+        return Skip("malformed")
+    if kind in ("m.text", "m.emote"):
+        text = _clean(_without_quote(content)).strip()
+        if not text:
+            return Skip("empty")
+        return f"/me {text}" if kind == "m.emote" else text
+    if what := media_kind("m.room.message", content):
+        return _about_file(what, content)
+    return Skip("notice" if kind == "m.notice" else "unsupported")
+
+
+def _about_file(kind: str, content: JsonObject) -> str:
+    """The caption and a remark, in whose place the file itself comes where it is fetched (``downloads``)."""
+    caption = _clean(caption_of(content)).strip()
+    remark = remark_about(kind, _clean(name_of(content)))
+    return f"{caption}\n\n{remark}" if caption else remark
+
+
+def file_in(kind: Any, content: JsonObject) -> dict[str, Any]:
+    """What is needed to fetch the file of a message, for its context."""
+    what = media_kind(kind, content)
+    if not what:
+        return {}
+    noted = {key: content[key] for key in content.keys() & _ABOUT_FILES}
+    return {MEDIA: {"type": kind, "content": noted, "remark": remark_about(what, _clean(name_of(content)))}}
+
+
+def _addressed(content: JsonObject, room_id: str, me: Me) -> bool:
+    match me.group_policy:
+        case "open":
+            return True
+        case "allowlist":
+            return room_id in me.group_allow_from
+        case "mention":
+            return mentions(content, me)
+
+
+def received_at(event: Mapping[str, Any], now: datetime) -> datetime:
+    """
+    When the server took an event, which may be long before it was fetched: what was said while nobody ran, or
+    what a restored gateway fetches a second time. Other people's servers set this clock: never later than
+    ``now``, and ``now`` for what is no time at all.
+    """
+    sent_at_ms = event.get("origin_server_ts")
+    if not isinstance(sent_at_ms, int) or not 0 < sent_at_ms < 10**14:
+        return now
+    return min(datetime.fromtimestamp(sent_at_ms / 1000, now.tzinfo), now)
+
+
+def _context(
+    event_id: str, sender: str, content: JsonObject, sent_at_ms: Any, *, direct: bool, thread: str | None
+) -> dict[str, Any]:
+    context: dict[str, Any] = {"event_id": event_id, "sender": sender, "direct": direct}
+    if isinstance(sent_at_ms, int) and 0 < sent_at_ms < 10**14:
+        context["sent_at_ms"] = sent_at_ms
+    if thread is not None:
+        context["thread"] = thread
+    answered = replies_to(content)
+    if EVENT_ID.fullmatch(answered):
+        context["in_reply_to"] = answered
+    return context
+
+
+def _without_quote(content: JsonObject) -> str:
+    """The body without the quotation that older clients put in front of a reply."""
+    body = text_of(content, "body")
+    if not replies_to(content) or not body.startswith("> "):
+        return body
+    lines = body.split("\n")
+    first = next((number for number, line in enumerate(lines) if not line.startswith(">")), len(lines))
+    rest = "\n".join(lines[first:]).strip("\n")
+    return rest or body
+
+
+def _has_pill(formatted: str, user_id: str) -> bool:
+    if len(formatted) > _MAX_TEXT or "href" not in formatted.lower():
+        return False
+    # The pill of the author inside a quotation mentions nobody.
+    formatted = formatted.rpartition("</mx-reply>")[2]
+    wanted = {f"https://matrix.to/#/{user_id}", f"matrix:u/{user_id[1:]}"}
+    return any(unquote(html.unescape(href)).partition("?")[0] in wanted for href in _HREF.findall(formatted))
+
+
+def _stands_alone(name: str, text: str) -> bool:
+    alone = rf"(?<![\w.\-]){re.escape(name)}(?![\w\-]|\.\w|:\w)"
+    return re.search(alone, text[:_MAX_TEXT], re.IGNORECASE) is not None
+
+
+def _clean(text: str) -> str:
+    """Without half characters and NUL, which no encoder downstream accepts."""
+    return text[:_MAX_TEXT].encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")

@@ -1,0 +1,212 @@
+"""
+Pictures, files, sounds and videos in events: what an event says of one, and how it is encrypted. Pure.
+
+What a sender says of size and kind is never relied on. An encrypted file (``EncryptedFile``, version v2:
+AES-256 in counter mode, SHA-256 of what is stored) is checked while it is decrypted, piece by piece; its hash
+is known only at the end, so nothing of it may be used before `Opener.finish` has returned.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
+
+__all__ = [
+    "MEDIA",
+    "Media",
+    "MediaInvalid",
+    "Opener",
+    "Sealer",
+    "Secret",
+    "caption_of",
+    "media_in",
+    "media_kind",
+    "name_of",
+    "remark_about",
+]
+
+MEDIA = "media"
+"""Under this key of `InboundMessage.context` a message carries its `Media.to_context` until it is fetched."""
+
+_KINDS = {"m.image": "picture", "m.file": "file", "m.audio": "sound", "m.video": "video"}
+_MXC = re.compile(r"mxc://([A-Za-z0-9.:\[\]-]{1,255})/([A-Za-z0-9_-]{1,255})")
+_VOICE = ("org.matrix.msc3245.voice", "org.matrix.msc3245.voice.v2", "m.voice")
+
+
+class MediaInvalid(Exception):
+    """What an event says about its file cannot be used. The text is a sentence that anybody may read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """What opens an encrypted file."""
+
+    key: bytes = field(repr=False)
+    counter: bytes
+    sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """
+    One file in an event.
+
+    ``server`` and ``media_id`` are the two parts of its ``mxc`` address. ``remark`` stands for it in the text
+    of the message until it is fetched.
+    """
+
+    kind: str
+    name: str
+    media_type: str
+    server: str
+    media_id: str
+    secret: Secret | None = None
+
+
+def media_kind(kind: Any, content: JsonObject) -> str:
+    """``picture``, ``file``, ``sound``, ``voice message``, ``video``, ``sticker``, or empty if it is none."""
+    if kind == "m.sticker":
+        return "sticker"
+    found = _KINDS.get(text_of(content, "msgtype"), "")
+    if found == "sound" and any(key in content for key in _VOICE):
+        return "voice message"
+    return found
+
+
+def caption_of(content: JsonObject) -> str:
+    """What is said about a file: ``body``, if there is another ``filename`` beside it (MSC2530)."""
+    body, name = text_of(content, "body"), text_of(content, "filename")
+    return body if name and name != body else ""
+
+
+def name_of(content: JsonObject) -> str:
+    """What the file is called; anything at all."""
+    return text_of(content, "filename") or text_of(content, "body")
+
+
+def remark_about(kind: str, name: str) -> str:
+    """What stands for a file in a text."""
+    shown = re.sub(r"[\s\[\]]+", " ", name).strip()[:100]
+    return f'[A {kind} is attached: "{shown}"]'
+
+
+def media_in(kind: Any, content: JsonObject) -> Media | None:
+    """
+    The file of an event of the type ``kind``, in clear; None if it is about none.
+
+    Raises:
+        MediaInvalid: It is about one that cannot be had.
+    """
+    what = media_kind(kind, content)
+    if not what:
+        return None
+    info = object_of(content, "info")
+    name, media_type = name_of(content), text_of(info, "mimetype")[:200]
+    if "file" in content:
+        file = object_of(content, "file")
+        server, media_id = _address(file)
+        return Media(what, name, media_type, server, media_id, _secret(file))
+    server, media_id = _address(content)
+    return Media(what, name, media_type, server, media_id)
+
+
+def _address(holder: JsonObject) -> tuple[str, str]:
+    found = _MXC.fullmatch(text_of(holder, "url"))
+    if found is None:
+        raise MediaInvalid("it has no address at a homeserver")
+    return found[1], found[2]
+
+
+def _secret(file: JsonObject) -> Secret:
+    """Client-server API, "Extensions to m.room.message msgtypes": everything but v2 is refused."""
+    key = object_of(file, "key")
+    if text_of(file, "v") != "v2" or text_of(key, "alg") != "A256CTR" or text_of(key, "kty") != "oct":
+        raise MediaInvalid("it is encrypted in a way that I do not know")
+    try:
+        secret = Secret(
+            key=_unpadded(text_of(key, "k"), safe=True),
+            counter=_unpadded(text_of(file, "iv")),
+            sha256=_unpadded(text_of(object_of(file, "hashes"), "sha256")),
+        )
+    except (binascii.Error, ValueError) as error:
+        raise MediaInvalid("its key is damaged") from error
+    if (len(secret.key), len(secret.counter), len(secret.sha256)) != (32, 16, 32):
+        raise MediaInvalid("its key is damaged")
+    return secret
+
+
+def _unpadded(text: str, *, safe: bool = False) -> bytes:
+    text = text.rstrip("=")
+    padded = text + "=" * (-len(text) % 4)
+    return base64.b64decode(padded, altchars=b"-_" if safe else None, validate=True)
+
+
+class Opener:
+    """Decrypts a file piece by piece, and checks at the end what it was."""
+
+    def __init__(self, secret: Secret) -> None:
+        self._secret = secret
+        self._hash = hashlib.sha256()
+        self._cipher = _cipher(secret)
+
+    def open(self, piece: bytes) -> bytes:
+        """The next piece in clear; not to be used yet."""
+        self._hash.update(piece)
+        return bytes(self._cipher.decrypt(piece))
+
+    def finish(self) -> None:
+        """
+        All pieces have come.
+
+        Raises:
+            MediaInvalid: They are not what was sent.
+        """
+        if not hmac.compare_digest(self._hash.digest(), self._secret.sha256):
+            raise MediaInvalid("its content was changed on the way")
+
+
+class Sealer:
+    """Encrypts a file piece by piece with a key of its own."""
+
+    def __init__(self) -> None:
+        # The lower half of the counter begins at zero, as the specification wants it.
+        self._key, self._counter = secrets.token_bytes(32), secrets.token_bytes(8) + bytes(8)
+        self._hash = hashlib.sha256()
+        self._cipher = _cipher(Secret(self._key, self._counter, b""))
+
+    def seal(self, piece: bytes) -> bytes:
+        """The next piece as it is stored."""
+        sealed = bytes(self._cipher.encrypt(piece))
+        self._hash.update(sealed)
+        return sealed
+
+    def file(self, mxc: str) -> Mapping[str, Any]:
+        """The ``EncryptedFile`` of what was sealed, stored at ``mxc``."""
+        return {
+            "v": "v2",
+            "url": mxc,
+            "key": {
+                "kty": "oct",
+                "alg": "A256CTR",
+                "ext": True,
+                "key_ops": ["encrypt", "decrypt"],
+                "k": base64.urlsafe_b64encode(self._key).decode().rstrip("="),
+            },
+            "iv": base64.b64encode(self._counter).decode().rstrip("="),
+            "hashes": {"sha256": base64.b64encode(self._hash.digest()).decode().rstrip("=")},
+        }
+
+
+def _cipher(secret: Secret) -> Any:
+    from Crypto.Cipher import AES  # noqa: PLC0415 - needed for few messages
+
+    return AES.new(secret.key, AES.MODE_CTR, nonce=b"", initial_value=secret.counter)

@@ -1,0 +1,187 @@
+"""
+From an `OutboundMessage` to the content of an event, and the keys that make sending it repeatable. Pure.
+
+The transaction id is a hash of the message's id: the same message always has the same one, and a homeserver
+makes one event of however many requests with it come from one device. For the case that the device itself
+was lost in between, the id is also in the content (`MARK`), where `mark_of` finds it again.
+
+An unfinished answer (`preview_of`) has an id that derives from the question, so it is the same event however
+often its turn is started, and the finished answer finds it without any record of it.
+
+``m.mentions`` is always there, empty if nobody is meant: without it a client searches the text for names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import re
+from datetime import datetime
+from typing import Any, Literal
+
+from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
+from channels.markup import sayable, to_html
+from channels.matrix.events.inbound import AUTHOR, MARK
+from channels.matrix.events.threads import EVENT_ID, relation_of
+from channels.matrix.rooms.state import JsonObject, object_of, text_of
+
+__all__ = [
+    "MARK",
+    "MAX_CONTENT_BYTES",
+    "MAX_SECRET_BYTES",
+    "as_edit",
+    "build_content",
+    "frame_of",
+    "in_room",
+    "is_first_part",
+    "mark_of",
+    "notice",
+    "preview_of",
+    "size_of",
+    "transaction_id",
+]
+
+MAX_CONTENT_BYTES = 60_000
+"""An event may have 65,536 bytes, of which signatures, hashes and ids need some."""
+MAX_SECRET_BYTES = 45_000
+"""The same before encryption, which makes four bytes of three."""
+
+_FALLBACK_CHARS = 500
+_USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
+
+
+def transaction_id(message: OutboundMessage) -> str:
+    """The key by which a homeserver recognises a repetition."""
+    return "sq" + hashlib.sha256(message.id.encode()).hexdigest()[:32]
+
+
+def mark_of(event: JsonObject) -> str:
+    """Under which name (a transaction id) an event was sent by a squidbot; empty if by somebody else."""
+    return text_of(object_of(event, "content"), MARK)
+
+
+def is_first_part(message: OutboundMessage) -> bool:
+    """Whether this is an answer to a question, or the first of its parts."""
+    answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
+    return answers and not message.context.get("part") and bool(text_of(message.context, "event_id"))
+
+
+def preview_of(message: OutboundMessage, text: str | None = None) -> OutboundMessage:
+    """The unfinished form of an answer; its id depends on the question alone."""
+    asked = f"preview\0{message.account}\0{text_of(message.context, 'event_id')}"
+    return message.model_copy(update={"id": asked, "text": message.text if text is None else text})
+
+
+def in_room(message: OutboundMessage, room_id: str) -> OutboundMessage:
+    """The message for the room in which its session goes on; events of another one are not pointed to."""
+    if room_id == message.context.get("room", message.session.conversation):
+        context = dict(message.context)
+    else:
+        context = {key: message.context[key] for key in message.context.keys() & {"sender", "direct"}}
+    session = SessionKey(message.session.channel, room_id, message.session.thread)
+    return message.model_copy(update={"session": session, "context": context})
+
+
+def notice(session: SessionKey, account: str, text: str, *, name: str, now: datetime) -> OutboundMessage:
+    """Something that the channel itself tells a room; under the same name it is said once."""
+    return OutboundMessage(
+        id=name,
+        channel=session.channel,
+        account=account,
+        session=session,
+        kind=OutboundKind.NOTICE,
+        text=text,
+        created_at=now,
+    )
+
+
+def build_content(
+    message: OutboundMessage,
+    name: str = "",
+    *,
+    reply: Literal["groups", "always", "never"] = "groups",
+    formatted: bool = True,
+    first: bool = True,
+) -> dict[str, Any]:
+    """
+    Build the content of an ``m.room.message``.
+
+    Args:
+        message: What is sent.
+        name: Under which transaction id; by default that of the message.
+        reply: Where an answer points back to its question.
+        formatted: Whether formatted text is sent besides, where it adds something.
+        first: Nothing of the same answer came before: only then it points back and mentions who asked.
+    """
+    text = sayable(message.text)
+    content: dict[str, Any] = {
+        "msgtype": "m.notice" if message.kind is OutboundKind.NOTICE else "m.text",
+        "body": text,
+        "m.mentions": {},
+        MARK: name or transaction_id(message),
+        AUTHOR: message.account,
+    }
+    answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
+    if answers:
+        _relate(content, message.context, reply=reply, first=first and not message.context.get("part"))
+    if formatted:
+        rendered = to_html(text)
+        if rendered != f"<p>{html.escape(text, quote=False)}</p>":
+            return {**content, "format": "org.matrix.custom.html", "formatted_body": rendered}
+    return content
+
+
+def frame_of(message: OutboundMessage, name: str) -> dict[str, Any]:
+    """What a further event of a message has in common with its text: the name, and the thread."""
+    frame: dict[str, Any] = {"m.mentions": {}, MARK: name, AUTHOR: message.account}
+    if message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY):
+        _relate(frame, message.context, reply="never", first=False)
+    return frame
+
+
+def as_edit(content: JsonObject, event_id: str, *, max_bytes: int) -> dict[str, Any]:
+    """
+    The same content as an edit of an earlier event of ours.
+
+    What clients show is ``m.new_content``, which is complete. The rest is for clients that know no edits: it
+    is cut where both do not fit. Nobody is mentioned anew.
+    """
+    new = {key: value for key, value in content.items() if key not in ("m.relates_to", MARK, AUTHOR)}
+    edit: dict[str, Any] = {
+        "msgtype": content["msgtype"],
+        "body": f"* {content['body']}",
+        "m.mentions": {},
+        "m.new_content": new,
+        "m.relates_to": {"rel_type": "m.replace", "event_id": event_id},
+        MARK: content[MARK],
+        AUTHOR: content[AUTHOR],
+    }
+    if "formatted_body" in content:
+        html_too = {**edit, "format": content["format"], "formatted_body": f"* {content['formatted_body']}"}
+        if size_of(html_too) <= max_bytes:
+            return html_too
+    if size_of(edit) > max_bytes:
+        edit["body"] = f"* {content['body'][:_FALLBACK_CHARS]} […]"
+    return edit
+
+
+def size_of(content: JsonObject) -> int:
+    """How many bytes this is in an event (canonical JSON)."""
+    encoded = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return len(encoded.encode("utf-8", "surrogatepass"))
+
+
+def _relate(content: dict[str, Any], context: JsonObject, *, reply: str, first: bool) -> None:
+    """Point back to the question, in its thread if it was in one, and mention who asked in a group."""
+    event_id, sender, thread = context.get("event_id"), context.get("sender"), context.get("thread")
+    in_group = context.get("direct") is not True
+    if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
+        return
+    points_back = first and (reply == "always" or (reply == "groups" and in_group))
+    root = thread if isinstance(thread, str) and EVENT_ID.fullmatch(thread) else None
+    relation = relation_of(event_id, root, points_back=points_back)
+    if relation:
+        content["m.relates_to"] = relation
+    if first and in_group and isinstance(sender, str) and _USER_ID.fullmatch(sender):
+        content["m.mentions"] = {"user_ids": [sender]}

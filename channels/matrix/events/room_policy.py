@@ -1,0 +1,105 @@
+"""
+What is different in single rooms: the rules of the settings, found by the room's id.
+
+A rule may be given for an alias. Which room that is, the homeserver says once per run; until it has said so,
+the rule does not apply and the settings of the channel do. An alias that was moved to another room counts
+from the next start on. A room that has taken the place of another one goes on under its rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.config import MatrixConfig, RoomRule, names_person
+from channels.matrix.events.inbound import Me
+from channels.matrix.rooms.state import text_of
+
+__all__ = ["Rules", "find_alias"]
+
+_NO_RULE = RoomRule()
+_log = structlog.get_logger(__name__)
+
+
+async def find_alias(homeserver: Homeserver, alias: str) -> str | None:
+    """
+    The id of the room that an alias names, None if there is none.
+
+    Raises:
+        LinkBroken: There was no answer.
+    """
+    answer = await homeserver.request("GET", f"{CLIENT}/directory/room/{part(alias)}", timeout_s=10.0)
+    return text_of(answer.body, "room_id") or None if answer.good else None
+
+
+class Rules:
+    """
+    The rules of one account.
+
+    Args:
+        config: The settings.
+        conversation_of: What is the same for a room and the rooms that it has replaced.
+    """
+
+    def __init__(self, config: MatrixConfig, conversation_of: Callable[[str], str]) -> None:
+        self._conversation_of = conversation_of
+        self._by_room: dict[str, RoomRule] = {
+            name: rule for name, rule in config.rooms.items() if name.startswith("!")
+        }
+        self._aliases: Mapping[str, RoomRule] = {
+            name: rule for name, rule in config.rooms.items() if name.startswith("#")
+        }
+
+    async def resolve(self, homeserver: Homeserver) -> None:
+        """Find the rooms of the aliases; one that is not found is told and left out."""
+        for alias, rule in self._aliases.items():
+            try:
+                room_id = await find_alias(homeserver, alias)
+            except LinkBroken as error:
+                _log.warning("matrix.alias_unresolved", alias=alias, error=str(error))
+                continue
+            if room_id is None:
+                _log.warning("matrix.alias_unresolved", alias=alias, error="no such room")
+            else:
+                # A rule for the id itself is the more exact one.
+                self._by_room.setdefault(room_id, rule)
+
+    def of(self, room_id: str) -> RoomRule:
+        """The rule of a room."""
+        if not self._by_room:
+            return _NO_RULE
+        exact = self._by_room.get(room_id)
+        if exact is not None:
+            return exact
+        same = self._conversation_of(room_id)
+        rules = (rule for name, rule in self._by_room.items() if self._conversation_of(name) == same)
+        return next(rules, _NO_RULE)
+
+    def me_in(self, room_id: str, me: Me, sender: str) -> Me:
+        """Who the bot is in a room, for what ``sender`` says there."""
+        if me.group_allow_from and room_id not in me.group_allow_from:
+            same = self._conversation_of(room_id)
+            if any(self._conversation_of(name) == same for name in me.group_allow_from):
+                me = replace(me, group_allow_from=(*me.group_allow_from, room_id))
+        rule = self.of(room_id)
+        if rule is _NO_RULE:
+            return me
+        changed = replace(me, threads=rule.threads or me.threads)
+        match rule.policy:
+            case None:
+                return changed
+            case "mention" | "open":
+                return replace(changed, group_policy=rule.policy)
+            case "allowlist":
+                named = names_person(rule.allow_from or (), sender)
+                return replace(changed, group_policy="open" if named else "mention")
+            case "off":
+                return replace(changed, group_policy="allowlist", group_allow_from=(), silent=True)
+
+    def allows(self, room_id: str, sender: str) -> bool | None:
+        """Whether the room's own list names somebody; None if it has none."""
+        entries = self.of(room_id).allow_from
+        return None if entries is None else names_person(entries, sender)

@@ -1,0 +1,74 @@
+"""
+Which conversation a message belongs to, and how an answer finds its way back into it. Pure.
+
+Theory of operation. A room has one session while two are alone in it, and another one as soon as more people
+can read along (`SHARED`): what was said in confidence is not shown to a third who joins. Threads follow the
+same rule, each with a session of its own under its root, unless the setting is ``off``: then the room stays
+one conversation, and an answer goes into a thread only because its question stands there.
+
+With ``always`` a new question in a group opens a thread whose root it is. A private conversation is left as
+it is: in a room of two a thread for each question would only hide the answers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agent_core.messages import SessionKey
+from channels.matrix.rooms.state import JsonObject, object_of, text_of
+
+__all__ = ["EVENT_ID", "SHARED", "Place", "ThreadMode", "place_of", "relation_of", "root_of"]
+
+SHARED = "shared"
+"""In the place of a thread: the session of a room while several people read along."""
+EVENT_ID = re.compile(r"\$[!-~]{1,254}")
+
+ThreadMode = Literal["off", "follow", "always"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a message stands: its session, and the root of the thread that its answer goes into, if any."""
+
+    session: SessionKey
+    thread: str | None = None
+
+
+def root_of(content: JsonObject) -> str | None:
+    """The root of the thread that a message is in."""
+    relation = object_of(content, "m.relates_to")
+    root = text_of(relation, "event_id")
+    if relation.get("rel_type") != "m.thread" or not EVENT_ID.fullmatch(root):
+        return None
+    # No real id holds one, and elsewhere a thread with one is a person's.
+    return None if "@" in root else root
+
+
+def place_of(
+    *, channel: str, room_id: str, event_id: str, root: str | None, direct: bool, mode: ThreadMode
+) -> Place:
+    """The place of the message ``event_id``, which is in the thread of ``root`` or in none."""
+    if root is None and mode == "always" and not direct:
+        root = event_id
+    if root is None or mode == "off":
+        return Place(SessionKey(channel, room_id) if direct else SessionKey(channel, room_id, SHARED), root)
+    return Place(SessionKey(channel, room_id, root if direct else f"{SHARED}{root}"), root)
+
+
+def relation_of(event_id: str, thread: str | None, *, points_back: bool) -> dict[str, Any]:
+    """
+    The ``m.relates_to`` of an answer to ``event_id``; empty for a plain message.
+
+    Inside of a thread the reply is only there for clients that know none (``is_falling_back``), unless the
+    answer is to point back; and never to the root of its own thread, which is always in sight there.
+    """
+    if thread is None:
+        return {"m.in_reply_to": {"event_id": event_id}} if points_back else {}
+    return {
+        "rel_type": "m.thread",
+        "event_id": thread,
+        "is_falling_back": not points_back or thread == event_id,
+        "m.in_reply_to": {"event_id": event_id},
+    }

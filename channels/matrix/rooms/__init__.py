@@ -1,0 +1,1 @@
+"""What is known about rooms: members, invitations, upgrades, direct rooms, backfill."""

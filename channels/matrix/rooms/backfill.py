@@ -1,0 +1,276 @@
+"""
+What ``/sync`` leaves out: the middle of a long absence, and what was said before the bot came in.
+
+Theory of operation. After a long absence a room's timeline is *limited*: it holds the newest events, and the
+ones before it must be fetched by ``/messages``. They are read forwards from the position that is committed,
+page by page, and handed over at once, so the order is right and the memory bounded however much was said.
+The position moves only when all of it has been handed over; what is handed over twice after a crash is
+recognised by its event id.
+
+A room that was just joined is different: people speak between their invitation and the bot's coming, and
+that is their first question. So it is read backwards from the join to the bot's own invitation, and what is
+older is left alone: nobody wants last year's messages answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from channels.base import ChannelUnavailable
+from channels.matrix.client.api import CLIENT, Answer, Homeserver, part, problem
+from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
+from channels.matrix.rooms.state import Room
+
+__all__ = [
+    "Page",
+    "back_to",
+    "check_doors",
+    "check_room",
+    "members_of",
+    "own_membership",
+    "pages_since",
+    "sent_at_ms",
+    "since_invited",
+    "was_just_joined",
+]
+
+_MAX_PAGES = 1000
+_MAX_PAGES_TO_INVITE = 10
+_MAX_PAGES_BACK = 30
+_TYPES = [
+    "m.room.message",
+    "m.room.encrypted",
+    "m.sticker",
+    "m.room.redaction",
+    "m.reaction",
+    "m.room.member",
+    "m.room.encryption",
+]
+_DOORS = ("m.room.join_rules", "m.room.history_visibility")
+_FILTER = json.dumps({"types": _TYPES, "lazy_load_members": True})
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a room's past: events in the order of the request, and the memberships of their senders."""
+
+    events: Sequence[JsonObject]
+    state: Sequence[JsonObject]
+
+
+async def pages_since(homeserver: Homeserver, room_id: str, since: str) -> AsyncIterator[Page]:
+    """
+    Everything in a room after a sync token, oldest first.
+
+    Raises:
+        ChannelUnavailable: It cannot be fetched now.
+        LinkBroken: As above.
+    """
+    token: str | None = since
+    for _ in range(_MAX_PAGES):
+        page, token = await _fetch(homeserver, room_id, token, direction="f")
+        if page is None:
+            return
+        yield page
+        if token is None:
+            return
+    _log.error("matrix.gap_cut", room=room_id, pages=_MAX_PAGES)
+
+
+def sent_at_ms(event: JsonObject) -> int:
+    """When the sender's server says that it was sent, in milliseconds since 1970; 0 if it does not say."""
+    sent = event.get("origin_server_ts")
+    return sent if isinstance(sent, int) and not isinstance(sent, bool) and 0 < sent < 10**14 else 0
+
+
+async def back_to(
+    homeserver: Homeserver,
+    room_id: str,
+    timeline: Sequence[JsonObject],
+    prev_batch: str,
+    *,
+    newest_ms: int,
+) -> list[JsonObject]:
+    """
+    What was said in a room after a moment, oldest first: for when there is no position to begin at.
+
+    Raises:
+        ChannelUnavailable: It cannot be fetched now.
+        LinkBroken: As above.
+    """
+    events = list(timeline)
+    token: str | None = prev_batch or None
+    for _ in range(_MAX_PAGES_BACK):
+        if token is None or any(sent_at_ms(event) <= newest_ms for event in events):
+            break
+        page, token = await _fetch(homeserver, room_id, token, direction="b")
+        if page is None:
+            break
+        events[:0] = reversed(page.events)
+    once = {text_of(event, "event_id"): event for event in events if sent_at_ms(event) > newest_ms}
+    return list(once.values())
+
+
+async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] | None:
+    """
+    The membership events of everybody who is in a room or invited; None if we may not know.
+
+    Raises:
+        ChannelUnavailable: It cannot be fetched now.
+        LinkBroken: As above.
+    """
+    path = f"{CLIENT}/rooms/{part(room_id)}/members"
+    answer = await homeserver.request("GET", path, query={"not_membership": "leave"})
+    if _is_closed(answer):
+        return None
+    if not answer.good or not isinstance(answer.body.get("chunk"), list):
+        raise _failed(answer)
+    return objects_of(answer.body, "chunk")
+
+
+async def check_doors(homeserver: Homeserver, room: Room) -> None:
+    """
+    Learn from the homeserver itself who can come into a room, and what of its past they see.
+
+    Raises:
+        ChannelUnavailable: It cannot be fetched now.
+        LinkBroken: As above.
+    """
+    for kind in _DOORS:
+        path = f"{CLIENT}/rooms/{part(room.room_id)}/state/{kind}"
+        answer = await homeserver.request("GET", path)
+        if answer.good:
+            room.state({"type": kind, "state_key": "", "content": answer.body})
+        elif not _is_closed(answer):
+            raise _failed(answer)
+
+
+async def check_room(homeserver: Homeserver, room: Room) -> bool:
+    """
+    Learn from the homeserver itself who is in a room and who can come in; returns whether the bot is in it.
+
+    Raises:
+        ChannelUnavailable: It cannot be fetched now.
+        LinkBroken: As above.
+    """
+    await check_doors(homeserver, room)
+    members = await members_of(homeserver, room.room_id)
+    if members is not None:
+        room.members(members)
+    room.checked = True
+    return members is not None
+
+
+def own_membership(event: JsonObject, user_id: str) -> str:
+    """``join``, ``invite``, … if this is the bot's own membership event, else empty."""
+    if event.get("type") != "m.room.member" or event.get("state_key") != user_id:
+        return ""
+    return text_of(object_of(event, "content"), "membership")
+
+
+def was_just_joined(timeline: Sequence[JsonObject], user_id: str, *, is_new: bool) -> bool:
+    """
+    Whether the bot came into the room within this part of its timeline.
+
+    Not every server says what a membership event replaces. Then it may be a mere change of the bot's name,
+    unless the room is known to be ``is_new``.
+    """
+    no_join = {"join"} if is_new else {"join", ""}
+    return any(
+        own_membership(event, user_id) == "join" and _before(event) not in no_join for event in timeline
+    )
+
+
+async def since_invited(
+    homeserver: Homeserver,
+    room_id: str,
+    timeline: Sequence[JsonObject],
+    prev_batch: str,
+    *,
+    user_id: str,
+) -> list[JsonObject]:
+    """
+    The timeline of a room that was just joined, from the bot's invitation on (or its join, without one).
+
+    Raises:
+        ChannelUnavailable: It cannot be fetched now.
+        LinkBroken: As above.
+    """
+    events = list(timeline)
+    joined_at = max(
+        place
+        for place, event in enumerate(events)
+        if own_membership(event, user_id) == "join" and _before(event) != "join"
+    )
+    if _before(events[joined_at]) not in ("invite", ""):
+        return events[joined_at:]
+    token: str | None = prev_batch or None
+    for _ in range(_MAX_PAGES_TO_INVITE):
+        invited_at = _invited_at(events, user_id)
+        if invited_at is not None:
+            return events[invited_at:]
+        if token is None:
+            break
+        page, token = await _fetch(homeserver, room_id, token, direction="b")
+        if page is None:
+            break
+        events[:0] = reversed(page.events)
+    invited_at = _invited_at(events, user_id)
+    if invited_at is not None:
+        return events[invited_at:]
+    # No invitation to be seen: somebody else let us in, or it is very far back.
+    place = max(place for place, event in enumerate(events) if own_membership(event, user_id) == "join")
+    return events[place:]
+
+
+def _invited_at(events: Sequence[JsonObject], user_id: str) -> int | None:
+    """
+    Where the newest invitation stands.
+
+    An earlier stay of the bot in the room ends the search as well: what was said then is history.
+    """
+    for place in range(len(events) - 1, -1, -1):
+        if own_membership(events[place], user_id) in ("invite", "leave", "ban"):
+            return place
+    return None
+
+
+def _before(event: JsonObject) -> str:
+    """The membership before this membership event; ``""`` if the server does not say."""
+    unsigned = object_of(event, "unsigned")
+    before = object_of(unsigned, "prev_content") or object_of(event, "prev_content")
+    return text_of(before, "membership")
+
+
+async def _fetch(
+    homeserver: Homeserver, room_id: str, token: str | None, *, direction: str
+) -> tuple[Page | None, str | None]:
+    """One page and the token of the next. No page: we may not look into this room (any more)."""
+    query = {"dir": direction, "from": token or "", "limit": "100", "filter": _FILTER}
+    path = f"{CLIENT}/rooms/{part(room_id)}/messages"
+    answer = await homeserver.request("GET", path, query=query, timeout_s=60.0)
+    if _is_closed(answer):
+        _log.warning("matrix.gap_closed", room=room_id, errcode=answer.errcode)
+        return None, None
+    if not answer.good or not isinstance(answer.body.get("chunk"), list):
+        raise _failed(answer)
+    end = answer.body.get("end")
+    following = end if isinstance(end, str) and end and end != token else None
+    return Page(objects_of(answer.body, "chunk"), objects_of(answer.body, "state")), following
+
+
+def _is_closed(answer: Answer) -> bool:
+    """Whether we may not look into this room (any more)."""
+    return answer.status in (403, 404) and answer.errcode not in ("", "M_UNRECOGNIZED")
+
+
+def _failed(answer: Answer) -> Exception:
+    if answer.token_refused:
+        # The next sync finds the same and logs in again.
+        return ChannelUnavailable("the token was refused while the past of a room was read")
+    return problem(answer)

@@ -1,0 +1,82 @@
+"""
+Room upgrades as they happen: which are believed, which rooms are to be joined, where sessions go on.
+
+The rules are in ``upgrades``; joining is done by ``invites``, because it is the same: tried until the server
+has said yes or no. Whose word is enough to follow is who may invite the bot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from channels.matrix.rooms.invites import Invites
+from channels.matrix.rooms.state import Room, Rooms, object_of, text_of
+from channels.matrix.rooms.upgrades import may_replace, predecessor_of
+
+__all__ = ["Following"]
+
+_log = structlog.get_logger(__name__)
+
+
+class Following:
+    """
+    Follows upgrades of one account's rooms.
+
+    Args:
+        rooms: What is known about rooms.
+        invites: Joins.
+        may_invite: Whose invitation is followed.
+    """
+
+    def __init__(self, rooms: Rooms, invites: Invites, *, may_invite: Callable[[str], bool]) -> None:
+        self._rooms = rooms
+        self._invites = invites
+        self._may_invite = may_invite
+        self._decided: dict[tuple[str, str], str] = {}
+        self.asked = False
+        """Whether the newest `learn` has asked for a room to be joined."""
+
+    def learn(self) -> bool:
+        """Look at the rooms that have been replaced; returns whether a session goes on elsewhere now."""
+        self.asked = False
+        changed = False
+        for room in self._rooms.replaced():
+            new = text_of(object_of(room.tombstone, "content"), "replacement_room")
+            if new and self._rooms.successors.last_of(room.room_id) != new:
+                changed |= self._look_at(room, new)
+        return changed
+
+    def _look_at(self, room: Room, new: str) -> bool:
+        sender = text_of(room.tombstone, "sender")
+        replacement = self._rooms.get(new)
+        if not may_replace(room, sender):
+            return self._decide(room, new, "powerless")
+        direct = self._rooms.was_made_for(room.room_id, sender)
+        if replacement is None:
+            return self._join(room, new, sender, direct=direct)
+        if predecessor_of(replacement.create) != room.room_id:
+            return self._decide(room, new, "no_predecessor")
+        if not self._rooms.successors.follow(room.room_id, new):
+            return self._decide(room, new, "impossible")
+        if direct:
+            self._invites.follow(room.room_id, new, sender, direct=True, joined=True)
+            self.asked = True
+        _log.info("matrix.upgrade_followed", room=room.room_id, replacement=new)
+        return True
+
+    def _join(self, room: Room, new: str, sender: str, *, direct: bool) -> bool:
+        if not self._may_invite(sender):
+            return self._decide(room, new, "not_allowed")
+        if self._decided.get((room.room_id, new)) != "joining":
+            self._decide(room, new, "joining")
+            self._invites.follow(room.room_id, new, sender, direct=direct)
+            self.asked = True
+        return False
+
+    def _decide(self, room: Room, new: str, outcome: str) -> bool:
+        if self._decided.get((room.room_id, new)) != outcome:
+            self._decided[room.room_id, new] = outcome
+            _log.info("matrix.upgrade_seen", room=room.room_id, replacement=new, outcome=outcome)
+        return False

@@ -1,0 +1,429 @@
+"""
+Invitations: joined if somebody who may has sent them, refused otherwise, and never forgotten half-way.
+
+Theory of operation. A homeserver announces an invitation once. So open ones are kept among the channel's own
+positions, committed together with the sync token that brought them, and tried again until the server has
+said yes or no. Joins are made side by side, each within `_JOIN_LIMIT_S`: the owner's first, then what has
+failed least, and a few of one inviter, because a join goes through a server of the inviter's choosing that
+may hang. Refusals have slots of their own, so that a thousand invitations of strangers do not keep a friend
+waiting. Lists are bounded: beyond `MAX_OPEN` of a kind, new ones are left lying.
+
+The stripped state of an invitation is composed by the inviter's server, except for our own membership event,
+which our server puts at its end (B16). So the last one counts, and an invitation with own membership events
+of several senders is refused. After the join our own server is asked who has invited us: only then is a room
+called direct, and a room that was entered on a lie is left.
+
+The join is posted with an empty object, because some servers refuse an empty body (B17).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import anyio
+import structlog
+
+from channels.base import Clock
+from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, Pauses, part
+from channels.matrix.rooms.state import JsonObject, Rooms, events_of, object_of, text_of
+
+__all__ = ["MAX_OPEN", "Invites"]
+
+MAX_OPEN = 500
+_MAX_TRIES = 300
+_MAX_MARK_TRIES = 5
+_EXPECTED_TRIES = 3
+_JOIN_LIMIT_S = 90.0
+_JOINS = 24
+_JOINS_EACH = 3
+"""Of one inviter; the owner has `_JOINS`."""
+_REFUSALS = 4
+_PACE_S = 0.4
+"""A refusal keeps its slot for so long: the server has better things to do."""
+_log = structlog.get_logger(__name__)
+Save = Callable[[str], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Invite:
+    room_id: str
+    inviter: str
+    welcome: bool
+    direct: bool = False
+    joined: bool = False
+    genuine: bool = False
+    """Our own server has said that it is the inviter's."""
+    replaces: str = ""
+    """The room that this one claims to have taken the place of."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    pauses: Pauses
+    due_at: float = 0.0
+    tried: bool = False
+    """It is being tried at this moment."""
+    unreached: bool = False
+    """At the last try our own server was not reached."""
+
+
+class Invites:
+    """
+    The open invitations of one account.
+
+    Args:
+        homeserver: Where they are answered.
+        rooms: Learns which rooms were called direct.
+        clock: For the pauses between tries.
+        user_id: The bot's own id.
+        may_invite: Whether somebody's invitation is followed.
+        is_owner: Whose invitations come first.
+    """
+
+    def __init__(
+        self,
+        homeserver: Homeserver,
+        rooms: Rooms,
+        clock: Clock,
+        *,
+        user_id: str,
+        may_invite: Callable[[str], bool],
+        is_owner: Callable[[str], bool] = lambda _user: False,
+    ) -> None:
+        self._homeserver = homeserver
+        self._rooms = rooms
+        self._clock = clock
+        self._user_id = user_id
+        self._may_invite = may_invite
+        self._is_owner = is_owner
+        self._open: dict[str, _Invite] = {}
+        self._progress: dict[str, _Progress] = {}
+        self._changes = 0
+        self._news = anyio.Event()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def load(self, text: str | None) -> None:
+        """Take over what `dump` wrote in an earlier run; whoever was welcome then must still be so."""
+        try:
+            kept = [_Invite(**item) for item in json.loads(text)] if text else []
+        except (ValueError, TypeError) as error:
+            _log.error("matrix.invites_unreadable", error=type(error).__name__)
+            return
+        for invite in kept:
+            invite.welcome = self._may_invite(invite.inviter)
+            self._add(invite)
+
+    def dump(self) -> str:
+        """All open invitations, as a text to be committed with the position."""
+        return json.dumps([asdict(invite) for invite in self._open.values()])
+
+    def learn(self, sync: JsonObject) -> bool:
+        """Learn from an answer of ``/sync``; returns whether `dump` has changed."""
+        rooms = object_of(sync, "rooms")
+        before = self._changes
+        for room_id in object_of(rooms, "leave"):
+            self._drop(room_id)
+        for room_id, room in object_of(rooms, "join").items():
+            invite = self._open.get(room_id)
+            if invite is not None and invite.welcome:
+                self._entered(invite, room)
+        for room_id, room in object_of(rooms, "invite").items():
+            invite = self._read(room_id, room)
+            if invite is not None:
+                self._add(invite)
+        return self._changes != before
+
+    def follow(self, old: str, new: str, inviter: str, *, direct: bool, joined: bool = False) -> None:
+        """Go into the room that has taken the place of another, on the word of somebody who may invite."""
+        self._add(_Invite(new, inviter, welcome=True, direct=direct, joined=joined, replaces=old))
+
+    def expects(self, person: str) -> bool:
+        """Whether an invitation of somebody into a room of two is just being followed."""
+        return any(
+            one.direct
+            and one.welcome
+            and one.inviter == person
+            and self._progress[one.room_id].pauses.failures < _EXPECTED_TRIES
+            for one in self._open.values()
+        )
+
+    def wake(self) -> None:
+        """What `learn` found is committed and may be acted on."""
+        self._news.set()
+        self._news = anyio.Event()
+
+    def link_is_up(self) -> None:
+        """Our own server can be reached again: what could not be tried is due at once."""
+        for progress in self._progress.values():
+            if progress.unreached:
+                progress.unreached, progress.due_at = False, 0.0
+                progress.pauses.reset()
+        self.wake()
+
+    async def run(self, save: Save) -> None:
+        """Answer invitations until cancelled; ``save`` makes a new `dump` durable."""
+        async with anyio.create_task_group() as workers:
+            workers.start_soon(self._work, True)
+            workers.start_soon(self._work, False)
+            await self._keep(save)
+
+    def _read(self, room_id: str, room: Any) -> _Invite | None:
+        own = [event for event in events_of(room, "invite_state") if self._is_ours(event)]
+        if not own or not _invites(own[-1]):
+            _log.warning("matrix.invite_unreadable", room=room_id)
+            return None
+        inviters = list(dict.fromkeys(text_of(event, "sender") for event in own if _invites(event)))
+        inviter = inviters[-1]
+        if len(inviters) > 1:
+            _log.warning("matrix.invite_forged", room=room_id, inviters=inviters[:5])
+            return _Invite(room_id, inviter, welcome=False)
+        welcome = self._may_invite(inviter)
+        direct = welcome and object_of(own[-1], "content").get("is_direct") is True
+        return _Invite(room_id, inviter, welcome, direct)
+
+    def _is_ours(self, event: JsonObject) -> bool:
+        return event.get("type") == "m.room.member" and event.get("state_key") == self._user_id
+
+    def _entered(self, invite: _Invite, room: Any) -> None:
+        """An answer of ``/sync`` has brought the room; mostly it says at once who had invited us."""
+        if not invite.joined:
+            invite.joined = True
+            self._changes += 1
+        if invite.genuine or invite.replaces:
+            return
+        for event in (*events_of(room, "state"), *events_of(room, "timeline")):
+            inviter = _inviter_in(event) if self._is_ours(event) else ""
+            if inviter:
+                self._decide(invite, genuine=inviter == invite.inviter)
+
+    def _decide(self, invite: _Invite, *, genuine: bool) -> None:
+        """Our own server has said whether the invitation is by whom it seemed to be."""
+        if not genuine:
+            _log.warning("matrix.invite_forged", room=invite.room_id, inviters=[invite.inviter])
+        self._changes += 1
+        invite.genuine, invite.welcome = genuine, genuine
+        if genuine and invite.direct:
+            self._rooms.promise_direct(invite.room_id, invite.inviter)
+
+    def _add(self, invite: _Invite) -> None:
+        same_kind = sum(1 for other in self._open.values() if other.welcome == invite.welcome)
+        if invite.room_id not in self._open and same_kind >= MAX_OPEN:
+            _log.warning("matrix.invite_ignored", room=invite.room_id, open=same_kind)
+            return
+        if self._open.get(invite.room_id) != invite:
+            self._changes += 1
+        self._open[invite.room_id] = invite
+        self._progress[invite.room_id] = _Progress(Pauses(first_s=2.0, cap_s=300.0))
+        if invite.direct and (invite.genuine or invite.replaces):
+            self._rooms.promise_direct(invite.room_id, invite.inviter)
+
+    def _drop(self, room_id: str) -> None:
+        if self._open.pop(room_id, None) is not None:
+            self._changes += 1
+        self._progress.pop(room_id, None)
+
+    async def _keep(self, save: Save) -> None:
+        """Make changes durable, several together; one that is lost to a crash is made again."""
+        kept = self._changes
+        while True:
+            news = self._news
+            if self._changes != kept:
+                kept = self._changes
+                await save(self.dump())
+            else:
+                await news.wait()
+
+    async def _work(self, welcome: bool) -> None:  # noqa: FBT001 - see `run`
+        async with anyio.create_task_group() as tries:
+            while True:
+                news = self._news
+                now = self._clock.monotonic()
+                for invite in self._next(now, welcome=welcome):
+                    self._progress[invite.room_id].tried = True
+                    tries.start_soon(self._try, invite)
+                waiting = [
+                    self._progress[invite.room_id].due_at
+                    for invite in self._open.values()
+                    if invite.welcome is welcome and not self._progress[invite.room_id].tried
+                ]
+                # What is due and has no slot waits for the news that one is free.
+                next_at = min((due_at for due_at in waiting if due_at > now), default=now + 3600.0)
+                with anyio.move_on_after(max(next_at - now, 0.05)):
+                    await news.wait()
+
+    def _next(self, now: float, *, welcome: bool) -> list[_Invite]:
+        """What is to be tried at this moment."""
+        mine = [invite for invite in self._open.values() if invite.welcome is welcome]
+        tried = [invite for invite in mine if self._progress[invite.room_id].tried]
+        due = [
+            invite
+            for invite in mine
+            if not self._progress[invite.room_id].tried and self._progress[invite.room_id].due_at <= now
+        ]
+        if not welcome:
+            return due[: max(_REFUSALS - len(tried), 0)]
+        # Sorting is stable: of equals, the one that came first is first.
+        due.sort(
+            key=lambda one: (not self._is_owner(one.inviter), self._progress[one.room_id].pauses.failures)
+        )
+        each = Counter(invite.inviter for invite in tried)
+        others = sum(number for inviter, number in each.items() if not self._is_owner(inviter))
+        chosen = []
+        for invite in due:
+            owners = self._is_owner(invite.inviter)
+            if each[invite.inviter] >= (_JOINS if owners else _JOINS_EACH) or (
+                not owners and others >= _JOINS
+            ):
+                continue
+            each[invite.inviter] += 1
+            others += not owners
+            chosen.append(invite)
+        return chosen
+
+    async def _try(self, invite: _Invite) -> None:
+        """One try; whatever its outcome, this invitation is either gone or due later."""
+        progress = self._progress[invite.room_id]
+        refused = not invite.welcome
+        progress.unreached = False
+        try:
+            retry_s = await (self._refuse(invite) if refused else self._join(invite, progress))
+        except LinkBroken as error:
+            progress.unreached = True
+            _log.info("matrix.invite_postponed", room=invite.room_id, error=str(error))
+            retry_s = 0.0
+        if refused:
+            await anyio.sleep(_PACE_S)
+        progress.tried = False
+        if self._open.get(invite.room_id) is invite:
+            self._outcome(invite, progress, retry_s)
+        self.wake()
+
+    def _outcome(self, invite: _Invite, progress: _Progress, retry_s: float | None) -> None:
+        if retry_s is None:
+            self._drop(invite.room_id)
+            return
+        progress.due_at = self._clock.monotonic() + progress.pauses.next_s(at_least_s=retry_s)
+        if progress.pauses.failures > _MAX_TRIES:
+            _log.error("matrix.invite_given_up", room=invite.room_id, inviter=invite.inviter)
+            self._drop(invite.room_id)
+
+    async def _join(self, invite: _Invite, progress: _Progress) -> float | None:
+        if not invite.joined:
+            path, query = _way_in(invite)
+            answer = await self._homeserver.request("POST", path, {}, query=query, timeout_s=_JOIN_LIMIT_S)
+            if not answer.good:
+                return self._not_done(invite, answer)
+            invite.joined = True
+            self._changes += 1
+            if invite.replaces and not await self._is_successor(invite):
+                return await self._refuse(invite)
+            progress.pauses.reset()
+            _log.info("matrix.joined", room=invite.room_id, inviter=invite.inviter, direct=invite.direct)
+        if not invite.replaces and not invite.genuine and invite.welcome:
+            genuine = await self._is_genuine(invite)
+            if genuine is None:
+                return 0.0
+            if invite.welcome and not invite.genuine:  # an answer of /sync may have said it meanwhile
+                self._decide(invite, genuine=genuine)
+        if not invite.welcome:
+            return await self._refuse(invite)
+        if not invite.direct or await self._mark_direct(invite):
+            return None
+        return None if progress.pauses.failures >= _MAX_MARK_TRIES else 0.0
+
+    async def _is_genuine(self, invite: _Invite) -> bool | None:
+        """Whether our own server says that the inviter has invited us; None if it cannot say so now."""
+        own = await self._state_of(invite.room_id, self._user_id)
+        if own is None:
+            return None
+        inviter = _inviter_in(own)
+        replaced = text_of(object_of(own, "unsigned"), "replaces_state")
+        if not inviter and replaced:
+            path = f"{CLIENT}/rooms/{part(invite.room_id)}/event/{part(replaced)}"
+            before = await self._homeserver.request("GET", path)
+            if before.good and _invites(before.body):
+                inviter = text_of(before.body, "sender")
+        if inviter:
+            return inviter == invite.inviter
+        # A server that does not tell what was before: at least the inviter has to be there.
+        theirs = await self._state_of(invite.room_id, invite.inviter)
+        if theirs is None:
+            return None
+        return "join" in (theirs.get("membership"), object_of(theirs, "content").get("membership"))
+
+    async def _state_of(self, room_id: str, person: str) -> JsonObject | None:
+        """Somebody's membership event, or on some servers its content; empty: none; None: not known now."""
+        path = f"{CLIENT}/rooms/{part(room_id)}/state/m.room.member/{part(person)}"
+        answer = await self._homeserver.request("GET", path, query={"format": "event"})
+        if not answer.good:
+            return {} if answer.errcode and answer.status in (403, 404) else None
+        return answer.body
+
+    async def _is_successor(self, invite: _Invite) -> bool:
+        """Whether the room itself says so, too; what cannot be asked now is looked at with the next sync."""
+        path = f"{CLIENT}/rooms/{part(invite.room_id)}/state/m.room.create"
+        answer = await self._homeserver.request("GET", path)
+        before = text_of(object_of(answer.body, "predecessor"), "room_id")
+        if not answer.good or before == invite.replaces:
+            return True
+        _log.warning("matrix.upgrade_refused", room=invite.replaces, replacement=invite.room_id)
+        return False
+
+    async def _refuse(self, invite: _Invite) -> float | None:
+        answer = await self._homeserver.request(
+            "POST", f"{CLIENT}/rooms/{part(invite.room_id)}/leave", {}, timeout_s=_JOIN_LIMIT_S
+        )
+        if not answer.good:
+            return self._not_done(invite, answer)
+        _log.info("matrix.invite_refused", room=invite.room_id, inviter=invite.inviter)
+        return None
+
+    def _not_done(self, invite: _Invite, answer: Answer) -> float | None:
+        """Seconds to wait at least, or None if the server has decided."""
+        if answer.errcode and answer.status in (403, 404) and answer.errcode != "M_UNRECOGNIZED":
+            _log.info("matrix.invite_gone", room=invite.room_id, errcode=answer.errcode)
+            return None
+        _log.info(
+            "matrix.invite_postponed", room=invite.room_id, status=answer.status, errcode=answer.errcode
+        )
+        return answer.wait_s if answer.status == 429 else 0.0
+
+    async def _mark_direct(self, invite: _Invite) -> bool:
+        """Put the room into our own ``m.direct``, so that it is known as direct after a restart too."""
+        path = f"{CLIENT}/user/{part(self._user_id)}/account_data/m.direct"
+        known = await self._homeserver.request("GET", path)
+        if not known.good and known.errcode != "M_NOT_FOUND":
+            return False
+        content: dict[str, Any] = dict(known.body) if known.good else {}
+        rooms = content.get(invite.inviter)
+        rooms = [room for room in rooms if isinstance(room, str)] if isinstance(rooms, list) else []
+        if invite.room_id in rooms:
+            return True
+        content[invite.inviter] = [*rooms, invite.room_id]
+        return (await self._homeserver.request("PUT", path, content)).good
+
+
+def _invites(event: JsonObject) -> bool:
+    return object_of(event, "content").get("membership") == "invite"
+
+
+def _inviter_in(event: JsonObject) -> str:
+    """Who had sent the invitation that a membership event has replaced; empty if it does not say."""
+    unsigned = object_of(event, "unsigned")
+    if object_of(unsigned, "prev_content").get("membership") != "invite":
+        return ""
+    return text_of(unsigned, "prev_sender")
+
+
+def _way_in(invite: _Invite) -> tuple[str, dict[str, str] | None]:
+    """Path and query of a join; without an invitation our server may have to be told whom to ask."""
+    server = invite.inviter.partition(":")[2]
+    if not invite.replaces or not server:
+        return f"{CLIENT}/rooms/{part(invite.room_id)}/join", None
+    return f"{CLIENT}/join/{part(invite.room_id)}", {"server_name": server, "via": server}

@@ -1,0 +1,193 @@
+"""
+Since when people are in rooms whose past is closed to those who come later. Pure.
+
+Theory of operation. With the history visibility ``joined`` or ``invited`` a homeserver shows people only what
+was said since they came, and the bot must not tell them more. What was said before and what after is decided
+by the order in which our own homeserver hands events over: each message gets a stamp of our own clock, later
+than every stamp before it (`Joinings.stamp`), and so does each joining. The times that servers write into
+events decide nothing, nor does what an event says about the membership before it, once somebody was seen to
+leave.
+
+A joining that may have been missed (a gap that could not be filled, a position that was lost) begins
+everybody's view anew, and so does a room in which there were more joinings than are remembered: too little is
+shown rather than too much. In a room that goes on with another one, whoever is in the earlier room sees what
+they see there; others begin with their own joining, or with the bot's.
+
+What was said while a past was closed stays closed when the room, or the one that follows it, is opened: for
+homeservers, what counts is the visibility at an event. So a room that was closed once is treated as closed.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+
+import structlog
+
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
+from channels.matrix.rooms.state import Rooms
+
+__all__ = ["JOININGS", "MAX_PEOPLE", "Joinings"]
+
+JOININGS = "joinings"
+MAX_PEOPLE = 500
+_STEP = timedelta(milliseconds=1)
+_AHEAD = timedelta(minutes=1)
+_EVERYBODY = "*"
+_log = structlog.get_logger(__name__)
+
+
+class Joinings:
+    """
+    The joinings of one account's rooms.
+
+    Args:
+        user_id: Who we are.
+        rooms: What is known about rooms.
+    """
+
+    def __init__(self, user_id: str, rooms: Rooms) -> None:
+        self._user_id = user_id
+        self._rooms = rooms
+        self._since: dict[str, dict[str, datetime]] = {}
+        """By room, since when people are in it; `_EVERYBODY` stands for all."""
+        self._away: set[tuple[str, str]] = set()
+        self._closed: set[str] = set()
+        """Rooms that were seen with a closed past."""
+        self._latest: datetime | None = None
+        self._highest: datetime | None = None
+        """Later than no stamp, also of a time when our clock was wrong."""
+        self._changed = False
+
+    def load(self, text: str | None) -> None:
+        """Take over what `position` gave in an earlier run; nonsense is nothing."""
+        try:
+            kept = json.loads(text) if text else {}
+            self._latest = self._highest = datetime.fromisoformat(kept["highest"]) if kept else None
+            self._away = {(room, person) for room, person in kept.get("away", [])}
+            self._closed = {str(room) for room in kept.get("closed", [])}
+            self._since = {
+                room: {person: datetime.fromisoformat(at) for person, at in people.items()}
+                for room, people in kept.get("since", {}).items()
+            }
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            _log.error("matrix.joinings_unreadable", error=type(error).__name__)
+            self._latest, self._highest = None, None
+            self._away, self._closed, self._since = set(), set(), {}
+
+    def position(self) -> dict[str, str]:
+        """What is to be committed together with what was read; nothing if nothing has changed."""
+        return {JOININGS: self._dump()} if self._changed else {}
+
+    def committed(self) -> None:
+        """What `position` gave is safe."""
+        self._changed = False
+
+    def stamp(self, room_id: str, now: datetime, *, late_since: float | None = None) -> datetime | None:
+        """
+        When something was seen in a room, later than everything before; None if its past is open.
+
+        What could be read only now was seen ``late_since``, by our clock: before everything that came then.
+        """
+        if not self.is_closed(room_id):
+            return None
+        if late_since is not None:
+            return datetime.fromtimestamp(late_since, now.tzinfo) - _STEP
+        if self._latest is not None and timedelta() <= self._latest - now < _AHEAD:
+            now = self._latest + _STEP  # the same instant, or a clock that was set a little
+        return self._seen(now)
+
+    def is_closed(self, room_id: str) -> bool:
+        """Whether who comes into a room now does not see all of what was said before."""
+        here = (room_id, *self._rooms.successors.earlier(room_id))
+        for one in here:
+            room = self._rooms.get(one)
+            if one not in self._closed and room is not None and (room.hides_past or room.was_closed):
+                self._closed.add(one)
+                self._changed = True
+        return not self._closed.isdisjoint(here)
+
+    def saw(self, room_id: str, event: JsonObject, now: datetime) -> bool:
+        """A membership event; whether somebody has come."""
+        person = text_of(event, "state_key")
+        membership = text_of(object_of(event, "content"), "membership")
+        if person == self._user_id:
+            return False  # see `joined`
+        if membership in ("leave", "ban"):
+            if self.is_closed(room_id) or person in self._since.get(room_id, {}):
+                self._note(room_id, person, now)
+                self._away.add((room_id, person))
+            return False
+        before = text_of(object_of(object_of(event, "unsigned"), "prev_content"), "membership")
+        if membership != "join" or (before == "join" and (room_id, person) not in self._away):
+            return False
+        if self.is_closed(room_id):
+            self._note(room_id, person, now)
+        self._away.discard((room_id, person))
+        return True
+
+    def joined(self, room_id: str, now: datetime) -> None:
+        """The bot has come into a room; to be called before anything that was said there is read."""
+        if self.is_closed(room_id):
+            self._since[room_id] = {self._user_id: self._after_all(now)}
+
+    def followed(self, now: datetime) -> None:
+        """Rooms have taken the place of others: who is only there begins with this moment."""
+        for room in self._rooms:
+            follows = next(self._rooms.successors.earlier(room.room_id), None) is not None
+            if follows and room.room_id not in self._since:
+                self.joined(room.room_id, now)
+
+    def missed(self, room_id: str, now: datetime) -> None:
+        """Joinings may have been missed in a room."""
+        if self.is_closed(room_id):
+            self._since[room_id] = {_EVERYBODY: self._after_all(now)}
+
+    def of(self, room_id: str, person: str) -> datetime | None:
+        """Since when somebody may be shown what was said in a room; None: since ever."""
+        people = self._since.get(room_id, {})
+        earlier = next(self._rooms.successors.earlier(room_id), None)
+        if earlier is not None and _EVERYBODY not in people:
+            there = self._rooms.get(earlier)
+            if there is not None and person in there.joined:
+                return self.of(earlier, person)
+        known = (people[one] for one in (person, self._user_id, _EVERYBODY) if one in people)
+        return max(known, default=None)
+
+    def forget(self, room_id: str) -> None:
+        """Nothing of this room is remembered any more."""
+        self._changed = self._changed or room_id in self._since
+        self._since.pop(room_id, None)
+        self._away = {(room, person) for room, person in self._away if room != room_id}
+
+    def _note(self, room_id: str, person: str, now: datetime) -> None:
+        people = self._since.setdefault(room_id, {})
+        people.pop(person, None)
+        people[person] = self._after_all(now)
+        if len(people) > MAX_PEOPLE:
+            newest = people[person]
+            self.forget(room_id)
+            self._since[room_id] = {_EVERYBODY: newest}
+
+    def _after_all(self, now: datetime) -> datetime:
+        """A stamp that is later than all that was seen, also if our clock was far ahead then."""
+        return self._seen(now if self._highest is None else max(now, self._highest + _STEP))
+
+    def _seen(self, at: datetime) -> datetime:
+        self._latest = at
+        self._highest = at if self._highest is None else max(at, self._highest)
+        self._changed = True
+        return at
+
+    def _dump(self) -> str:
+        since = {
+            room: {person: at.isoformat() for person, at in people.items()}
+            for room, people in self._since.items()
+        }
+        kept = {
+            "highest": self._highest and self._highest.isoformat(),
+            "away": sorted(self._away),
+            "closed": sorted(self._closed),
+            "since": since,
+        }
+        return json.dumps(kept, separators=(",", ":"))

@@ -1,0 +1,323 @@
+"""
+What is known about the rooms that the bot is in. Pure: answers of ``/sync`` go in, nothing is fetched.
+
+Theory of operation. The first sync of a run asks for the full state, so the registry starts complete and is
+then kept current by what follows. Two questions must never be answered too optimistically:
+
+- *Is the room encrypted?* Once an ``m.room.encryption`` event was seen, whatever is in it, the room stays so,
+  over restarts too. That none was seen is no proof (``cover``).
+- *Is this a conversation of two?* A room counts as direct only if it was called so (``m.direct`` or the
+  invitation) **for the very person who writes**, **and** the server's summary counts two members, invited
+  ones included, **and** the one who wrote is still in it, **and** nobody can read or walk in uninvited.
+  Whoever makes a room chooses who may look into it, so a room that one person has made for the two of them
+  is no private place for another. What is unknown counts as a group: a private answer must never be read by
+  a third.
+
+A membership event that comes without a new summary makes the count unknown, and so does a restart: with lazy
+loading Synapse sends neither members nor a summary of rooms that it believes to be known (seen with
+``since`` and ``full_state``). `Rooms.lacks_members` says when it is worth asking for the list. And where two
+events were made at the same time, such as the bot's joining and a new join rule, the state in an answer of
+Synapse is that of one of them, without the other: what makes a room private is asked for once
+(`Rooms.is_unchecked`).
+Everything is sent by strangers, so every field is checked before it is believed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
+from channels.matrix.rooms.upgrades import Successors
+
+__all__ = ["JsonObject", "Room", "Rooms", "events_of", "object_of", "text_of"]
+
+_MAX_MEMBERS_KEPT = 1000
+_MAX_NAME = 100
+_OPEN_DOORS = frozenset({"public", "restricted", "knock_restricted"})
+"""Rules by which people can join without being invited by somebody in the room."""
+
+
+@dataclass(slots=True)
+class Room:
+    """One room that the bot has joined."""
+
+    room_id: str
+    encrypted: bool = False
+    member_count: int | None = None
+    """Joined and invited members; None: unknown."""
+    joined: set[str] = field(default_factory=set)
+    """Members of which it is known that they are there; with lazy loading not all of them."""
+    invited: set[str] = field(default_factory=set)
+    """People who are invited and have not come yet."""
+    names: dict[str, str] = field(default_factory=dict)
+    revision: int = 0
+    """Another one whenever there may be other members than before."""
+    join_rule: str = "invite"
+    visibility: str = "shared"
+    was_closed: bool = False
+    """Who came in was at some time shown nothing of what was said before."""
+    create: JsonObject = field(default_factory=dict)
+    """The event that made the room."""
+    power_levels: JsonObject = field(default_factory=dict)
+    """The content of ``m.room.power_levels``."""
+    tombstone: JsonObject = field(default_factory=dict)
+    """The event that says that another room has taken this one's place."""
+    checked: bool = False
+    """The homeserver was asked once who is in the room and who can come in."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody whom nobody has invited can read what is said, now or later."""
+        return self.join_rule in _OPEN_DOORS or self.visibility == "world_readable"
+
+    @property
+    def hides_past(self) -> bool:
+        """Whether people who come into the room see nothing of what was said before."""
+        return self.visibility not in ("shared", "world_readable")
+
+    @property
+    def version(self) -> str:
+        """The version of the room; empty while that is not known."""
+        if not self.create:
+            return ""
+        return text_of(object_of(self.create, "content"), "room_version") or "1"
+
+    def state(self, event: JsonObject) -> None:
+        """Learn from one event of the state or the timeline; others are of no interest and harmless."""
+        if not isinstance(event.get("state_key"), str):
+            return
+        match event.get("type"):
+            case "m.room.encryption" if event["state_key"] == "":
+                self.encrypted = True
+            case "m.room.member":
+                self._member(event["state_key"], object_of(event, "content"))
+            case "m.room.join_rules" if event["state_key"] == "":
+                self.join_rule = text_of(object_of(event, "content"), "join_rule")
+            case "m.room.history_visibility" if event["state_key"] == "":
+                self.visibility = text_of(object_of(event, "content"), "history_visibility")
+                self.was_closed = self.was_closed or self.hides_past
+            case "m.room.create" if event["state_key"] == "":
+                self.create = event
+            case "m.room.power_levels" if event["state_key"] == "":
+                self.power_levels = object_of(event, "content")
+            case "m.room.tombstone" if event["state_key"] == "":
+                self.tombstone = event
+            case _:
+                pass
+
+    def summary(self, summary: JsonObject) -> None:
+        """Learn the counts, which the server sends only when they have changed."""
+        joined, invited = summary.get("m.joined_member_count"), summary.get("m.invited_member_count")
+        if isinstance(joined, int) and isinstance(invited, int):
+            self.member_count = joined + invited
+
+    def members(self, events: Iterable[JsonObject]) -> None:
+        """Learn the whole list of members."""
+        self.joined.clear()
+        self.invited.clear()
+        count = 0
+        for event in events:
+            membership = text_of(object_of(event, "content"), "membership")
+            if event.get("type") == "m.room.member" and membership in ("join", "invite"):
+                count += 1
+                self.state(event)
+        self.member_count = count
+
+    def _member(self, user_id: str, content: JsonObject) -> None:
+        if content.get("membership") != "join" or user_id not in self.joined:
+            self.revision += 1
+        self.invited.discard(user_id)
+        if content.get("membership") != "join":
+            if content.get("membership") == "invite" and len(self.invited) < _MAX_MEMBERS_KEPT:
+                self.invited.add(user_id)
+            self.joined.discard(user_id)
+            self.names.pop(user_id, None)
+            return
+        if len(self.joined) >= _MAX_MEMBERS_KEPT and user_id not in self.joined:
+            forgotten = next(iter(self.joined))
+            self.joined.discard(forgotten)
+            self.names.pop(forgotten, None)
+        self.joined.add(user_id)
+        self.names[user_id] = " ".join(text_of(content, "displayname").split())[:_MAX_NAME]
+
+
+class Rooms:
+    """
+    All rooms of the account.
+
+    Args:
+        user_id: The bot's own id.
+    """
+
+    def __init__(self, user_id: str) -> None:
+        self._user_id = user_id
+        self._rooms: dict[str, Room] = {}
+        self._direct: dict[str, set[str]] = {}
+        """By room, whom ``m.direct`` names as the partner."""
+        self._promised: dict[str, str] = {}
+        """By room, who has invited the bot to it as to a direct one."""
+        self._replaced: set[str] = set()
+        self.secret: set[str] = set()
+        """Rooms that were ever seen to be encrypted, left ones too: nothing that a server says undoes it."""
+        self.successors = Successors()
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+    def __iter__(self) -> Iterator[Room]:
+        return iter(self._rooms.values())
+
+    def get(self, room_id: str) -> Room | None:
+        """The room, or None if the bot is not in it as far as is known."""
+        return self._rooms.get(room_id)
+
+    def conversation_of(self, room_id: str) -> str:
+        """The name of the session that goes on in a room: that of the first of the rooms that it follows."""
+        return self.successors.first_of(room_id)
+
+    def room_of(self, conversation: str) -> str:
+        """The room in which a session goes on."""
+        return self.successors.last_of(conversation)
+
+    def replaced(self) -> list[Room]:
+        """The rooms that say of themselves that another one has taken their place."""
+        return [self._rooms[room_id] for room_id in sorted(self._replaced & self._rooms.keys())]
+
+    def was_made_for(self, room_id: str, user_id: str) -> bool:
+        """Whether a room was called direct for somebody, alone or not."""
+        return user_id in self._direct.get(room_id, ()) or self._promised.get(room_id) == user_id
+
+    def forget(self) -> None:
+        """Begin anew, before a sync with full state."""
+        self._rooms.clear()
+
+    def is_secret(self, room_id: str) -> None:
+        """A room is encrypted, for good."""
+        self.secret.add(room_id)
+        if room_id in self._rooms:
+            self._rooms[room_id].encrypted = True
+
+    def dump_secret(self) -> str:
+        """What `load_secret` reads."""
+        return json.dumps(sorted(self.secret))
+
+    def load_secret(self, text: str | None) -> None:
+        """Know again which rooms are encrypted; nonsense is nothing."""
+        try:
+            found = json.loads(text or "[]")
+        except ValueError:
+            found = []
+        self.secret.update(one for one in found if isinstance(one, str))
+
+    def promise_direct(self, room_id: str, partner: str) -> None:
+        """The room was called direct by its invitation, which came from ``partner``."""
+        self._promised[room_id] = partner
+
+    def update(self, sync: JsonObject) -> list[str]:
+        """Learn from a whole answer of ``/sync``; returns the rooms that were left."""
+        for event in events_of(sync, "account_data"):
+            if event.get("type") == "m.direct":
+                before, self._direct = self._direct, _direct_rooms(object_of(event, "content"))
+                for room_id in before.keys() - self._direct.keys():
+                    self._promised.pop(room_id, None)  # somebody with our account says that it is none
+        rooms = object_of(sync, "rooms")
+        for room_id, room in object_of(rooms, "join").items():
+            self._joined(room_id, room)
+        gone = [room_id for room_id in object_of(rooms, "leave") if self._rooms.pop(room_id, None)]
+        for room_id in object_of(rooms, "leave"):
+            self._promised.pop(room_id, None)
+        return gone
+
+    def seen_in_gap(self, room_id: str, events: Iterable[JsonObject], state: Iterable[JsonObject]) -> None:
+        """Learn from events that came by ``/messages``: names, encryption, and that counts may be stale."""
+        room = self._room(room_id)
+        for event in state:
+            if event.get("type") == "m.room.member" and text_of(event, "state_key") not in room.joined:
+                # The state as of then: good for a name, not for knowing who is there now.
+                name = text_of(object_of(event, "content"), "displayname")
+                room.names.setdefault(text_of(event, "state_key"), " ".join(name.split())[:_MAX_NAME])
+        for event in events:
+            if event.get("type") == "m.room.member" and isinstance(event.get("state_key"), str):
+                room.member_count = None
+            elif event.get("type") == "m.room.encryption":
+                room.state(event)
+        self._note(room)
+
+    def lacks_members(self, room_id: str) -> bool:
+        """Whether the room may be one of two, as far as is known, and how many are in it is not known."""
+        room = self._rooms.get(room_id)
+        if room is None or room.member_count is not None:
+            return False
+        others = (room.joined | room.invited) - {self._user_id}
+        return self.is_called_direct(room_id) or len(others) <= 1
+
+    def is_unchecked(self, room_id: str) -> bool:
+        """Whether this room was called direct, and the homeserver was not asked whether it is private."""
+        room = self._rooms.get(room_id)
+        return room is not None and not room.checked and self.is_called_direct(room_id)
+
+    def is_called_direct(self, room_id: str) -> bool:
+        """Whether somebody called this room direct."""
+        return room_id in self._direct or room_id in self._promised
+
+    def is_direct(self, room_id: str, sender: str) -> bool:
+        """Whether ``sender`` and the bot are alone in a room that was made for the two of them."""
+        room = self._rooms.get(room_id)
+        return (
+            room is not None
+            and self.was_made_for(room_id, sender)
+            and self.are_two(room_id, sender)
+            and not room.is_open
+        )
+
+    def are_two(self, room_id: str, sender: str) -> bool:
+        """Whether nobody but ``sender`` and the bot is in a room or invited, whatever it was made for."""
+        room = self._rooms.get(room_id)
+        return (
+            room is not None and room.member_count == 2 and sender in room.joined and sender != self._user_id
+        )
+
+    def is_overheard(self, room_id: str, partner: str | None) -> bool:
+        """
+        Whether what is said here to ``partner`` may reach somebody else; what is unknown counts as yes.
+
+        Without a partner it is meant for whomever the room was called direct for.
+        """
+        room = self._rooms.get(room_id)
+        if room is None or room.member_count is None or room.is_open:
+            return True
+        meant = {partner} if partner else self._direct.get(room_id, set()) | {self._promised.get(room_id, "")}
+        alone = room.member_count <= 1
+        return not alone and (room.member_count > 2 or not meant & (room.joined | room.invited))
+
+    def _room(self, room_id: str) -> Room:
+        return self._rooms.setdefault(room_id, Room(room_id, encrypted=room_id in self.secret))
+
+    def _note(self, room: Room) -> None:
+        if room.encrypted:
+            self.secret.add(room.room_id)
+
+    def _joined(self, room_id: str, joined: JsonObject) -> None:
+        room = self._room(room_id)
+        counted = object_of(joined, "summary")
+        timeline = events_of(joined, "timeline")
+        for event in (*events_of(joined, "state"), *timeline):
+            room.state(event)
+        self._note(room)
+        if room.tombstone:
+            self._replaced.add(room_id)
+        if any(event.get("type") == "m.room.member" for event in timeline) and not counted:
+            room.member_count = None
+        room.summary(counted)
+
+
+def _direct_rooms(content: JsonObject) -> dict[str, set[str]]:
+    """From person → rooms, as ``m.direct`` has it, to room → people."""
+    partners: dict[str, set[str]] = {}
+    for user_id, room_ids in content.items():
+        for room_id in room_ids if isinstance(room_ids, list) else []:
+            if isinstance(room_id, str):
+                partners.setdefault(room_id, set()).add(user_id)
+    return partners

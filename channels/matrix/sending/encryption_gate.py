@@ -1,0 +1,138 @@
+"""
+The one door through which content leaves: what goes into an encrypted room is encrypted, or does not go.
+
+What the sync loop knows about a room decides; when that is not current, or the room is not known, the server
+is asked. It is also asked once before anything goes in clear: where two events were made at the same time,
+such as the bot's joining and the room's encryption, the state in an answer of Synapse to ``/sync`` is that of
+one of them, without the other. Who gets the key is everybody in the room, and who is invited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from channels.base import ChannelUnavailable, DeliveryFailed
+from channels.matrix.client.answers import TokenLost, send_problem
+from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part, problem
+from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.key_api import TokenRefused
+from channels.matrix.events.inbound import MARK
+from channels.matrix.events.outbound import MAX_CONTENT_BYTES, MAX_SECRET_BYTES, size_of
+from channels.matrix.rooms.backfill import members_of
+from channels.matrix.rooms.state import Room, Rooms, object_of, text_of
+
+__all__ = ["Cover"]
+
+_log = structlog.get_logger(__name__)
+
+
+class Cover:
+    """
+    Covers what is sent.
+
+    Args:
+        homeserver: Asked when what is known is not current.
+        rooms: What is known about rooms.
+        is_current: Whether ``rooms`` can be relied on at this moment.
+        crypto: Encrypts; None: nothing is sent into encrypted rooms.
+    """
+
+    def __init__(
+        self, homeserver: Homeserver, rooms: Rooms, *, is_current: Callable[[], bool], crypto: Crypto | None
+    ) -> None:
+        self._homeserver = homeserver
+        self._rooms = rooms
+        self._is_current = is_current
+        self._crypto = crypto
+        self._members: dict[str, tuple[Room, int, list[str]]] = {}
+        self._in_clear: dict[str, Room] = {}
+        """Rooms of which the server has said that they are not encrypted; later news come by ``/sync``."""
+
+    async def is_encrypted(self, room_id: str) -> bool:
+        """
+        Whether a room is encrypted; when in doubt, the server is asked.
+
+        Raises:
+            ChannelError: It cannot be said.
+            TokenLost: The login is not valid any more.
+        """
+        room = self._rooms.get(room_id)
+        if room_id in self._rooms.secret:
+            return True
+        if room is not None and self._in_clear.get(room_id) is room and self._is_current():
+            return False
+        try:
+            answer = await self._homeserver.request(
+                "GET", f"{CLIENT}/rooms/{part(room_id)}/state/m.room.encryption"
+            )
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        if answer.token_refused:
+            raise TokenLost(answer)
+        if answer.status in (403, 404) and answer.errcode and answer.errcode != "M_NOT_FOUND":
+            raise send_problem(answer)
+        if not answer.good and answer.errcode != "M_NOT_FOUND":
+            raise problem(answer)
+        if answer.good:
+            self._rooms.is_secret(room_id)
+        elif room is not None:
+            self._in_clear[room_id] = room
+        return room_id in self._rooms.secret  # it may have become so meanwhile
+
+    def limit(self, *, encrypted: bool) -> int:
+        """How many bytes of content an event can take."""
+        return MAX_SECRET_BYTES if encrypted else MAX_CONTENT_BYTES
+
+    async def put_on(
+        self, room_id: str, kind: str, content: Mapping[str, Any], *, encrypted: bool
+    ) -> tuple[str, Mapping[str, Any]]:
+        """
+        Type and content as they go out. The only place that decides whether something goes in clear.
+
+        Raises:
+            ChannelError: It cannot be encrypted (now).
+            TokenLost: The login is not valid any more.
+        """
+        if not encrypted:
+            return kind, content
+        if self._crypto is None:
+            _log.error("matrix.plaintext_refused", room=room_id)
+            raise DeliveryFailed(
+                "this room is encrypted and encryption is not available, so nothing is sent into it"
+            )
+        if size_of(content) > MAX_SECRET_BYTES:
+            content = {key: content[key] for key in content.keys() - {"format", "formatted_body"}}
+        if size_of(content) > MAX_SECRET_BYTES:
+            raise DeliveryFailed(f"the text is too long for one encrypted event ({size_of(content)} bytes)")
+        try:
+            covered = await self._crypto.encrypt(room_id, kind, content, await self._members_of(room_id))
+        except TokenRefused as refused:
+            raise TokenLost(refused.answer) from refused
+        if MARK in content:
+            covered[MARK] = content[MARK]  # it says nothing, and a lost device could not find it inside
+        return "m.room.encrypted", covered
+
+    async def _members_of(self, room_id: str) -> list[str]:
+        """Who gets the key: everybody in the room, and who is invited."""
+        room = self._rooms.get(room_id)
+        kept = self._members.get(room_id)
+        if kept and room is kept[0] and room.revision == kept[1] and self._is_current():
+            return kept[2]
+        revision = room.revision if room is not None else 0
+        try:
+            events = await members_of(self._homeserver, room_id)
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        if events is None:
+            raise DeliveryFailed("the bot is not in this room (any more)")
+        found = [
+            text_of(event, "state_key")
+            for event in events
+            if text_of(object_of(event, "content"), "membership") in ("join", "invite")
+        ]
+        if room is not None:
+            self._members[room_id] = (room, revision, found)
+        return found

@@ -1,0 +1,46 @@
+"""What the events of one delivery have in common, and what of them a homeserver would refuse as too large."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from channels.matrix.client.answers import TooLarge
+from channels.matrix.client.api import Credentials
+from channels.matrix.events.outbound import size_of
+from channels.matrix.rooms.state import JsonObject
+
+__all__ = ["Place", "check_size", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    Where and how one delivery goes.
+
+    ``uncertain`` is awaited before each request. ``forgotten``: the server may have taken the message and not
+    know its transaction id any more. ``earlier``: the rooms before this one that may have it, the newest
+    first. ``previewed``: the event that shows it unfinished.
+    """
+
+    used: Credentials
+    encrypted: bool
+    uncertain: Callable[[], Awaitable[None]]
+    forgotten: bool
+    earlier: tuple[str, ...] = ()
+    previewed: str | None = None
+
+
+def check_size(content: JsonObject, limit: int) -> None:
+    """
+    See whether a content fits into ``limit`` bytes.
+
+    Raises:
+        TooLarge: It does not.
+    """
+    if size_of(content) > limit:
+        raise TooLarge(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
+
+
+async def nothing() -> None:
+    """A hint needs no point of no return."""

@@ -1,0 +1,168 @@
+"""
+Reactions: those of people to what the bot has said, and the bot's own, which show how far a question is.
+
+Theory of operation of the bot's own. A question is marked when it is taken up, and marked anew when it was
+answered or given up; the earlier mark is redacted then. All three have transaction ids that derive from the
+question, so whatever is repeated, after a crash too, is the same event again; and an id that is not known any
+more is learnt by sending the same once more. Marks are hints: a queue of bounded length, sent one after the
+other by a task of their own, tried a few times and then forgotten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from channels.base import Stage
+from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part
+from channels.matrix.events.inbound import Me, Skip, received_at
+from channels.matrix.events.threads import EVENT_ID, SHARED
+from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
+
+__all__ = ["SIGNS", "Marks", "reacts_to", "read_reaction"]
+
+SIGNS = {Stage.RECEIVED: "👀", Stage.DONE: "✅", Stage.FAILED: "⚠️"}
+
+_MAX_KEY = 100
+_MAX_WAITING = 500
+_MAX_KNOWN = 1000
+_TRIES = 4
+_LIMIT_S = 10.0
+_LONGEST_WAIT_S = 30.0
+_log = structlog.get_logger(__name__)
+
+
+def reacts_to(event: JsonObject) -> str:
+    """The id of the event that a reaction is about; empty if it is none."""
+    relation = object_of(object_of(event, "content"), "m.relates_to")
+    target = text_of(relation, "event_id")
+    good = relation.get("rel_type") == "m.annotation" and text_of(relation, "key")
+    return target if good and EVENT_ID.fullmatch(target) else ""
+
+
+def read_reaction(
+    event: JsonObject,
+    room_id: str,
+    *,
+    outbound: str,
+    me: Me,
+    rooms: Rooms,
+    now: datetime,
+    allowed_here: bool | None = None,
+) -> InboundMessage | Skip:
+    """A reaction to something of ours, which left under the key ``outbound``, as a message."""
+    event_id, sender = text_of(event, "event_id"), text_of(event, "sender")
+    key = text_of(object_of(object_of(event, "content"), "m.relates_to"), "key")[:_MAX_KEY]
+    if not EVENT_ID.fullmatch(event_id) or "state_key" in event:
+        return Skip("malformed")
+    direct = rooms.is_direct(room_id, sender)
+    room = rooms.get(room_id)
+    name = room.names.get(sender, "") if room is not None else ""
+    context: dict[str, Any] = {
+        "event_id": event_id,
+        "sender": sender,
+        "direct": direct,
+        "outbound": outbound,
+        "reacts_to": reacts_to(event),
+    }
+    if allowed_here is not None:
+        context["allowed_here"] = allowed_here
+    return InboundMessage(
+        channel=me.channel,
+        account=me.user_id,
+        native_id=event_id,
+        session=SessionKey(me.channel, room_id) if direct else SessionKey(me.channel, room_id, SHARED),
+        sender=Sender(address=sender, name=name, verified=True),
+        text=key.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd"),
+        received_at=received_at(event, now),
+        audience=Audience.DIRECT if direct else Audience.GROUP,
+        kind="reaction",
+        context=context,
+    )
+
+
+class Marks:
+    """
+    Marks questions.
+
+    Args:
+        homeserver: Where to.
+    """
+
+    def __init__(self, homeserver: Homeserver) -> None:
+        self._homeserver = homeserver
+        self._waiting: deque[tuple[str, str, Stage]] = deque()
+        self._known: OrderedDict[tuple[str, Stage], str] = OrderedDict()
+        self._news = anyio.Event()
+
+    def mark(self, room_id: str, context: Mapping[str, Any], stage: Stage) -> None:
+        """Show that the question with this context has come so far; returns at once."""
+        event_id = context.get("event_id")
+        if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
+            return
+        if (room_id, event_id, stage) in self._waiting:
+            return
+        if stage is Stage.RECEIVED and (event_id, stage) in self._known:
+            return
+        while len(self._waiting) >= _MAX_WAITING:
+            self._waiting.popleft()
+        self._waiting.append((room_id, event_id, stage))
+        self._news.set()
+
+    async def run(self) -> None:
+        """Send marks until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            while self._waiting:
+                room_id, event_id, stage = self._waiting.popleft()
+                later = any(one[:2] == (room_id, event_id) for one in self._waiting)
+                if stage is Stage.RECEIVED and later and (event_id, stage) not in self._known:
+                    continue  # it is over already; never having been marked is as good as not any more
+                if await self._react(room_id, event_id, stage) and stage is not Stage.RECEIVED:
+                    await self._take_back(room_id, event_id, Stage.RECEIVED)
+
+    async def _react(self, room_id: str, event_id: str, stage: Stage) -> bool:
+        relation = {"rel_type": "m.annotation", "event_id": event_id, "key": SIGNS[stage]}
+        path = f"{CLIENT}/rooms/{part(room_id)}/send/m.reaction/{_txn(event_id, stage)}"
+        answer = await self._put(path, {"m.relates_to": relation})
+        found = text_of(answer.body, "event_id") if answer is not None and answer.good else ""
+        if found:
+            self._known[event_id, stage] = found
+            while len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
+        return bool(found)
+
+    async def _take_back(self, room_id: str, event_id: str, stage: Stage) -> None:
+        if (event_id, stage) not in self._known and not await self._react(room_id, event_id, stage):
+            return
+        ours = self._known.pop((event_id, stage))
+        path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(ours)}/{_txn(event_id, stage)}r"
+        await self._put(path, {})
+
+    async def _put(self, path: str, body: Mapping[str, Any]) -> Answer | None:
+        for attempt in range(_TRIES):
+            try:
+                answer = await self._homeserver.request("PUT", path, body, timeout_s=_LIMIT_S)
+            except LinkBroken as error:
+                _log.debug("matrix.mark_lost", error=str(error))
+                await anyio.sleep(2.0**attempt)
+                continue
+            if answer.status == 429 or answer.status >= 500:
+                await anyio.sleep(
+                    min(answer.wait_s if answer.status == 429 else 2.0**attempt, _LONGEST_WAIT_S)
+                )
+                continue
+            return answer
+        return None
+
+
+def _txn(event_id: str, stage: Stage) -> str:
+    return "sqm" + hashlib.sha256(f"{event_id}\0{stage}".encode()).hexdigest()[:30]

@@ -1,0 +1,382 @@
+"""
+One message to one room, exactly once as far as a homeserver allows it.
+
+Theory of operation. The same message always goes out under the same transaction id, so repeating it is safe
+while the device lives (`Redelivery.SAME_KEY`); nothing is repeated here, the outbox does that. Transaction
+ids die with their device, and Synapse forgets them after a day. A message that is older than the device it
+goes out from, or than `KEYS_KEPT_S`, may have been taken before, so the room is first searched for its mark.
+If nobody knows of an earlier try, so are the rooms that this one has replaced: it may have gone there.
+
+A text that does not fit into one event is cut into halves until it does, each with a transaction id of its
+own that derives from the message's. With streaming, the first event of an answer goes out under the
+transaction id of its preview: either there was none, and it is the answer now, or the server names the
+preview, which is then edited. Nothing has to be remembered for that over a crash.
+
+A private answer is for one person. While it was thought about, or waited for a server, somebody else may
+have come into the room: then a sentence that says so is sent in its place.
+
+What an answer means: only the homeserver's own refusal (an ``errcode``) is final. A broken connection, a 5xx
+or a foreign page after the request had left means that nobody knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.messages import Attachment, OutboundKind, OutboundMessage
+from channels.attachments import AttachmentStore
+from channels.base import ChannelUnavailable, DeliveryUncertain, Receipt
+from channels.matrix.client.answers import TokenLost, TooLarge, send_problem
+from channels.matrix.client.api import CLIENT, Credentials, Homeserver, LinkBroken, part, problem
+from channels.matrix.client.login import MAX_IN_A_ROW, Login
+from channels.matrix.config import MatrixConfig
+from channels.matrix.encryption.engine import Crypto
+from channels.matrix.events.outbound import (
+    as_edit,
+    build_content,
+    frame_of,
+    is_first_part,
+    preview_of,
+    size_of,
+    transaction_id,
+)
+from channels.matrix.rooms.backfill import check_room
+from channels.matrix.rooms.state import Rooms
+from channels.matrix.sending.encryption_gate import Cover
+from channels.matrix.sending.place import Place, check_size, nothing
+from channels.matrix.sending.sent_lookup import Search
+from channels.matrix.sending.uploads import FileRefused, Uploads
+from channels.split import split_markdown
+
+__all__ = ["KEYS_KEPT_S", "NOT_ALONE", "Sending"]
+
+KEYS_KEPT_S = 12 * 3600.0
+"""So long a homeserver surely recognises a transaction id; Synapse promises 24 hours."""
+NOT_ALONE = (
+    "I have something for you, but others can read along here now, so I keep it to myself. "
+    "Write to me where we are alone."
+)
+
+_SEND_LIMIT_S = 40.0
+_SMALLEST_PART = 1000
+_QUICKLY_FORMATTED = 1000
+"""Characters whose Markdown takes a few milliseconds whatever it is."""
+_FORMAT_LIMIT_S = 15.0
+_log = structlog.get_logger(__name__)
+
+
+class Sending:
+    """
+    Delivers messages.
+
+    Args:
+        config: How answers look.
+        homeserver, login: The connection.
+        rooms: What is known about rooms.
+        is_current: Whether ``rooms`` can be relied on at this moment.
+        now: The wall clock, for the age of messages.
+        crypto: Encrypts; None: nothing is sent into encrypted rooms.
+        attachments: Where files are; None: none can be sent.
+    """
+
+    def __init__(
+        self,
+        config: MatrixConfig,
+        homeserver: Homeserver,
+        login: Login,
+        rooms: Rooms,
+        *,
+        is_current: Callable[[], bool],
+        now: Callable[[], datetime],
+        crypto: Crypto | None = None,
+        attachments: AttachmentStore | None = None,
+    ) -> None:
+        self._config = config
+        self._homeserver = homeserver
+        self._login = login
+        self._rooms = rooms
+        self._is_current = is_current
+        self._now = now
+        self._uploads = Uploads(homeserver, attachments)
+        self._search = Search(homeserver, config.user_id)
+        self._cover = Cover(homeserver, rooms, is_current=is_current, crypto=crypto)
+
+    async def deliver(
+        self,
+        message: OutboundMessage,
+        *,
+        uncertain: Callable[[], Awaitable[None]],
+        previewed: str | None = None,
+    ) -> Receipt:
+        """Send one message; see `Channel.deliver`. ``previewed`` shows it unfinished, if that is known."""
+        for _ in range(MAX_IN_A_ROW + 1):
+            used = self._homeserver.credentials
+            if used is None:
+                raise ChannelUnavailable("not logged in yet", retry_after_s=1.0)
+            try:
+                return await self._try(message, used, uncertain, previewed)
+            except TokenLost as refused:
+                await self._login.renew(used, refused.answer)
+        raise ChannelUnavailable("the homeserver refuses each new token", retry_after_s=30.0)
+
+    async def _try(
+        self,
+        message: OutboundMessage,
+        used: Credentials,
+        uncertain: Callable[[], Awaitable[None]],
+        previewed: str | None,
+    ) -> Receipt:
+        room_id = message.session.conversation
+        encrypted = await self._cover.is_encrypted(room_id)
+        name = transaction_id(message)
+        # It may take its time, so it comes before the look at who is there.
+        content = await self._content(message, name, encrypted=encrypted, first=True)
+        if await self._is_overheard(message):
+            _log.warning("matrix.answer_withheld", room=room_id)
+            message = message.model_copy(update={"text": NOT_ALONE, "attachments": ()})
+            content = await self._content(message, name, encrypted=encrypted, first=True)
+        forgotten = self._key_may_be_forgotten(message, used)
+        # Transaction ids count within a room: of what went into an earlier one this one knows nothing.
+        earlier = tuple(self._rooms.successors.earlier(room_id)) if message.maybe_sent else ()
+        place = Place(used, encrypted, uncertain, forgotten, earlier, previewed)
+        found = await self._send_text(message, name, place, content)
+        for number, file in enumerate(message.attachments):
+            await self._send_file(message, file, f"{name}.f{number}", place)
+        return Receipt(found)
+
+    async def _send_file(self, message: OutboundMessage, file: Attachment, name: str, place: Place) -> None:
+        """Send one file of a message in an event of its own, or a sentence in its place."""
+        room_id = message.session.conversation
+        if await self._found(message, name, place) is not None:
+            return
+        try:
+            content = await self._uploads.content(file, encrypted=place.encrypted)
+        except FileRefused as refused:
+            _log.warning("matrix.file_not_sent", room=room_id, reason=str(refused))
+            text = f"I cannot send you the file {file.name!r}: {refused}."
+            told = message.model_copy(update={"text": text})
+            content = build_content(told, name, formatted=False, first=False)
+        else:
+            content |= frame_of(message, name)
+        await self._put(room_id, content, name, place)
+
+    async def _content(
+        self, message: OutboundMessage, name: str, *, encrypted: bool, first: bool
+    ) -> dict[str, Any]:
+        """The event of a text; what does not fit into one is not formatted."""
+        display = self._config.display
+        build = partial(build_content, message, name, reply=display.reply, first=first)
+        fits = len(message.text) <= self._cover.limit(encrypted=encrypted)
+        return await _formatted(build, message) if display.html and fits else build(formatted=False)
+
+    async def _send_text(
+        self,
+        message: OutboundMessage,
+        name: str,
+        place: Place,
+        content: dict[str, Any],
+        *,
+        first: bool = True,
+    ) -> str:
+        """Send a text, in as many events as it needs; returns the id of the first."""
+        try:
+            return await self._send_one(message, content, name, place, first=first)
+        except TooLarge:
+            half = max(len(message.text.encode("utf-8", "replace")) * 11 // 20, _SMALLEST_PART)
+            halves = split_markdown(message.text, half)
+            if len(halves) < 2:
+                raise
+        found = []
+        for number, text in enumerate(halves):
+            piece = message.model_copy(update={"text": text})
+            begins, its_name = first and number == 0, f"{name}.{number}"
+            half_content = await self._content(piece, its_name, encrypted=place.encrypted, first=begins)
+            found.append(await self._send_text(piece, its_name, place, half_content, first=begins))
+        return found[0]
+
+    async def _send_one(
+        self, message: OutboundMessage, content: dict[str, Any], name: str, place: Place, *, first: bool
+    ) -> str:
+        room_id = message.session.conversation
+        limit = self._cover.limit(encrypted=place.encrypted)
+        found = await self._found(message, name, place)
+        if found is not None:
+            return found
+        check_size(content, limit)
+        streams = self._config.streaming.enabled and first and is_first_part(message)
+        preview = transaction_id(preview_of(message)) if streams else ""
+        previewed = place.previewed if streams else None
+        if place.forgotten:
+            if preview and previewed is None:
+                previewed = await self._search.find(message, preview)
+        elif preview and previewed is None:
+            event_id = await self._put(room_id, content, preview, place)
+            taken = await self._search.mark_there(room_id, event_id)
+            if taken == name:
+                return event_id
+            # What was refused as too large is halved under other names, of which one may be there.
+            previewed = event_id if taken == preview else None
+        if previewed is None:
+            return await self._put(room_id, content, name, place)
+        edit = as_edit(content, previewed, max_bytes=limit)
+        check_size(edit, limit)
+        await self._put(room_id, edit, name, place)
+        return previewed
+
+    async def _found(self, message: OutboundMessage, name: str, place: Place) -> str | None:
+        """The event that the message is already, where no transaction id would tell."""
+        found = await self._search.find(message, name) if place.forgotten else None
+        if found is None and place.earlier:
+            found = await self._search.find_earlier(message, name, place.earlier)
+        if found is not None:
+            _log.info("matrix.message_found", room=message.session.conversation, event_id=found)
+        return found
+
+    async def _put(self, room_id: str, content: Mapping[str, Any], name: str, place: Place) -> str:
+        kind, covered = await self._cover.put_on(
+            room_id, "m.room.message", content, encrypted=place.encrypted
+        )
+        if self._homeserver.credentials != place.used:
+            # Another device has other transaction ids: first look whether the message is there.
+            raise ChannelUnavailable("the login has changed meanwhile", retry_after_s=0.1)
+        path = f"{CLIENT}/rooms/{part(room_id)}/send/{kind}/{part(name)}"
+        await place.uncertain()
+        try:
+            answer = await self._homeserver.request("PUT", path, covered, timeout_s=_SEND_LIMIT_S)
+        except LinkBroken as error:
+            lost = DeliveryUncertain if error.maybe_taken else ChannelUnavailable
+            raise lost(str(error)) from error
+        event_id = answer.body.get("event_id")
+        if answer.good and isinstance(event_id, str):
+            self._login.works()
+            return event_id
+        if answer.token_refused:
+            raise TokenLost(answer)
+        raise send_problem(answer)
+
+    async def show(self, message: OutboundMessage, name: str, previewed: str | None) -> str | None:
+        """
+        Show an unfinished answer, ``message``, once: as a new event, or as an edit of ``previewed``.
+
+        Returns the id of the new event, or None where it must not be shown.
+
+        Raises:
+            ChannelError: It was not sent, or nobody knows.
+            TokenLost: The login is not valid any more.
+        """
+        used = self._homeserver.credentials
+        if used is None:
+            raise ChannelUnavailable("not logged in yet")
+        room_id = message.session.conversation
+        encrypted = await self._cover.is_encrypted(room_id)
+        limit = self._cover.limit(encrypted=encrypted)
+        if len(message.text) > limit:
+            return None
+        content = await self._content(message, transaction_id(message), encrypted=encrypted, first=True)
+        if self._key_may_be_forgotten(message, used) or await self._is_overheard(message):
+            return None
+        if previewed is not None:
+            content = as_edit(content, previewed, max_bytes=limit)
+        if size_of(content) > limit:
+            return None
+        place = Place(used, encrypted, nothing, forgotten=False)
+        return await self._put(room_id, content, name, place)
+
+    async def take_back_unfinished(self, preview: OutboundMessage) -> None:
+        """
+        Redact what is shown of an answer that will never come, ``preview`` naming it, if anything is.
+
+        Raises:
+            ChannelError: It was not done.
+            TokenLost: The login is not valid any more.
+        """
+        room_id, name = preview.session.conversation, transaction_id(preview)
+        for event_id in await self._search.unfinished(preview, name):
+            # Edits first, so that a crash in between leaves something to be found by.
+            digest = hashlib.sha256(event_id.encode()).hexdigest()[:16]
+            await self.take_back(room_id, event_id, f"{name}.{digest}r")
+            _log.info("matrix.preview_taken_back", room=room_id)
+
+    async def take_back(self, room_id: str, event_id: str, name: str) -> None:
+        """
+        Redact an event of ours.
+
+        Raises:
+            ChannelError: It was not done.
+        """
+        path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(event_id)}/{part(name)}"
+        try:
+            answer = await self._homeserver.request("PUT", path, {}, timeout_s=_SEND_LIMIT_S)
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        if not answer.good:
+            raise problem(answer)
+
+    def _key_may_be_forgotten(self, message: OutboundMessage, used: Credentials) -> bool:
+        """Whether the server may have taken the message and not know its transaction id any more."""
+        # Both ways: a clock that was set back makes old messages look as if they came from the future.
+        age_s = abs((self._now() - message.created_at).total_seconds())
+        return message.created_at.timestamp() <= used.since or age_s > KEYS_KEPT_S
+
+    async def _is_overheard(self, message: OutboundMessage) -> bool:
+        """Whether a message that is meant for one person would be read by another."""
+        room_id, sender = message.session.conversation, message.context.get("sender")
+        if message.context.get("direct") is not True and message.kind is not OutboundKind.ALERT:
+            return False
+        return await self.is_overheard(room_id, sender if isinstance(sender, str) else None)
+
+    async def is_overheard(self, room_id: str, partner: str | None) -> bool:
+        """
+        Whether anybody else than ``partner`` would read what is said in a room, asking the server if need be.
+
+        Raises:
+            ChannelUnavailable: It cannot be said now.
+        """
+        room = self._rooms.get(room_id)
+        known = self._is_current() and room is not None and room.checked
+        if known and not self._rooms.is_overheard(room_id, partner):
+            return False
+        try:
+            if room is None or not await check_room(self._homeserver, room):
+                return False  # we are not in there, so nothing will be sent
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        return self._rooms.is_overheard(room_id, partner)
+
+    async def send_event(self, room_id: str, kind: str, content: Mapping[str, Any]) -> None:
+        """
+        Send some other event, once, encrypted if the room is.
+
+        Raises:
+            ChannelError: It was not sent, or nobody knows.
+        """
+        try:
+            encrypted = await self._cover.is_encrypted(room_id)
+            kind, content = await self._cover.put_on(room_id, kind, content, encrypted=encrypted)
+            path = f"{CLIENT}/rooms/{part(room_id)}/send/{part(kind)}/{secrets.token_hex(12)}"
+            answer = await self._homeserver.request("PUT", path, content, timeout_s=_SEND_LIMIT_S)
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        except TokenLost as refused:
+            raise problem(refused.answer) from refused
+        if not answer.good:
+            raise send_problem(answer)
+
+
+async def _formatted(build: Callable[..., dict[str, Any]], message: OutboundMessage) -> dict[str, Any]:
+    """With the Markdown interpreted, in a worker thread if it is long; without where that takes long."""
+    if len(message.text) <= _QUICKLY_FORMATTED:
+        return build(formatted=True)
+    with anyio.move_on_after(_FORMAT_LIMIT_S):
+        return await anyio.to_thread.run_sync(partial(build, formatted=True), abandon_on_cancel=True)
+    _log.warning("matrix.sent_unformatted", row=message.id, chars=len(message.text))
+    return build(formatted=False)

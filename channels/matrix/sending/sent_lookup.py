@@ -1,0 +1,140 @@
+"""Looking for what we have sent before: what is there, and whether it is there at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import structlog
+
+from agent_core.messages import OutboundMessage
+from channels.base import ChannelUnavailable, DeliveryFailed
+from channels.matrix.client.answers import TokenLost, send_problem
+from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part, problem
+from channels.matrix.events.outbound import mark_of
+from channels.matrix.rooms.state import JsonObject, object_of, text_of
+
+__all__ = ["Search"]
+
+_PAGES_BACK = 10
+_SKEW_MS = 24 * 3600 * 1000
+_log = structlog.get_logger(__name__)
+
+
+class Search:
+    """
+    Finds events of ours by their mark.
+
+    Args:
+        homeserver: Where to look.
+        user_id: Who we are.
+    """
+
+    def __init__(self, homeserver: Homeserver, user_id: str) -> None:
+        self._homeserver = homeserver
+        self._user_id = user_id
+
+    async def mark_there(self, room_id: str, event_id: str) -> str:
+        """The mark of an event of ours, of its newest edit if it has one; empty if it is redacted."""
+        answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
+        if not answer.good:
+            raise problem(answer)
+        edit = object_of(object_of(object_of(answer.body, "unsigned"), "m.relations"), "m.replace")
+        return mark_of(edit) or mark_of(answer.body)
+
+    async def find_earlier(self, message: OutboundMessage, name: str, rooms: Iterable[str]) -> str | None:
+        """
+        The same in rooms that were replaced since: there the message may have gone while they were in use.
+
+        A room whose history is closed to us says nothing; then it is sent, where it can be seen now.
+        """
+        for room_id in rooms:
+            try:
+                found = await self._find(message, name, room_id)
+            except DeliveryFailed as refused:
+                _log.warning("matrix.earlier_room_closed", room=room_id, error=str(refused))
+                continue
+            if found is not None:
+                return found
+        return None
+
+    async def find(self, message: OutboundMessage, name: str) -> str | None:
+        """The event that this message already became under that name, if it did."""
+        return await self._find(message, name, message.session.conversation)
+
+    async def unfinished(self, message: OutboundMessage, name: str) -> list[str]:
+        """Our events that show an unfinished answer of that name, newest first; none if it was finished."""
+        room_id = message.session.conversation
+        found = [event async for event in self._marked(message, name, room_id)]
+        for event in found:
+            if (
+                _visible(event) == event["event_id"]
+                and await self.mark_there(room_id, event["event_id"]) != name
+            ):
+                return []
+        return [event["event_id"] for event in found]
+
+    async def _find(self, message: OutboundMessage, name: str, room_id: str) -> str | None:
+        async with aclosing(self._marked(message, name, room_id)) as found:
+            async for event in found:
+                return _visible(event)
+        return None
+
+    async def _marked(
+        self, message: OutboundMessage, name: str, room_id: str
+    ) -> AsyncGenerator[JsonObject, None]:
+        """Our events of that name since the message was made, the newest first."""
+        room = part(room_id)
+        query = {
+            "dir": "b",
+            "limit": "100",
+            "filter": json.dumps(
+                {"senders": [self._user_id], "types": ["m.room.message", "m.room.encrypted"]}
+            ),
+        }
+        oldest_ms = message.created_at.timestamp() * 1000 - _SKEW_MS
+        for _ in range(_PAGES_BACK):
+            answer = await self._ask(f"{CLIENT}/rooms/{room}/messages", query)
+            if not answer.good:
+                raise (
+                    send_problem(answer)
+                    if answer.errcode and answer.status in (403, 404)
+                    else problem(answer)
+                )
+            chunk = answer.body.get("chunk")
+            events = [event for event in chunk if isinstance(event, dict)] if isinstance(chunk, list) else []
+            for event in events:
+                if (
+                    event.get("sender") == self._user_id
+                    and mark_of(event) == name
+                    and text_of(event, "event_id")
+                ):
+                    yield event
+            end = answer.body.get("end")
+            passed = any(_sent_at_ms(event) < oldest_ms for event in events)
+            if passed or not isinstance(end, str) or end == query.get("from"):
+                return
+            query["from"] = end
+
+    async def _ask(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
+        try:
+            answer = await self._homeserver.request("GET", path, query=query)
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        if answer.token_refused:
+            raise TokenLost(answer)
+        return answer
+
+
+def _visible(event: JsonObject) -> str:
+    """The id of the event that people see: an edit shows its target."""
+    relation = object_of(object_of(event, "content"), "m.relates_to")
+    target = text_of(relation, "event_id") if relation.get("rel_type") == "m.replace" else ""
+    return target or text_of(event, "event_id")
+
+
+def _sent_at_ms(event: Mapping[str, Any]) -> float:
+    sent = event.get("origin_server_ts")
+    return sent if isinstance(sent, int) else float("inf")

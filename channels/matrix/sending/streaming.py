@@ -1,0 +1,312 @@
+"""
+Answers that can be read while they are written: one event, which is edited a few times.
+
+Theory of operation. The first look at an answer is an event of its own; then it is edited, more and more
+rarely, at most so often as the settings say, because a homeserver counts an edit like a message and the final
+text must not wait in line behind its own previews. A request to slow down doubles the pause at least.
+
+The finished answer comes by the outbox, like every other, and edits what is here (``sending``). Before that
+`Shown.settled` waits for a preview that is on its way: what arrived after the final text would hide it. An
+answer that never comes, because the question was taken back or its turn was stopped, leaves a torso; it is
+redacted a while after the turn's end (`Shown.ended`). Nothing here is needed after a crash: names of events
+derive from the question, so a turn that is started again goes on with the same event, and what another life
+of the process has left of a question that was taken back is found by its name.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.messages import OutboundMessage, SessionKey
+from channels.base import ChannelError, ChannelUnavailable, Clock, DeliveryFailed, Stage
+from channels.matrix.client.answers import TokenLost
+from channels.matrix.config import StreamingConfig
+from channels.matrix.events.outbound import preview_of, transaction_id
+from channels.matrix.sending.sender import Sending
+
+__all__ = ["Pace", "Shown"]
+
+ELLIPSIS = " …"
+MAX_BYTES = 8_000
+"""Longer previews are not shown: with encryption an edit carries the text several times over."""
+_GROWTH = 1.5
+_MAX_KNOWN = 500
+_AFTER_FAILURE_S = 5.0
+_AFTER_ANSWER_S = 120.0
+_LOOK_S = 1.0
+_SETTLE_S = 30.0
+_TRIES_BACK = 5
+_log = structlog.get_logger(__name__)
+
+
+class Pace:
+    """
+    When an unfinished answer may be shown again. Pure: moments come in as seconds.
+
+    Args:
+        settings: How often at most, and how many times.
+        now: When the work began; the first look comes one interval later.
+    """
+
+    def __init__(self, settings: StreamingConfig, now: float) -> None:
+        self.interval_s = settings.min_interval_s
+        self._left = settings.max_edits + 1
+        self._next_at = now + self.interval_s
+
+    def due(self, now: float) -> bool:
+        """Whether it may be shown now."""
+        return self._left > 0 and now >= self._next_at
+
+    def shown(self, now: float) -> None:
+        """It was shown."""
+        self._left -= 1
+        self._next_at = now + self.interval_s
+        self.interval_s *= _GROWTH
+
+    def slow_down(self, now: float, retry_after_s: float) -> None:
+        """The homeserver asks for a pause."""
+        self.interval_s = max(self.interval_s * 2, retry_after_s)
+        self._next_at = now + self.interval_s
+
+
+@dataclass(slots=True)
+class _Answer:
+    """An unfinished answer."""
+
+    message: OutboundMessage
+    pace: Pace
+    event_id: str | None = None
+    edits: list[str] = field(default_factory=list)
+    number: int = 0
+    text: str = ""
+    wanted: str = ""
+    uncertain: tuple[str, str] | None = None
+    """Name and text of a preview of which nobody knows whether it has arrived."""
+    redact_at: float | None = None
+    tries_back: int = 0
+    busy: anyio.Lock = field(default_factory=anyio.Lock)
+
+
+class Shown:
+    """
+    The unfinished answers of one account.
+
+    Args:
+        name, account: The channel and its user.
+        settings: How often.
+        clock: For pauses.
+    """
+
+    def __init__(self, name: str, account: str, settings: StreamingConfig, clock: Clock) -> None:
+        self._name = name
+        self._account = account
+        self._settings = settings
+        self._clock = clock
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._current: dict[SessionKey, str] = {}
+        self._lost: dict[str, str] = {}
+        self._lost_tries = 0
+        self._look_for_lost_at = 0.0
+        self._news = anyio.Event()
+
+    # ── what the channel is told ──
+    def began(self, session: SessionKey, room_id: str, context: Mapping[str, Any]) -> None:
+        """A question is being worked on; of several that are answered together the last one counts."""
+        question = context.get("event_id")
+        if not isinstance(question, str):
+            return
+        self._current[session] = question
+        known = self._answers.get(question)
+        now = self._clock.monotonic()
+        if known is not None:
+            known.redact_at = None
+            known.pace = Pace(self._settings, now)
+            return
+        asked = OutboundMessage(
+            id="-",
+            channel=self._name,
+            account=self._account,
+            session=SessionKey(self._name, room_id, session.thread),
+            text="",
+            created_at=self._clock.now(),
+            context=dict(context),
+        )
+        self._answers[question] = _Answer(preview_of(asked), Pace(self._settings, now))
+        while len(self._answers) > _MAX_KNOWN:
+            self._answers.popitem(last=False)
+
+    def wants(self, session: SessionKey, text: str) -> None:
+        """The answer reads like this by now."""
+        answer = self._answers.get(self._current.get(session, ""))
+        if answer is not None:
+            answer.wanted = text
+            self._news.set()
+
+    def ended(self, room_id: str, context: Mapping[str, Any], stage: Stage) -> None:
+        """
+        The work on a question is over; what is to be sent for it, if anything, is in the outbox.
+
+        ``left_over``: it was taken back, perhaps in another life of the process; nothing of it shall stay.
+        """
+        question = str(context.get("event_id"))
+        answer = self._answers.get(question)
+        if answer is None and context.get("left_over") and len(self._lost) < _MAX_KNOWN:
+            self._lost[question] = room_id
+        if answer is not None:
+            answer.wanted = ""
+            after_s = _AFTER_FAILURE_S if stage is Stage.FAILED else _AFTER_ANSWER_S
+            answer.redact_at = self._clock.monotonic() + after_s
+        # Even if nothing of it was shown yet: an earlier life of the process may have.
+        self._news.set()
+
+    async def settled(self, context: Mapping[str, Any], sending: Sending) -> str | None:
+        """
+        Nothing is shown any more for this question; returns the event that shows its answer so far.
+
+        Raises:
+            ChannelUnavailable: It cannot be said yet which of its previews will arrive.
+        """
+        answer = self._answers.get(str(context.get("event_id")))
+        if answer is None:
+            return None
+        answer.wanted = ""
+        with anyio.move_on_after(_SETTLE_S) as limit:
+            async with answer.busy:
+                if answer.uncertain is not None:
+                    await self._again(answer, sending)
+                return answer.event_id
+        assert limit.cancelled_caught
+        raise ChannelUnavailable("an unfinished answer is still on its way")
+
+    def done(self, context: Mapping[str, Any]) -> None:
+        """The finished answer is there."""
+        question = str(context.get("event_id"))
+        self._answers.pop(question, None)
+        self._current = {key: value for key, value in self._current.items() if value != question}
+
+    def moved(self, room_id: str, context: Mapping[str, Any]) -> None:
+        """The answer has gone to the room that replaces ``room_id``: nothing unfinished shall stay there."""
+        if not self._settings.enabled:
+            return
+        question = str(context.get("event_id"))
+        answer = self._answers.get(question)
+        if answer is not None:
+            answer.wanted, answer.redact_at = "", self._clock.monotonic()
+        elif len(self._lost) < _MAX_KNOWN:
+            self._lost[question] = room_id
+        self._news.set()
+
+    # ── work ──
+    async def run(self, sending: Sending) -> None:
+        """Show answers until cancelled."""
+        async with anyio.create_task_group() as group:
+            while True:
+                news = self._news = anyio.Event()
+                now = self._clock.monotonic()
+                for answer in list(self._answers.values()):
+                    due = answer.wanted and answer.wanted != answer.text and answer.pace.due(now)
+                    if due and not answer.busy.locked():
+                        group.start_soon(self._show, answer, sending)
+                for question, answer in list(self._answers.items()):
+                    if answer.redact_at is not None and answer.redact_at <= now:
+                        await self._drop(question, answer, sending)
+                await self._drop_lost(sending)
+                open_ones = bool(self._lost) or any(
+                    one.wanted or one.redact_at is not None for one in self._answers.values()
+                )
+                if open_ones:
+                    await anyio.sleep(min(_LOOK_S, self._settings.min_interval_s / 4))
+                else:
+                    await news.wait()
+
+    async def _show(self, answer: _Answer, sending: Sending) -> None:
+        async with answer.busy:
+            text = answer.wanted
+            if not text or not answer.pace.due(self._clock.monotonic()):
+                return
+            if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+                answer.wanted = ""
+                return
+            answer.number += 1
+            name = transaction_id(answer.message)
+            if answer.event_id is not None:
+                name = f"{name}.{answer.number}"
+            answer.uncertain = (name, text)
+            try:
+                # Not to be cut off by the end of the turn: then nobody would know whether it arrives.
+                await self._again(answer, sending)
+            except ChannelError as error:
+                answer.pace.slow_down(self._clock.monotonic(), error.retry_after_s or 0.0)
+                if getattr(error, "fields", {}).get("status") == 429:
+                    answer.uncertain = None
+                _log.info("matrix.preview_missed", error=str(error))
+            else:
+                answer.text = text
+                answer.pace.shown(self._clock.monotonic())
+
+    async def _again(self, answer: _Answer, sending: Sending) -> None:
+        """Send the newest preview under its name, however often it was tried before."""
+        assert answer.uncertain is not None
+        name, text = answer.uncertain
+        message = answer.message.model_copy(update={"text": text + ELLIPSIS})
+        try:
+            shown = await sending.show(message, name, answer.event_id)
+        except TokenLost as lost:
+            raise ChannelUnavailable("the token was refused while an answer was shown") from lost
+        answer.uncertain = None
+        if answer.event_id is None:
+            answer.event_id = shown
+        elif shown is not None and shown not in answer.edits:
+            answer.edits.append(shown)
+
+    async def _drop_lost(self, sending: Sending) -> None:
+        """Look for what is shown of answers that will never come, and take it back; one at a time."""
+        now = self._clock.monotonic()
+        if not self._lost or now < self._look_for_lost_at:
+            return
+        question, room_id = next(iter(self._lost.items()))
+        asked = OutboundMessage(
+            id="-",
+            channel=self._name,
+            account=self._account,
+            session=SessionKey(self._name, room_id),
+            text="",
+            created_at=self._clock.now(),
+            context={"event_id": question},
+        )
+        try:
+            await sending.take_back_unfinished(preview_of(asked))
+        except (ChannelError, TokenLost) as error:
+            self._lost_tries += 1
+            self._look_for_lost_at = now + (getattr(error, "retry_after_s", None) or 5.0)
+            _log.info("matrix.preview_kept", error=str(error), tries=self._lost_tries)
+            if self._lost_tries < _TRIES_BACK and not isinstance(error, DeliveryFailed):
+                return
+        self._lost_tries = 0
+        self._lost.pop(question, None)
+
+    async def _drop(self, question: str, answer: _Answer, sending: Sending) -> None:
+        """Its turn is over and no answer has come."""
+        if answer.event_id is not None:
+            room_id, name = answer.message.session.conversation, transaction_id(answer.message)
+            try:
+                # The edits too: without their event nobody sees them, and yet they would be there.
+                while answer.edits:
+                    await sending.take_back(room_id, answer.edits[-1], f"{name}.{len(answer.edits)}r")
+                    answer.edits.pop()
+                await sending.take_back(room_id, answer.event_id, f"{name}r")
+            except ChannelError as error:
+                answer.tries_back += 1
+                _log.info("matrix.preview_kept", error=str(error), tries=answer.tries_back)
+                if answer.tries_back < _TRIES_BACK:
+                    answer.redact_at = self._clock.monotonic() + (error.retry_after_s or 5.0)
+                    return
+        self.done({"event_id": question})
+        # What an earlier life of the process has shown of it is not known here.
+        self._lost[question] = answer.message.session.conversation

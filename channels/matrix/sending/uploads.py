@@ -1,0 +1,171 @@
+"""
+Files on their way out: stored at the homeserver first, then named in an event.
+
+In an encrypted room a file is encrypted with a key of its own before it leaves, and the homeserver learns
+neither its name nor its kind. What a homeserver does not take (it says how large a file may be) becomes a
+sentence in the place of the file. A file that was stored and not named, because of a crash in between, is
+stored once more; what people see is one event all the same, because its transaction id derives from the
+message.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import structlog
+
+from agent_core.messages import Attachment
+from channels.attachments import AttachmentGone, AttachmentStore, Picture
+from channels.base import ChannelUnavailable
+from channels.matrix.client.answers import TokenLost
+from channels.matrix.client.api import Answer, Homeserver, LinkBroken, problem
+from channels.matrix.events.media import Sealer
+
+__all__ = ["FileRefused", "Uploads"]
+
+_UPLOAD = "/_matrix/media/v3/upload"
+_SETTINGS = ("/_matrix/client/v1/media/config", "/_matrix/media/v3/config")
+_UPLOAD_LIMIT_S = 90.0
+_KEPT = 20
+_log = structlog.get_logger(__name__)
+
+
+class FileRefused(Exception):
+    """This file cannot be sent here. The text is a sentence that anybody may read."""
+
+
+class Uploads:
+    """
+    Stores files at one homeserver.
+
+    Args:
+        homeserver: Where to.
+        store: Where they are here; None: no file can be sent.
+    """
+
+    def __init__(self, homeserver: Homeserver, store: AttachmentStore | None) -> None:
+        self._homeserver = homeserver
+        self._store = store
+        self._max_bytes: int | None = None
+        self._stored: OrderedDict[tuple[str, bool], Mapping[str, Any]] = OrderedDict()
+        """What was stored lately, so that a repeated delivery does not store it again."""
+
+    async def content(self, attachment: Attachment, *, encrypted: bool) -> dict[str, Any]:
+        """
+        The content of an event that shows a file, which is stored now.
+
+        Raises:
+            FileRefused: It will never be stored there.
+            ChannelUnavailable: It is not, or nobody knows.
+            TokenLost: The login is not valid any more.
+        """
+        if self._store is None:
+            raise FileRefused("there is no place for files here")
+        try:
+            picture = await self._store.look_at(attachment)
+            where = await self._where(self._store, attachment, encrypted=encrypted)
+        except AttachmentGone as error:
+            raise FileRefused("it is not kept any more") from error
+        except OSError as error:
+            raise ChannelUnavailable(f"a file cannot be read: {error.strerror}") from error
+        return {
+            "msgtype": "m.image" if picture is not None else _message_type(attachment.media_type),
+            "body": attachment.name,
+            "filename": attachment.name,
+            "info": _info(attachment, picture),
+            "m.mentions": {},
+            **where,
+        }
+
+    async def _where(
+        self, store: AttachmentStore, attachment: Attachment, *, encrypted: bool
+    ) -> Mapping[str, Any]:
+        """``url``, or ``file`` with the key."""
+        known = self._stored.get((attachment.path, encrypted))
+        if known is not None:
+            return known
+        await self._check_size(attachment)
+        sealer = Sealer() if encrypted else None
+        query = {} if encrypted else {"filename": attachment.name}
+        try:
+            # Not closed by us: the answer may come while the connection still asks for a next piece.
+            answer = await self._homeserver.upload(
+                _UPLOAD,
+                _pieces(store, attachment, sealer),
+                size_bytes=attachment.size_bytes,
+                media_type="application/octet-stream" if encrypted else attachment.media_type,
+                query=query,
+                timeout_s=_UPLOAD_LIMIT_S,
+            )
+        except LinkBroken as error:
+            raise ChannelUnavailable(f"a file could not be uploaded: {error}") from error
+        mxc = answer.body.get("content_uri")
+        if not answer.good or not isinstance(mxc, str):
+            raise _refusal(answer)
+        _log.info("matrix.file_uploaded", size_bytes=attachment.size_bytes, encrypted=encrypted)
+        where = {"url": mxc} if sealer is None else {"file": sealer.file(mxc)}
+        self._stored[attachment.path, encrypted] = where
+        while len(self._stored) > _KEPT:
+            self._stored.popitem(last=False)
+        return where
+
+    async def _check_size(self, attachment: Attachment) -> None:
+        """Ask how large a file may be before it is sent: many servers only hang up on one that is larger."""
+        if self._max_bytes is None:
+            self._max_bytes = await self._asked_limit()
+        if 0 < self._max_bytes < attachment.size_bytes:
+            raise FileRefused(
+                f"it has {_megabytes(attachment.size_bytes)}, and this homeserver takes "
+                f"{_megabytes(self._max_bytes)}"
+            )
+
+    async def _asked_limit(self) -> int:
+        """What the homeserver says, 0 if it says nothing."""
+        for path in _SETTINGS:
+            try:
+                answer = await self._homeserver.request("GET", path)
+            except LinkBroken as error:
+                raise ChannelUnavailable(str(error)) from error
+            if answer.token_refused:
+                raise TokenLost(answer)
+            limit = answer.body.get("m.upload.size")
+            if answer.good:
+                return limit if isinstance(limit, int) and limit > 0 else 0
+            if answer.errcode != "M_UNRECOGNIZED" and answer.status not in (403, 404):
+                raise problem(answer)
+        return 0
+
+
+async def _pieces(
+    store: AttachmentStore, attachment: Attachment, sealer: Sealer | None
+) -> AsyncGenerator[bytes, None]:
+    async for piece in store.chunks(attachment):
+        yield piece if sealer is None else sealer.seal(piece)
+
+
+def _refusal(answer: Answer) -> Exception:
+    if answer.token_refused:
+        return TokenLost(answer)
+    if answer.errcode == "M_TOO_LARGE" or answer.status == 413:
+        return FileRefused("the homeserver finds it too large")
+    if answer.status == 403 and answer.errcode:
+        return FileRefused("the homeserver does not take it from me")
+    return problem(answer)
+
+
+def _message_type(media_type: str) -> str:
+    family = media_type.partition("/")[0]
+    return {"audio": "m.audio", "video": "m.video"}.get(family, "m.file")
+
+
+def _info(attachment: Attachment, picture: Picture | None) -> dict[str, Any]:
+    info: dict[str, Any] = {"mimetype": attachment.media_type, "size": attachment.size_bytes}
+    if picture is not None:
+        info |= {"mimetype": picture.media_type, "w": picture.width, "h": picture.height}
+    return info
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1_000_000:.3g} MB"

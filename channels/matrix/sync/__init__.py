@@ -1,0 +1,1 @@
+"""The receiving loop: /sync, timelines, decryption, reply context, downloads."""

@@ -1,0 +1,295 @@
+"""
+Reading what is encrypted: `Reading` is what the receiving loop knows of encryption.
+
+Theory of operation. For each answer of ``/sync``, in this order: `prepare` (our device is announced),
+`receive` (room keys and other people's devices), `late` for messages whose keys have come at last, `uncover`
+for each event, `positions` into the transaction that accepts it all, and then `committed`. Messages without a
+key become references (``waiting``), and a task of its own, `run`, tells people about them.
+
+Events of verifications are passed on wherever they appear.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import anyio
+import structlog
+
+from channels.base import ChannelError, ChannelUnavailable, Clock
+from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.login import Login
+from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.key_api import TokenRefused
+from channels.matrix.encryption.types import NoKey, NotMeant, NotReadable
+from channels.matrix.encryption.undecryptable import WAITING, Waiting
+from channels.matrix.encryption.verification import Verifications, is_verification
+from channels.matrix.rooms.state import JsonObject, events_of, object_of, text_of
+
+__all__ = ["Reading"]
+
+_RENEWALS = 4
+_LATE_AT_ONCE = 50
+_TELL_RETRY_S = 5.0
+_IDLE_S = 600.0
+_GATHER_S = 0.3
+_log = structlog.get_logger(__name__)
+Tell = Callable[[str, str, str], Awaitable[None]]
+"""Room, text, and a key under which the same notice is sent once."""
+Save = Callable[[Mapping[str, str]], Awaitable[None]]
+
+
+class Reading:
+    """
+    Reads for one account.
+
+    Args:
+        homeserver, login: The connection.
+        crypto: The keys.
+        verifications: Who gets the events of verifications.
+        clock: For ages.
+        user_id: Who we are.
+        allows: Whose messages are worth waiting for.
+        is_owner: Whose are waited for longest.
+    """
+
+    def __init__(
+        self,
+        homeserver: Homeserver,
+        login: Login,
+        crypto: Crypto,
+        verifications: Verifications,
+        clock: Clock,
+        *,
+        user_id: str,
+        allows: Callable[[str], bool],
+        is_owner: Callable[[str], bool] = lambda _user: False,
+    ) -> None:
+        self._homeserver = homeserver
+        self._login = login
+        self._crypto = crypto
+        self._verifications = verifications
+        self._clock = clock
+        self._user_id = user_id
+        self._allows = allows
+        self.is_heard: Callable[[str, str], bool] = lambda _room_id, sender: allows(sender)
+        """Whether somebody's messages in a room are worth waiting for; a room may have a rule of its own."""
+        self._waiting = Waiting(is_owner)
+        self._handed_over: list[str] = []
+        self._in_hand: set[str] = set()
+        """Events with late keys that are being read."""
+        self._news = anyio.Event()
+        self._to_mend = anyio.Event()
+        self._unreadable = 0
+        self._look = True
+        """Whether keys have come since references were looked through."""
+        self._looked = 0
+        """How many were looked at since then, at most."""
+
+    def start(self, crypto: str | None, waiting: str | None) -> None:
+        """Begin a run with the positions that were committed last."""
+        self._crypto.start(crypto)
+        self._waiting.load(waiting)
+
+    async def prepare(self) -> None:
+        """
+        Have our device announced.
+
+        Raises:
+            ChannelError: It cannot be done (now).
+        """
+        for _ in range(_RENEWALS):
+            used = self._homeserver.credentials
+            try:
+                await self._crypto.ready()
+                return
+            except TokenRefused as refused:
+                if used is not None:
+                    await self._login.renew(used, refused.answer)
+        raise ChannelUnavailable("the homeserver refuses each new token")
+
+    def receive(self, body: JsonObject) -> None:
+        """Digest the part of an answer that is not about rooms."""
+        for event in events_of(body, "to_device"):
+            if event.get("type") == "m.room_key.withheld":
+                if self.is_heard(text_of(object_of(event, "content"), "room_id"), text_of(event, "sender")):
+                    self._waiting.withheld(event)
+            else:
+                self._verifications.learn("", event)
+        if self._crypto.receive(body):
+            self._look, self._looked = True, 0
+
+    async def meet(self, events: Iterable[JsonObject]) -> None:
+        """
+        Get to know the devices of whoever has sent encrypted events, if that decides what is read.
+
+        Raises:
+            ChannelUnavailable: It cannot be done now; the same answer has to come again.
+        """
+        senders = {text_of(one, "sender") for one in events if one.get("type") == "m.room.encrypted"}
+        wanted = [sender for sender in senders if sender != self._user_id and self._allows(sender)]
+        if not wanted or not self._crypto.signed_only:
+            return
+        try:
+            await self._crypto.learn_devices(wanted)
+        except TokenRefused as refused:
+            raise ChannelUnavailable("the token was refused while keys were asked for") from refused
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+
+    def uncover(self, room_id: str, event: JsonObject) -> JsonObject | None:
+        """The event in clear; None if it cannot be read now. Others pass through."""
+        if event.get("type") != "m.room.encrypted":
+            if is_verification(event):
+                self._verifications.learn(room_id, event)
+            return event
+        if event.get("sender") == self._user_id:
+            return None
+        content, event_id = object_of(event, "content"), text_of(event, "event_id")
+        if not content or "redacted_because" in object_of(event, "unsigned"):
+            return event
+        try:
+            clear = self._crypto.decrypt(room_id, event)
+        except NoKey as missing:
+            sender = text_of(event, "sender")
+            if event_id and self.is_heard(room_id, sender):
+                _log.info("matrix.key_missing", room=room_id, event_id=event_id, session=missing.session_id)
+                session_id = missing.session_id[:100]
+                self._waiting.add(room_id, event_id, session_id, sender=sender, now=self._now())
+            return None
+        except NotReadable as error:
+            if isinstance(error, NotMeant):
+                _log.info("matrix.event_ignored", room=room_id, reason="encrypted", type=str(error))
+            else:
+                self._unreadable += 1
+                _log.warning("matrix.message_unreadable", room=room_id, reason=str(error))
+            return None
+        if is_verification(clear):
+            self._verifications.learn(room_id, clear)
+        return clear
+
+    def peek(self, room_id: str, event: JsonObject) -> JsonObject | None:
+        """An event in clear, our own too, without any other effect; None if it cannot be read."""
+        if event.get("type") != "m.room.encrypted":
+            return event
+        try:
+            return self._crypto.decrypt(room_id, event)
+        except (NoKey, NotReadable, ChannelError):
+            return None
+
+    def forget(self, room_id: str, event_id: str, sender: str) -> None:
+        """A message of ``sender`` was taken back in its room: nobody waits for its key."""
+        self._waiting.drop_from(room_id, event_id, sender)
+
+    async def late(self) -> list[tuple[str, JsonObject, float]]:
+        """Messages, still encrypted, whose keys have come, in order: room, event, when it was seen first."""
+        found: list[tuple[str, JsonObject, float]] = []
+        if not self._look:
+            return found
+        readable = [
+            one for one in self._waiting.readable(self._crypto.has_key) if one.event_id not in self._in_hand
+        ]
+        self._looked += _LATE_AT_ONCE
+        self._look = self._looked < len(readable)
+        for one in readable[:_LATE_AT_ONCE]:
+            path = f"{CLIENT}/rooms/{part(one.room_id)}/event/{part(one.event_id)}"
+            try:
+                answer = await self._homeserver.request("GET", path)
+            except LinkBroken as error:
+                _log.info("matrix.late_postponed", error=str(error))
+                self._look, self._looked = True, 0
+                break
+            if answer.good and self._is_still_secret(one.room_id, answer.body):
+                self._waiting.put_behind(one.event_id)  # whoever has sent it does not stand in others' way
+                continue
+            if answer.good:
+                found.append((one.room_id, answer.body, one.since))
+                self._in_hand.add(one.event_id)
+                _log.info("matrix.key_arrived", room=one.room_id, event_id=one.event_id)
+                continue
+            if not answer.errcode or answer.status not in (403, 404):
+                self._look, self._looked = True, 0
+                break
+            self._handed_over.append(one.event_id)
+        return found
+
+    def _is_still_secret(self, room_id: str, event: JsonObject) -> bool:
+        """Whether the key that has come is only for what was said later."""
+        try:
+            self._crypto.decrypt(room_id, event)
+        except NoKey:
+            return True
+        except NotReadable:
+            pass
+        return False
+
+    def handed_over(self, event_id: str) -> dict[str, str]:
+        """An event that `late` has given is accepted with this position."""
+        self._in_hand.discard(event_id)
+        self._handed_over.append(event_id)
+        return {WAITING: self._waiting.dump(without=self._handed_over)}
+
+    def positions(self) -> dict[str, str]:
+        """What is to be committed together with what was read."""
+        return {**self._crypto.position(), WAITING: self._waiting.dump(without=self._handed_over)}
+
+    def left(self, room_id: str) -> None:
+        """The bot is no longer in a room: what waits there for a key is not answered."""
+        self._waiting.drop_room(room_id)
+
+    async def committed(self, rooms: Iterable[str] = ()) -> None:
+        """What was read is safe; ``rooms`` are those that the bot is in."""
+        self._waiting.drop(self._handed_over)
+        self._handed_over.clear()
+        if self._waiting.next_at() is not None:
+            self._news.set()
+            self._news = anyio.Event()
+        await self._crypto.maintain(rooms=rooms, waiting=self._waiting.sessions)
+        self._to_mend.set()
+
+    def facts(self) -> dict[str, Any]:
+        """For the operator."""
+        return {
+            **self._crypto.facts(),
+            **self._waiting.facts(),
+            "encrypted_messages_unread": self._unreadable,
+        }
+
+    async def run(self, tell: Tell, save: Save) -> None:
+        """Answer verifications, mend sessions and tell people what cannot be read, until cancelled."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._verifications.run)
+            group.start_soon(self._mend)
+            await self._tell(tell, save)
+
+    async def _mend(self) -> None:
+        while True:
+            await self._to_mend.wait()
+            self._to_mend = anyio.Event()
+            await self._crypto.mend()
+
+    async def _tell(self, tell: Tell, save: Save) -> None:
+        while True:
+            news, next_at = self._news, self._waiting.next_at()
+            pause_s = _IDLE_S if next_at is None else max(next_at - self._now(), 0.0)
+            with anyio.move_on_after(min(pause_s, _IDLE_S)):
+                await news.wait()
+            # Not at once: a key often comes with the next answer.
+            await anyio.sleep(_GATHER_S)
+            for room_id, text, references in self._waiting.to_tell(self._now()):
+                once = hashlib.sha256(references[0].event_id.encode()).hexdigest()[:24]
+                try:
+                    await tell(room_id, text, f"unread-{once}")
+                except ChannelUnavailable as error:
+                    _log.info("matrix.notice_postponed", room=room_id, error=str(error))
+                    await anyio.sleep(_TELL_RETRY_S)
+                    continue
+                except ChannelError as error:
+                    _log.warning("matrix.notice_failed", room=room_id, error=str(error))
+                self._waiting.told(references, now=self._now())
+                await save({WAITING: self._waiting.dump()})
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()

@@ -1,0 +1,261 @@
+"""
+The files of messages that were read: fetched, decrypted, checked and stored before the messages are accepted.
+
+Theory of operation. `read_event` leaves a note (`MEDIA`) in the context of a message that has a file.
+`Downloads` takes messages together, fetches their files a few at a time, and gives the messages back with
+attachments, or with a sentence that says why a file could not be had: a message is never lost for its file.
+All this has `ALL_LIMIT_S`, whatever servers do meanwhile, and less at a server that has given nothing the
+last time. Only a disk that takes nothing makes it wait for longer, as it does for messages themselves:
+nothing is acknowledged until it is over.
+
+Files of people who may not talk to the bot are not fetched, and neither are those in talk that is not meant
+for it. What is fetched twice, because of a crash in between, is stored once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.messages import Attachment, InboundMessage
+from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
+from channels.matrix.client.api import Answer, Download, Homeserver, LinkBroken, Pauses, part
+from channels.matrix.client.json_access import text_of
+from channels.matrix.events.media import MEDIA, Media, MediaInvalid, Opener, media_in
+
+__all__ = ["ALL_LIMIT_S", "Downloads"]
+
+ALL_LIMIT_S = 45.0
+"""For all files that are fetched together."""
+
+_HANGING_LIMIT_S = 8.0
+_MAX_SERVERS = 200
+_AT_ONCE = 4
+_TRIES = 3
+_NEW_DOOR = "/_matrix/client/v1/media/download"
+_OLD_DOOR = "/_matrix/media/v3/download"
+_SERVER_WAITS_MS = 20_000
+_log = structlog.get_logger(__name__)
+
+
+class _Later(Exception):
+    """It did not work and may do so at another try."""
+
+    def __init__(self, public: str, wait_s: float | None = None) -> None:
+        self.wait_s = wait_s
+        super().__init__(public)
+
+
+class Downloads:
+    """
+    Fetches for one account.
+
+    Args:
+        homeserver: Where files come from.
+        store: Where they go; None: nowhere, and the text says that they were there.
+        allows: Whose files are fetched.
+        limit_s: How long all files that are fetched together may take.
+    """
+
+    def __init__(
+        self,
+        homeserver: Homeserver,
+        store: AttachmentStore | None,
+        *,
+        allows: Callable[[str], bool],
+        limit_s: float = ALL_LIMIT_S,
+    ) -> None:
+        self._homeserver = homeserver
+        self._store = store
+        self._allows = allows
+        self._limit_s = limit_s
+        self._door = _NEW_DOOR
+        self._hanging: OrderedDict[str, None] = OrderedDict()
+        """Servers of which nothing at all came the last time: nobody shall wait as long for them again."""
+
+    async def bring(self, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
+        """The messages, in the same order, with their files or with the reason why not."""
+        wanted = [number for number, message in enumerate(messages) if self.wants(message)]
+        brought = await self._bring(self._store, messages, wanted) if self._store and wanted else {}
+        return [
+            self._finished(message, brought.get(number) if number in wanted else None)
+            for number, message in enumerate(messages)
+        ]
+
+    def without(self, message: InboundMessage) -> InboundMessage:
+        """The message, for whose file there is no time."""
+        wanted = self.wants(message)
+        return self._finished(message, "there is too much to fetch at once" if wanted else None)
+
+    def wants(self, message: InboundMessage) -> bool:
+        """Whether the message has a file that is to be fetched."""
+        here = message.context.get("allowed_here")
+        allowed = self._allows(message.sender.address) if here is None else bool(here)
+        return MEDIA in message.context and message.addressed and allowed and self._store is not None
+
+    async def _bring(
+        self, store: AttachmentStore, messages: Sequence[InboundMessage], wanted: Sequence[int]
+    ) -> dict[int, Attachment | str]:
+        """By the number of the message its file, or why it could not be had."""
+        found: dict[int, Attachment | str] = {}
+        pauses = Pauses()
+        while missing := [number for number in wanted if number not in found]:
+            try:
+                await self._round(store, messages, missing, found)
+            except* AttachmentsUnavailable as group:
+                pause_s = pauses.next_s()
+                error = group.exceptions[0]
+                _log.error("matrix.file_blocked", error=str(error), retry_in_s=round(pause_s, 1))
+                await anyio.sleep(pause_s)
+        return found
+
+    async def _round(
+        self,
+        store: AttachmentStore,
+        messages: Sequence[InboundMessage],
+        missing: Sequence[int],
+        found: dict[int, Attachment | str],
+    ) -> None:
+        limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+        async def one(number: int) -> None:
+            async with limiter:
+                found[number] = await self._one(store, messages[number])
+
+        servers = {_server_of(messages[number]) for number in missing}
+        hanging = servers <= self._hanging.keys()
+        limit_s = min(self._limit_s, _HANGING_LIMIT_S) if hanging else self._limit_s
+        with anyio.move_on_after(limit_s) as scope:
+            async with anyio.create_task_group() as group:
+                for number in missing:
+                    group.start_soon(one, number)
+        for server in servers:
+            self._hanging.pop(server, None)
+            if scope.cancelled_caught and not any(number in found for number in missing):
+                self._hanging[server] = None
+        while len(self._hanging) > _MAX_SERVERS:
+            self._hanging.popitem(last=False)
+        if scope.cancelled_caught:
+            for number in missing:
+                found.setdefault(number, "the homeserver took too long to hand it over")
+
+    async def _one(self, store: AttachmentStore, message: InboundMessage) -> Attachment | str:
+        try:
+            media = media_in(*_event_in(message))
+            if media is None:
+                return "it is no file"
+            attachment = await self._fetched(store, message, media)
+        except (MediaInvalid, AttachmentRefused, _Later) as error:
+            _log.warning("matrix.file_refused", event_id=message.native_id, reason=str(error))
+            return str(error)
+        except AttachmentsUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
+            _log.error("matrix.file_unreadable", event_id=message.native_id, error=type(error).__name__)
+            return "something about it is not as it should be"
+        _log.info("matrix.file_stored", event_id=message.native_id, size_bytes=attachment.size_bytes)
+        return attachment
+
+    async def _fetched(self, store: AttachmentStore, message: InboundMessage, media: Media) -> Attachment:
+        pauses = Pauses(first_s=0.5, cap_s=5.0)
+        while True:
+            try:
+                return await self._once(store, message, media)
+            except _Later as error:
+                pause_s = pauses.next_s(at_least_s=error.wait_s)
+                if pauses.failures >= _TRIES:
+                    raise
+                await anyio.sleep(pause_s)
+
+    async def _once(self, store: AttachmentStore, message: InboundMessage, media: Media) -> Attachment:
+        path = f"{self._door}/{part(media.server)}/{part(media.media_id)}"
+        is_new = self._door == _NEW_DOOR
+        query = {"timeout_ms": str(_SERVER_WAITS_MS)} if is_new else None
+        try:
+            async with self._homeserver.download(path, query=query, anonymous=not is_new) as download:
+                if download.answer.good:
+                    return await _save(store, message, media, download)
+                answer = download.answer
+        except LinkBroken as error:
+            raise _Later("the connection to the homeserver broke") from error
+        if is_new and answer.errcode == "M_UNRECOGNIZED":
+            self._door = _OLD_DOOR  # before version 1.11 of the specification
+            return await self._once(store, message, media)
+        raise _problem(answer)
+
+    def _finished(self, message: InboundMessage, found: Attachment | str | None) -> InboundMessage:
+        if MEDIA not in message.context:
+            return message
+        noted = message.context[MEDIA]
+        context = {key: value for key, value in message.context.items() if key != MEDIA}
+        remark = text_of(noted, "remark")
+        update: dict[str, Any] = {"context": context}
+        if isinstance(found, Attachment):
+            update |= {"attachments": (found,), "text": _without(message.text, remark)}
+        elif isinstance(found, str) and remark:
+            update["text"] = message.text.replace(remark, f"{remark[:-1]}, but I could not get it: {found}]")
+        elif remark and message.addressed:
+            update["text"] = message.text.replace(remark, f"{remark[:-1]}, which cannot be opened here]")
+        return message.model_copy(update=update)
+
+
+async def _save(
+    store: AttachmentStore, message: InboundMessage, media: Media, download: Download
+) -> Attachment:
+    limit = store.max_file_bytes
+    if download.size_bytes is not None and download.size_bytes > limit:
+        raise MediaInvalid(f"it is larger than {limit / 1_000_000:.3g} MB")
+    pieces = download.chunks if media.secret is None else _opened(download.chunks, Opener(media.secret))
+    plain = media.kind != "voice message" or "voice" in media.name.lower()
+    name = media.name if plain else f"voice message {media.name}"
+    async with aclosing(_guarded(pieces)) as content:
+        return await store.save(name, media.media_type, content, message=message)
+
+
+async def _opened(chunks: AsyncIterator[bytes], opener: Opener) -> AsyncIterator[bytes]:
+    async for piece in chunks:
+        yield opener.open(piece)
+    opener.finish()
+
+
+async def _guarded(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The same pieces, as something that can be closed."""
+    async for piece in chunks:
+        yield piece
+
+
+def _event_in(message: InboundMessage) -> tuple[Any, Any]:
+    """Type and content of the event, as `read_event` has noted them."""
+    noted = message.context[MEDIA]
+    return noted.get("type"), noted.get("content") or {}
+
+
+def _server_of(message: InboundMessage) -> str:
+    """Whose file it is; empty if that cannot be said."""
+    try:
+        media = media_in(*_event_in(message))
+    except MediaInvalid:
+        return ""
+    return media.server if media is not None else ""
+
+
+def _problem(answer: Answer) -> Exception:
+    """What an answer that is no file means."""
+    if answer.status == 404 and answer.errcode:
+        return MediaInvalid("the homeserver does not have it (any more)")
+    if answer.errcode == "M_TOO_LARGE" or answer.status == 413:
+        return MediaInvalid("the homeserver finds it too large to hand over")
+    if answer.status == 403 and answer.errcode:
+        return MediaInvalid("the homeserver does not give it to me")
+    if answer.status == 429:
+        return _Later("the homeserver asks for a pause", answer.wait_s)
+    return _Later(f"the homeserver could not hand it over ({answer.status})")
+
+
+def _without(text: str, remark: str) -> str:
+    return text.replace(remark, "").strip() if remark else text

@@ -1,0 +1,339 @@
+"""
+From one event of a room, in clear, to what it means for the conversation: a message, an amendment of an
+earlier one, a reaction to something of ours, or nothing.
+
+``inbound``, ``edits``, ``threads`` and ``talk`` know how; here it is put together with what must be asked of
+others: the inbox (is this an answer to us?) and the homeserver (what does it answer?). Both are only asked
+for people who may talk to the bot, so strangers cost a look at their event and no more. The homeserver may be
+slow: what needs it comes as `Unfinished`, and who reads decides when it is finished.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import structlog
+
+from agent_core.messages import Amendment, Audience, Background, InboundMessage
+from channels.base import Clock, Inbox
+from channels.matrix.client.api import Homeserver
+from channels.matrix.config import MatrixConfig
+from channels.matrix.events.edits import Early, Senders, bundled_edit, edited_text, edits, read_edit, redacts
+from channels.matrix.events.group_context import Talk
+from channels.matrix.events.inbound import Me, Skip, read_event
+from channels.matrix.events.media import MEDIA
+from channels.matrix.events.room_policy import Rules
+from channels.matrix.events.threads import root_of
+from channels.matrix.rooms.join_times import Joinings
+from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
+from channels.matrix.rooms.upgrades import may_moderate, may_redact
+from channels.matrix.sending.reactions import reacts_to, read_reaction
+from channels.matrix.sync.reply_context import Asker, Quotes, Uncover
+
+__all__ = ["Conversation", "Unfinished"]
+
+_MAX_PLACES = 1000
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A message as far as it can be read without the homeserver, and what asks it for the rest."""
+
+    message: InboundMessage
+    finish: Callable[[], Awaitable[InboundMessage]]
+
+
+class Conversation:
+    """
+    Reads for one account.
+
+    Args:
+        homeserver: Where quoted events are fetched.
+        inbox: Knows what was delivered.
+        me: Who the bot is.
+        rooms: What is known about rooms.
+        config: The settings.
+        clock: For the time of reception.
+        allows: Who may talk to the bot, by the channel's own list.
+        uncover: Reads an encrypted event without any other effect.
+    """
+
+    def __init__(
+        self,
+        homeserver: Homeserver,
+        inbox: Inbox,
+        *,
+        me: Me,
+        rooms: Rooms,
+        config: MatrixConfig,
+        clock: Clock,
+        allows: Callable[[str], bool],
+        uncover: Uncover,
+    ) -> None:
+        self._homeserver = homeserver
+        self._inbox = inbox
+        self._me = me
+        self._rooms = rooms
+        self._config = config
+        self._clock = clock
+        self._allows = allows
+        self._uncover = uncover
+        self.rules = Rules(config, rooms.conversation_of)
+        self._quotes = Quotes(homeserver, rooms, uncover, user_id=me.user_id)
+        talk = config.group_talk
+        self._talk = Talk(messages=talk.messages, chars=talk.chars)
+        self.joinings = Joinings(me.user_id, rooms)
+        self._early = Early()
+        self._senders = Senders()
+        self._begun: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Threads whose beginning was told already."""
+        self._ours: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Threads in which the bot has answered."""
+        self._gone: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    async def start(self) -> None:
+        """Learn what only the homeserver knows: which rooms the rules are about."""
+        await self.rules.resolve(self._homeserver)
+
+    async def read(self, room_id: str, event: JsonObject) -> InboundMessage | Amendment | Skip:
+        """Read one event of a room's timeline, in clear, with all that the homeserver knows of it."""
+        begun = await self.begin(room_id, event)
+        return await begun.finish() if isinstance(begun, Unfinished) else begun
+
+    async def begin(
+        self, room_id: str, event: JsonObject, *, seen_at: float | None = None
+    ) -> InboundMessage | Amendment | Skip | Unfinished:
+        """
+        Read one event of a room's timeline, in clear, without asking the homeserver anything.
+
+        ``seen_at`` is when it came, if it can be read only now.
+        """
+        sender = text_of(event, "sender")
+        if event.get("type") == "m.room.member" and self.joinings.saw(room_id, event, self._clock.now()):
+            self._talk.came(room_id, text_of(event, "state_key"))
+        if any(fnmatchcase(sender, pattern) for pattern in self._config.ignore_senders):
+            return Skip("ignored_sender")
+        match event.get("type"):
+            case "m.room.redaction":
+                return self._taken_back(room_id, event)
+            case "m.reaction":
+                return await self._reaction(room_id, event)
+            case _:
+                return await self._message(room_id, event, seen_at)
+
+    def is_heard(self, room_id: str, sender: str) -> bool:
+        """Whether somebody may talk to the bot in a room, as far as the channel knows."""
+        here = self.rules.allows(room_id, sender)
+        return self._allows(sender) if here is None else here
+
+    def is_gone(self, room_id: str, event_id: Any) -> bool:
+        """Whether an event was taken back lately."""
+        return (room_id, event_id) in self._gone
+
+    def answered(self, room_id: str, context: Mapping[str, Any]) -> None:
+        """The bot has answered the message with this context."""
+        root = context.get("thread")
+        if isinstance(root, str):
+            _keep(self._ours, (room_id, root))
+
+    def left(self, room_id: str) -> None:
+        """The bot is no longer in this room."""
+        self._talk.forget(room_id)
+        self.joinings.forget(room_id)
+
+    def joined(self, room_id: str) -> None:
+        """The bot has come into this room, and has read nothing of it yet."""
+        self.joinings.joined(room_id, self._clock.now())
+
+    def followed(self) -> None:
+        """Rooms have taken the place of others."""
+        self.joinings.followed(self._clock.now())
+
+    def missed(self, room_id: str) -> None:
+        """Something that happened in a room will never be read."""
+        self._talk.forget(room_id)
+        self.joinings.missed(room_id, self._clock.now())
+
+    async def _message(
+        self, room_id: str, event: JsonObject, seen_at: float | None
+    ) -> InboundMessage | Amendment | Skip | Unfinished:
+        sender = text_of(event, "sender")
+        me = self.rules.me_in(room_id, self._me, sender)
+        message = read_event(event, room_id, me=me, rooms=self._rooms, now=self._clock.now())
+        if isinstance(message, Skip):
+            if message.reason == "own":
+                self._quotes.forget(room_id, edits(event))
+            return self._edited(room_id, event) if message.reason == "edit" else message
+        self._senders.note(room_id, message.native_id, sender)
+        message = message.model_copy(update={"text": self._newest(room_id, event) or message.text})
+        here = self.rules.allows(room_id, sender)
+        context = {**message.context, **self._seen_at(room_id, sender, seen_at)}
+        if here is not None:
+            context["allowed_here"] = here
+        message = message.model_copy(update={"context": context})
+        room = self._rooms.get(room_id)
+        if message.audience is Audience.GROUP and room is not None and may_moderate(room, sender):
+            message = message.model_copy(update={"context": {**message.context, "moderator": True}})
+        allowed = self.is_heard(room_id, sender)
+        content = object_of(event, "content")
+        place = (room_id, root_of(content) or "")
+        answers_us: bool | None = False
+        if allowed and not message.addressed:
+            answers_us = await self._is_answer_to_us(message, me, place)
+            message = message.model_copy(update={"addressed": answers_us is True})
+        if not message.addressed:
+            # Who has come since a message was seen, and has not seen it, is not known of one that was late.
+            if seen_at is None and (allowed or self._config.group_talk.people == "everyone"):
+                said = Background(kind="talk", sender=sender, name=message.sender.name, text=message.text)
+                self._talk.hear(place, message.native_id, said)
+            if answers_us is None:
+                return Unfinished(message, partial(self._if_we_take_part, message, place))
+            return message
+        return self._with_background(message, place) if allowed else message
+
+    async def _if_we_take_part(self, message: InboundMessage, place: tuple[str, str]) -> InboundMessage:
+        """A message of a thread, meant for us if we have said something there."""
+        if not await self._quotes.takes_part(*place):
+            return message
+        self._talk.take_back(place[0], message.native_id)  # it is a question, not talk
+        begun = self._with_background(message.model_copy(update={"addressed": True}), place)
+        return await begun.finish() if isinstance(begun, Unfinished) else begun
+
+    def _seen_at(self, room_id: str, sender: str, seen_at: float | None) -> dict[str, Any]:
+        """Where the past is closed to newcomers: when this was said, and since when its sender is here."""
+        at = self.joinings.stamp(room_id, self._clock.now(), late_since=seen_at)
+        since = self.joinings.of(room_id, sender)
+        return {
+            **({} if at is None else {"seen_at": at.isoformat()}),
+            **({} if since is None else {"visible_from": since.isoformat()}),
+        }
+
+    async def _with_quoted_file(self, message: InboundMessage, room_id: str) -> InboundMessage:
+        """A question about somebody's picture brings the picture along, unless it has one of its own."""
+        answered = message.context.get("in_reply_to")
+        if MEDIA in message.context or not isinstance(answered, str):
+            return message
+        noted = (await self._quotes.file(room_id, answered, _asker(message))).get(MEDIA)
+        if noted is None:
+            return message
+        # It stands in the quotation, not in the text of this message.
+        context = {**message.context, MEDIA: {**noted, "remark": ""}}
+        return message.model_copy(update={"context": context})
+
+    async def _is_answer_to_us(self, message: InboundMessage, me: Me, place: tuple[str, str]) -> bool | None:
+        """
+        Whether it answers a message of ours, or goes on in a thread that we have opened; None: the homeserver
+        has to say.
+        """
+        if me.group_policy != "mention":
+            return False
+        answered = message.context.get("in_reply_to")
+        points_to = answered if self._config.mention_by_reply and isinstance(answered, str) else None
+        if points_to is not None and await self._inbox.delivered_id(points_to) is not None:
+            return True
+        if me.threads != "always" or not place[1]:
+            return False
+        # What the homeserver says can be late; it is for what was answered before the last start.
+        return True if place in self._ours else None
+
+    def _with_background(
+        self, message: InboundMessage, place: tuple[str, str]
+    ) -> InboundMessage | Unfinished:
+        """What the model is to know besides: the thread's beginning, earlier talk, what is answered."""
+        room_id, root = place
+        talk: tuple[Background, ...] = ()
+        if message.audience is Audience.GROUP:
+            # A question that opens a thread takes the talk of the room along and leaves it for the next.
+            opens = not root and message.context.get("thread") is not None
+            talk = self._talk.told(place, message.sender.address, keep=opens)
+        message = message.model_copy(update={"background": talk})
+        # The history remembers it only for those who may see it, and where the past is closed for nobody.
+        begins = bool(root) and (place not in self._begun or self.joinings.is_closed(room_id))
+        if not begins and not isinstance(message.context.get("in_reply_to"), str):
+            return message
+        return Unfinished(message, partial(self._with_quotes, message, place, begins=begins))
+
+    async def _with_quotes(
+        self, message: InboundMessage, place: tuple[str, str], *, begins: bool
+    ) -> InboundMessage:
+        room_id, root = place
+        found = message.background
+        if begins and (beginning := await self._quotes.root(room_id, root, _asker(message))):
+            _keep(self._begun, place)
+            found = beginning + found
+        answered = message.context.get("in_reply_to")
+        if isinstance(answered, str):
+            found += await self._quotes.chain(room_id, answered, _asker(message))
+        return (await self._with_quoted_file(message, room_id)).model_copy(update={"background": found})
+
+    def _newest(self, room_id: str, event: JsonObject) -> str | None:
+        """What a message says by now, if it was edited before it came to us."""
+        edit = bundled_edit(event)
+        clear = self._uncover(room_id, edit) if edit is not None else None
+        text = edited_text(clear) if clear is not None else None
+        return text or self._early.take(room_id, text_of(event, "event_id"), text_of(event, "sender"))
+
+    def _edited(self, room_id: str, event: JsonObject) -> Amendment | Skip:
+        edit = read_edit(event)
+        if isinstance(edit, Amendment):
+            if not self.is_heard(room_id, edit.sender):
+                # Nothing of theirs waits; what they have said to others may be among what was heard.
+                self._talk.change(room_id, edit.native_id, edit.sender, edit.text)
+                return Skip("edit")
+            self._quotes.forget(room_id, edit.native_id)
+            self._talk.change(room_id, edit.native_id, edit.sender, edit.text)
+            if not self._senders.of(room_id, edit.native_id):
+                self._early.keep(room_id, edit)
+        return edit
+
+    def _taken_back(self, room_id: str, event: JsonObject) -> Amendment | Skip:
+        room = self._rooms.get(room_id)
+        target = redacts(event, room.version if room is not None else "")
+        by = text_of(event, "sender")
+        if not target or by == self._me.user_id or "state_key" in event:
+            return Skip("no_message")
+        author = self._senders.of(room_id, target) or by
+        if author != by and (room is None or not may_redact(room, by)):
+            # Our own homeserver should not have let it through; others are less strict than Synapse.
+            _log.warning("matrix.redaction_ignored", room=room_id, sender=by)
+            return Skip("no_message")
+        _keep(self._gone, (room_id, target))
+        self._quotes.forget(room_id, target)
+        self._talk.take_back(room_id, target)
+        if not self.is_heard(room_id, author):
+            return Skip("no_message")
+        return Amendment(kind="withdraw", native_id=target, sender=author)
+
+    async def _reaction(self, room_id: str, event: JsonObject) -> InboundMessage | Skip:
+        sender = text_of(event, "sender")
+        if sender == self._me.user_id or not self.is_heard(room_id, sender):
+            return Skip("no_message")
+        target = reacts_to(event)
+        outbound = await self._inbox.delivered_id(target) if target else None
+        if outbound is None:
+            return Skip("no_message")
+        return read_reaction(
+            event,
+            room_id,
+            outbound=outbound,
+            me=self._me,
+            rooms=self._rooms,
+            now=self._clock.now(),
+            allowed_here=self.rules.allows(room_id, sender),
+        )
+
+
+def _asker(message: InboundMessage) -> Asker:
+    return Asker(message.sender.address, message.audience is Audience.DIRECT)
+
+
+def _keep(places: OrderedDict[tuple[str, str], None], place: tuple[str, str]) -> None:
+    places[place] = None
+    while len(places) > _MAX_PLACES:
+        places.popitem(last=False)

@@ -1,0 +1,231 @@
+"""
+Messages that need something of a server that may be slow: their files and what they quote, fetched beside the
+receiving loop.
+
+Theory of operation. Nothing that one person or one server does may hold up receiving for another. So a
+message that needs fetching leaves the receiving loop with all that its sender says after it in the same room
+(a *lane*: order is kept for one person in one room), and the loop goes on. A person has `_LANES_EACH` lanes
+at work at a time, everybody together `_LANES`. Reactions and redactions wait for nothing; who takes back what
+waits here has taken it back.
+
+Nothing is lost over a crash: as long as something of a room waits here, the position `FETCHING` says from
+which token of ``/sync`` on that room is to be read again. It is committed together with the token that passes
+the message; the next run reads the room from there, and what was accepted meanwhile is recognised by its
+event id. A lane that grows beyond `_MAX_WAITING` goes on without fetching: words matter more than what goes
+along.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+import anyio
+import structlog
+
+from agent_core.messages import Amendment, InboundMessage
+from channels.base import Inbox
+from channels.matrix.sync.downloads import Downloads
+from channels.matrix.sync.event_handler import Unfinished
+
+__all__ = ["FETCHING", "Fetching"]
+
+FETCHING = "fetching"
+_LANES = 32
+_LANES_EACH = 2
+_MAX_WAITING = 200
+_QUOTES_LIMIT_S = 12.0
+_log = structlog.get_logger(__name__)
+Read = InboundMessage | Amendment | Unfinished
+Place = Callable[[InboundMessage], InboundMessage]
+
+
+@dataclass(eq=False, slots=True)
+class _Item:
+    read: Read
+    placed: Place
+    """Puts the message into its session."""
+    late: str = ""
+    """The message's key had come late: this event is waited for until the message is accepted."""
+
+
+@dataclass(eq=False, slots=True)
+class _Lane:
+    items: deque[_Item] = field(default_factory=deque)
+    scope: anyio.CancelScope | None = None
+    """Of what is being fetched at this moment."""
+    hurried: bool = False
+    """Nothing more is fetched."""
+    dropped: bool = False
+    """The bot has left the room."""
+
+
+class Fetching:
+    """
+    The lanes of one account.
+
+    Args:
+        inbox: Where messages go.
+        downloads: Fetches files.
+        is_gone: Whether an event of a room was taken back.
+        accepted: Told of each message that was accepted.
+        late: Told of each event with a late key that was read; gives what to commit with it.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        downloads: Downloads,
+        *,
+        is_gone: Callable[[str, str], bool],
+        accepted: Callable[[InboundMessage], None],
+        late: Callable[[str], Mapping[str, str]],
+    ) -> None:
+        self._inbox = inbox
+        self._downloads = downloads
+        self._is_gone = is_gone
+        self._accepted = accepted
+        self._late = late
+        self.commit = anyio.Lock()
+        """Held while positions are put together and committed: no older ones overtake them."""
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._idle: list[tuple[str, str]] = []
+        """Lanes that nobody works off yet."""
+        self._since: dict[str, str] = {}
+        """By room, from where it is to be read again."""
+        self._kept = json.dumps({})
+        self._slots = anyio.CapacityLimiter(_LANES)
+        self._shares: dict[str, anyio.CapacityLimiter] = {}
+        self._news = anyio.Event()
+
+    def load(self, text: str | None) -> dict[str, str]:
+        """Take over what an earlier run has committed: the rooms to be read again, and from where."""
+        try:
+            kept = json.loads(text or "{}")
+            self._since = {room: since for room, since in kept.items() if isinstance(since, str) and since}
+        except (ValueError, AttributeError) as error:
+            _log.error("matrix.fetching_unreadable", error=type(error).__name__)
+        self._kept = json.dumps(self._since)
+        return dict(self._since)
+
+    def read_again(self, room_id: str) -> None:
+        """What an earlier run has left of a room was read."""
+        if not any(room == room_id for room, _ in self._lanes):
+            self._since.pop(room_id, None)
+
+    def position(self) -> dict[str, str]:
+        """What is to be committed; empty if nothing has changed. To be called with `commit` held."""
+        text = json.dumps(self._since)
+        if text == self._kept:
+            return {}
+        self._kept = text
+        return {FETCHING: text}
+
+    def takes(self, room_id: str, read: Read) -> bool:
+        """Whether this has to wait: for what it needs, or for what its sender said before it."""
+        if isinstance(read, Unfinished):
+            return True
+        if isinstance(read, Amendment):
+            return read.kind == "replace" and (room_id, read.sender) in self._lanes
+        waits = (room_id, read.sender.address) in self._lanes
+        return read.kind == "message" and (waits or self._downloads.wants(read))
+
+    def put(self, room_id: str, read: Read, placed: Place, *, since: str, late: str = "") -> None:
+        """Take this over; the room is to be read again from ``since`` on if it is lost."""
+        sender = read.sender if isinstance(read, Amendment) else _message(read).sender.address
+        if not late:
+            self._since.setdefault(room_id, since)
+        key = (room_id, sender)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane()
+            self._idle.append(key)
+            self._news.set()
+        lane.items.append(_Item(read, placed, late))
+        if len(lane.items) > _MAX_WAITING and not lane.hurried:
+            _log.warning("matrix.fetching_hurried", room=room_id, sender=sender, waiting=len(lane.items))
+            lane.hurried = True
+            if lane.scope is not None:
+                lane.scope.cancel()
+
+    def left(self, room_id: str) -> None:
+        """The bot is no longer in this room: nothing of it is answered."""
+        for (room, _), lane in self._lanes.items():
+            if room == room_id:
+                lane.dropped = lane.hurried = True
+                if lane.scope is not None:
+                    lane.scope.cancel()
+
+    async def run(self) -> None:
+        """Work lanes off until cancelled."""
+        async with anyio.create_task_group() as lanes:
+            while True:
+                while self._idle:
+                    lanes.start_soon(self._work_off, *self._idle.pop(0))
+                await self._news.wait()
+                self._news = anyio.Event()
+
+    async def _work_off(self, room_id: str, sender: str) -> None:
+        lane = self._lanes[room_id, sender]
+        share = self._shares.setdefault(sender, anyio.CapacityLimiter(_LANES_EACH))
+        async with AsyncExitStack() as slots:
+            await slots.enter_async_context(share)
+            await slots.enter_async_context(self._slots)
+            while self._lanes.get((room_id, sender)) is lane:
+                item = lane.items[0]
+                read = await self._fetched(lane, item)
+                await self._hand_over(room_id, sender, lane, item, read)
+        if not any(one == sender for _, one in self._lanes):
+            self._shares.pop(sender, None)
+
+    async def _fetched(self, lane: _Lane, item: _Item) -> InboundMessage | Amendment:
+        """What was read, with all that can be had of what it needs."""
+        if isinstance(item.read, Amendment):
+            return item.read
+        message = _message(item.read)
+        if isinstance(item.read, Unfinished) and not lane.hurried:
+            message = await self._quoted(lane, item.read.finish) or message
+        brought = None
+        if not lane.hurried:  # it may have become so meanwhile
+            with anyio.CancelScope() as lane.scope:
+                [brought] = await self._downloads.bring([message])
+        lane.scope = None
+        if brought is None:
+            brought = self._downloads.without(message)
+        return item.placed(brought)
+
+    async def _quoted(
+        self, lane: _Lane, finish: Callable[[], Awaitable[InboundMessage]]
+    ) -> InboundMessage | None:
+        message = None
+        try:
+            with anyio.move_on_after(_QUOTES_LIMIT_S) as lane.scope:
+                message = await finish()
+        except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
+            _log.error("matrix.event_unreadable", error=type(error).__name__)
+        return message
+
+    async def _hand_over(
+        self, room_id: str, sender: str, lane: _Lane, item: _Item, read: InboundMessage | Amendment
+    ) -> None:
+        async with self.commit:
+            lane.items.popleft()
+            if not lane.items:
+                del self._lanes[room_id, sender]
+                self.read_again(room_id)
+            gone = isinstance(read, InboundMessage) and self._is_gone(room_id, read.native_id)
+            taken = [] if gone or lane.dropped else [read]
+            messages = [one for one in taken if isinstance(one, InboundMessage)]
+            amendments = [one for one in taken if isinstance(one, Amendment)]
+            positions = {**self.position(), **(self._late(item.late) if item.late else {})}
+            if messages or amendments or positions:
+                await self._inbox.accept(messages, positions or None, amendments)
+        for message in messages:
+            self._accepted(message)
+
+
+def _message(read: InboundMessage | Unfinished) -> InboundMessage:
+    return read.message if isinstance(read, Unfinished) else read

@@ -1,0 +1,389 @@
+"""
+The receiving loop: one ``/sync`` after the other, each committed before the next is asked for.
+
+Theory of operation. `Inbox.accept` takes the messages of an answer (``timeline``) together with the token
+that follows it (`POSITION`), so a crash at any point repeats an answer and never skips one; what is repeated
+is recognised by its event id. The very first start has no token: it takes one and leaves everything older
+alone. Every later start resumes from the token and asks for the full state, because the registry of rooms is
+not kept.
+
+A homeserver that was made anew, or brought back from a backup, does not know the token; Synapse then refuses
+it, or answers with one that is further back. All rooms are asked for anew, and of what they hold only what is
+younger than the newest event that was ever read (`NEWEST`) is read: nothing is answered twice, and what was
+said since the backup is not lost.
+
+Failures before the first success of a run end the run: the supervisor knows how to wait. Afterwards the
+loop waits by itself, at most `_EARLY_CAP_S` in the first minute of an outage and then up to 30 s, and gives
+up after `GIVE_UP_S`. The first request after a failure is no long poll: its answer says that the link is up,
+and everything that is to be sent waits for that. nio's own loop does none of this (facts B2 to B7), which is
+why it is not used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.messages import Amendment, InboundMessage, SessionKey
+from channels.attachments import AttachmentStore
+from channels.base import ChannelUnavailable, Clock, Inbox, LinkState
+from channels.matrix.client.api import Answer, Homeserver, LinkBroken, Pauses, SyncRequest, problem
+from channels.matrix.client.login import Login, unreachable
+from channels.matrix.encryption.engine import CRYPTO
+from channels.matrix.encryption.undecryptable import WAITING
+from channels.matrix.events.inbound import Me
+from channels.matrix.rooms.backfill import sent_at_ms
+from channels.matrix.rooms.follow_upgrades import Following
+from channels.matrix.rooms.invites import Invites
+from channels.matrix.rooms.join_times import JOININGS
+from channels.matrix.rooms.state import JsonObject, Rooms, events_of, object_of, text_of
+from channels.matrix.sending.typing_receipts import Hints
+from channels.matrix.sync.decryption import Reading
+from channels.matrix.sync.downloads import Downloads
+from channels.matrix.sync.event_handler import Conversation
+from channels.matrix.sync.fetching import FETCHING, Fetching
+from channels.matrix.sync.timeline import GAP_TRIES, Found, Timeline
+
+__all__ = [
+    "ENCRYPTED",
+    "GAP_TRIES",
+    "GIVE_UP_S",
+    "NEWEST",
+    "OPEN_INVITES",
+    "POSITION",
+    "UPGRADES",
+    "Receiver",
+]
+
+POSITION = "next_batch"
+NEWEST = "newest_ms"
+OPEN_INVITES = "invites"
+UPGRADES = "upgrades"
+ENCRYPTED = "encrypted_rooms"
+GIVE_UP_S = 300.0
+_LONG_POLL_S = 30.0
+_EARLY_CAP_S = 1.75
+_CURRENT_S = 75.0
+_TIMELINE = 50
+_POSITION_CODES = frozenset({"M_UNKNOWN", "M_UNKNOWN_POS", "M_INVALID_PARAM", "M_BAD_PARAM"})
+_STREAM_TOKEN = re.compile(r"s(\d{1,18})_")
+_log = structlog.get_logger(__name__)
+
+
+class _PositionLost(Exception):
+    """The homeserver does not know the position; the text says how that was seen."""
+
+
+class Receiver:
+    """
+    Receives for one account.
+
+    Args:
+        homeserver, login: The connection.
+        me: Who the bot is.
+        conversation: Knows what events mean.
+        rooms, invites, hints: What it keeps up to date.
+        inbox: Where messages go.
+        clock: For ages and the time of reception.
+        on_up: Called whenever the link has come up.
+        reading: Reads what is encrypted; None: nobody does.
+        may_invite: Whose word is enough to go into another room, and whose files are fetched.
+        attachments: Where files go; None: nowhere.
+        read_receipts: Whether accepted messages are marked as read.
+    """
+
+    def __init__(
+        self,
+        homeserver: Homeserver,
+        login: Login,
+        *,
+        me: Me,
+        conversation: Conversation,
+        rooms: Rooms,
+        invites: Invites,
+        hints: Hints,
+        inbox: Inbox,
+        clock: Clock,
+        on_up: Callable[[], None],
+        reading: Reading | None = None,
+        may_invite: Callable[[str], bool] = lambda _user: False,
+        attachments: AttachmentStore | None = None,
+        read_receipts: bool = True,
+    ) -> None:
+        self._homeserver = homeserver
+        self._login = login
+        self._channel = me.channel
+        self._rooms = rooms
+        self._invites = invites
+        self._hints = hints
+        self._inbox = inbox
+        self._clock = clock
+        self._on_up = on_up
+        self._reading = reading
+        self._read_receipts = read_receipts
+        self._conversation = conversation
+        downloads = Downloads(homeserver, attachments, allows=may_invite)
+        self.fetching = Fetching(
+            inbox,
+            downloads,
+            is_gone=conversation.is_gone,
+            accepted=lambda message: self._mark_read([message]),
+            late=lambda event_id: reading.handed_over(event_id) if reading is not None else {},
+        )
+        """To be run beside `run`."""
+        self._again: dict[str, str] = {}
+        """Rooms of which an earlier run has left something, and from where they are to be read again."""
+        self._timeline = Timeline(
+            homeserver,
+            me=me,
+            rooms=rooms,
+            inbox=inbox,
+            conversation=conversation,
+            reading=reading,
+            downloads=downloads,
+            fetching=self.fetching,
+        )
+        self._following = Following(rooms, invites, may_invite=may_invite)
+        self._pauses = Pauses(early_cap_s=_EARLY_CAP_S)
+        self._up = False
+        self._answered_at: float | None = None
+        self.heard_at: datetime | None = None
+        """When the homeserver has last answered well."""
+        self._newest_ms = 0
+        self._lost = ""
+        self._secret = 0
+        """How many rooms are known as encrypted in the position that was committed last."""
+        self._reported: dict[str, Any] | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is known about rooms is as fresh as a working link keeps it."""
+        age_s = self._clock.monotonic() - (self._answered_at or 0.0)
+        return self._answered_at is not None and self._pauses.failures == 0 and age_s < _CURRENT_S
+
+    async def run(self) -> None:
+        """Receive until cancelled, or raise the `ChannelError` that ended it."""
+        since = await self._inbox.position(POSITION)
+        newest = await self._inbox.position(NEWEST) or ""
+        self._newest_ms = int(newest) if newest.isdecimal() else 0
+        self._invites.load(await self._inbox.position(OPEN_INVITES))
+        self._rooms.successors.load(await self._inbox.position(UPGRADES))
+        self._conversation.joinings.load(await self._inbox.position(JOININGS))
+        self._again = self.fetching.load(await self._inbox.position(FETCHING))
+        self._rooms.load_secret(await self._inbox.position(ENCRYPTED))
+        self._secret = len(self._rooms.secret)
+        if self._reading is not None:
+            self._reading.start(await self._inbox.position(CRYPTO), await self._inbox.position(WAITING))
+        self._rooms.forget()
+        await self._conversation.start()
+        full_state = True
+        failing_since: float | None = None
+        while True:
+            try:
+                since = await self._once(since, full_state=full_state)
+            except ChannelUnavailable as error:
+                now = self._clock.monotonic()
+                failing_since = now if failing_since is None else failing_since
+                if not self._up or now - failing_since > GIVE_UP_S:
+                    raise
+                await self._pause(error)
+            else:
+                full_state = False
+                failing_since = None
+
+    async def _once(self, since: str | None, *, full_state: bool) -> str:
+        """Fetch one answer, have it accepted, and return the token that follows it."""
+        request = SyncRequest(
+            since,
+            full_state=full_state and since is not None,
+            wait_s=0.0 if full_state or self._pauses.failures else _LONG_POLL_S,
+            timeline_limit=1 if since is None else _TIMELINE,
+        )
+        if self._reading is not None:
+            await self._reading.prepare()
+        try:
+            answer = await self._fetch(request)
+        except _PositionLost as lost:
+            return await self._begin_anew(str(lost))
+        known = None if full_state else {room.room_id for room in self._rooms}
+        return await self._take(answer.body, since=since, known=known)
+
+    async def _begin_anew(self, why: str) -> str:
+        """Go on without a position, with what is younger than everything that was read."""
+        _log.error("matrix.position_lost", reason=why, resumed_after_ms=self._newest_ms)
+        self._rooms.forget()
+        answer = await self._fetch(SyncRequest(None, full_state=False, wait_s=0.0, timeline_limit=_TIMELINE))
+        self._lost = (
+            f"the homeserver did not know where squidbot had stopped reading ({why}): was it restored from a "
+            "backup or made anew? Messages that it has lost cannot be answered"
+        )
+        return await self._take(answer.body, since=None, known=None, anew=True)
+
+    async def _take(
+        self, body: JsonObject, *, since: str | None, known: set[str] | None, anew: bool = False
+    ) -> str:
+        """Have an answer accepted; ``known`` are the rooms before it, None if that cannot be said."""
+        following = text_of(body, POSITION)
+        for room_id in self._rooms.update(body):
+            _log.info("matrix.room_left", room=room_id)
+            self.fetching.left(room_id)
+            self._conversation.left(room_id)
+        if upgraded := self._following.learn():
+            self._conversation.followed()
+        invites_changed = self._invites.learn(body) or self._following.asked
+        found = Found(amendments=self._left(body, known))
+        for room_id, event, seen_at in await self._receive_keys(body):
+            late = text_of(event, "event_id")
+            found.add(await self._timeline.read(room_id, [event], since=since, late=late, seen_at=seen_at))
+        await self._read_again(since)
+        if since is not None:
+            found.add(await self._timeline.read_answer(body, since, known))
+        elif anew and self._newest_ms:
+            found.add(await self._timeline.read_after(body, self._newest_ms))
+        messages = await self._timeline.with_files(found.messages)
+        async with self.fetching.commit:
+            await self._commit(messages, found.amendments, body, upgraded=upgraded, invites=invites_changed)
+        self._invites.link_is_up() if self._pauses.failures else self._invites.wake()
+        self._mark_read(found.messages)
+        self._answered_at = self._clock.monotonic()
+        self._pauses.reset()
+        if self._reading is not None:
+            await self._reading.committed(room.room_id for room in self._rooms)
+        self._report_up()
+        return following
+
+    async def _commit(
+        self,
+        messages: list[InboundMessage],
+        amendments: list[Amendment],
+        body: JsonObject,
+        *,
+        upgraded: bool,
+        invites: bool,
+    ) -> None:
+        """Have what was read accepted, together with the token that follows it and all that goes with it."""
+        positions = {POSITION: text_of(body, POSITION)} | self._newest(body)
+        positions |= self._conversation.joinings.position() | self.fetching.position()
+        if self._reading is not None:
+            positions |= self._reading.positions()
+        if invites:
+            positions[OPEN_INVITES] = self._invites.dump()
+        if upgraded:
+            positions[UPGRADES] = self._rooms.successors.dump()
+        secret = len(self._rooms.secret)  # it only grows
+        if secret != self._secret:
+            positions[ENCRYPTED] = self._rooms.dump_secret()
+        await self._inbox.accept(messages, positions, amendments)
+        self._secret = secret
+        self._conversation.joinings.committed()
+
+    async def _read_again(self, since: str | None) -> None:
+        """Read what an earlier run has left of rooms; without a position nobody knows where that begins."""
+        for room_id, left_at in list(self._again.items()):
+            if since is not None and self._rooms.get(room_id) is not None:
+                await self._timeline.fill(room_id, left_at)
+            del self._again[room_id]
+            self.fetching.read_again(room_id)
+
+    async def _receive_keys(self, body: JsonObject) -> list[tuple[str, JsonObject, float]]:
+        """Learn what came about keys; returns earlier events that it has made readable."""
+        if self._reading is None:
+            return []
+        await self._reading.prepare()  # a login meanwhile may have brought another device
+        self._reading.receive(body)
+        return await self._reading.late()
+
+    def _left(self, body: JsonObject, known: set[str] | None) -> list[Amendment]:
+        """What is to be given up because the bot was put out of rooms, or has left them."""
+        amendments = []
+        for room_id in object_of(object_of(body, "rooms"), "leave"):
+            if known is not None and room_id not in known:
+                continue  # an invitation that was refused
+            if self._reading is not None:
+                self._reading.left(room_id)
+            conversation = self._rooms.conversation_of(room_id)
+            if self._rooms.room_of(conversation) == room_id:
+                amendments.append(Amendment(kind="leave", session=SessionKey(self._channel, conversation)))
+        return amendments
+
+    def _newest(self, body: JsonObject) -> dict[str, str]:
+        """The position that says how young the newest event is; one from the future counts as from now."""
+        now_ms = int(self._clock.now().timestamp() * 1000)
+        newest = self._newest_ms
+        for room in object_of(object_of(body, "rooms"), "join").values():
+            for event in events_of(room, "timeline"):
+                newest = max(newest, min(sent_at_ms(event), now_ms))
+        if newest == self._newest_ms:
+            return {}
+        self._newest_ms = newest
+        return {NEWEST: str(newest)}
+
+    async def _fetch(self, request: SyncRequest) -> Answer:
+        while True:
+            used = self._homeserver.credentials
+            if used is None:
+                raise ChannelUnavailable("not logged in")
+            try:
+                answer = await self._homeserver.sync(request)
+            except LinkBroken as error:
+                raise unreachable(error) from error
+            if answer.token_refused:
+                # It ends: `Login.renew` raises when it is asked too often in a row.
+                await self._login.renew(used, answer)
+                continue
+            following = text_of(answer.body, POSITION)
+            if request.since and answer.status == 400 and answer.errcode in _POSITION_CODES:
+                raise _PositionLost(f"{answer.errcode} {answer.error}".strip())
+            if not answer.good or not following:
+                raise problem(answer)
+            self._login.works()
+            self.heard_at = self._clock.now()
+            if request.since and _is_further_back(following, request.since):
+                raise _PositionLost(f"it was at {request.since} and is at {following}")
+            return answer
+
+    async def _pause(self, error: ChannelUnavailable) -> None:
+        pause_s = self._pauses.next_s(at_least_s=error.retry_after_s)
+        failures = self._pauses.failures
+        log = _log.warning if failures & (failures - 1) == 0 else _log.debug
+        log("matrix.sync_failed", error=str(error), failures=failures, retry_in_s=round(pause_s, 1))
+        if failures >= 2:
+            # A single failure is no news, and reporting it would hold back what could be sent.
+            self._reported = None
+            self._inbox.report(LinkState.DOWN, str(error))
+        await anyio.sleep(pause_s)
+
+    def _mark_read(self, messages: Iterable[InboundMessage]) -> None:
+        if self._read_receipts:
+            for message in messages:
+                if message.addressed and message.kind == "message":
+                    room_id = message.context.get("room", message.session.conversation)
+                    self._hints.read(room_id, message.native_id)
+
+    def _report_up(self) -> None:
+        facts: dict[str, Any] = {
+            "rooms": len(self._rooms),
+            "encrypted_rooms": sum(1 for room in self._rooms if room.encrypted),
+            **self._timeline.facts(),
+        }
+        if self._lost:
+            facts["position_lost"] = self._lost
+        if self._reading is not None:
+            facts |= self._reading.facts()
+        if facts == self._reported and self._up:
+            return
+        self._up = True
+        self._on_up()
+        self._reported = facts
+        self._inbox.report(LinkState.UP, "", **facts)
+
+
+def _is_further_back(following: str, since: str) -> bool:
+    """Whether a token of Synapse, which counts up, is one of an earlier time. Others say nothing about it."""
+    new, old = _STREAM_TOKEN.match(following), _STREAM_TOKEN.match(since)
+    return new is not None and old is not None and int(new[1]) < int(old[1])

@@ -1,0 +1,230 @@
+"""
+What a message answers, and how its thread began: fetched, read and cut to a size that fits into a question.
+
+Theory of operation. An event is only ever asked for by its id *in the room of the message that points to it*,
+so nobody can have the bot quote from a room that they are not in. Nor from a time at which they were not in
+it: the bot may read what two people said before a third joined, and the third may know the event's id. So
+the asker must have been in the room at what they did not write (`Quotes.is_for`), and at the edit whose text
+is quoted; otherwise the text before it is. Whether somebody was there is what our own homeserver's state *at
+that event* says. The times of events decide nothing: whoever's homeserver sends an event sets them.
+
+What was seen lately is remembered; the rest is fetched, within a limit, and left out when it does not come: a
+quotation helps, and nothing waits for it. Of an event that was edited the newest text counts. A chain of
+answers is followed a few steps back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import structlog
+
+from agent_core.messages import Background
+from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
+from channels.matrix.events.edits import bundled_edit
+from channels.matrix.events.inbound import Skip, file_in, replies_to, said_in
+from channels.matrix.events.threads import EVENT_ID
+from channels.matrix.rooms.state import Rooms
+
+__all__ = ["Asker", "Quotes", "Uncover", "in_clear"]
+
+_CHAIN = 3
+_MAX_CHARS = 2000
+_MAX_REMEMBERED = 300
+_LIMIT_S = 4.0
+_CUT = " […]"
+_log = structlog.get_logger(__name__)
+Uncover = Callable[[str, JsonObject], JsonObject | None]
+"""An event in clear, None if it cannot be read; without any other effect."""
+
+
+def in_clear(_room_id: str, event: JsonObject) -> JsonObject | None:
+    """What can be read without keys."""
+    return None if event.get("type") == "m.room.encrypted" else event
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    event_id: str
+    sender: str
+    text: str
+    answers: str
+    edit: str = ""
+    """The id of the newest edit, and what it says; empty if there is none."""
+    edited: str = ""
+    joined: bool = False
+    """The event is the root of a thread in which the bot has said something."""
+    file: Mapping[str, Any] = field(default_factory=dict)
+    """What is needed to fetch its file; empty if it has none."""
+
+
+class Asker(NamedTuple):
+    """Who asks, and whether alone with the bot."""
+
+    address: str
+    direct: bool
+
+
+class Quotes:
+    """
+    Finds what messages point to.
+
+    Args:
+        homeserver: Where events are fetched.
+        rooms: For the names of people.
+        user_id: Who we are.
+        uncover: Reads what is encrypted.
+    """
+
+    def __init__(self, homeserver: Homeserver, rooms: Rooms, uncover: Uncover, *, user_id: str) -> None:
+        self._homeserver = homeserver
+        self._rooms = rooms
+        self._uncover = uncover
+        self._user_id = user_id
+        self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
+        self._memberships: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+        """What somebody was in a room at an event, by room, event and person."""
+
+    def forget(self, room_id: str, event_id: str) -> None:
+        """An event was edited or taken back."""
+        self._seen.pop((room_id, event_id), None)
+
+    async def is_for(self, room_id: str, seen: _Seen, asker: Asker) -> bool:
+        """Whether the asker has seen an event with their own eyes; what is not known counts as no."""
+        if seen.sender == asker.address:
+            return True
+        membership = await self._membership(room_id, seen.event_id, asker.address)
+        # What the bot says first in a room for two is said to the one who is invited to it.
+        first_words = asker.direct and seen.sender == self._user_id
+        return membership == "join" or (first_words and membership == "invite")
+
+    async def _shown(self, room_id: str, event_id: str, asker: Asker) -> _Seen | None:
+        seen = await self._find(room_id, event_id, asker.address) if EVENT_ID.fullmatch(event_id) else None
+        if seen is None or not await self.is_for(room_id, seen, asker):
+            return None
+        if seen.edit and await self.is_for(room_id, replace(seen, event_id=seen.edit), asker):
+            return replace(seen, text=seen.edited)
+        return seen
+
+    async def chain(self, room_id: str, event_id: str, asker: Asker) -> tuple[Background, ...]:
+        """What a message answers, and what that answers in turn; oldest first."""
+        found: list[Background] = []
+        left = _MAX_CHARS
+        for _ in range(_CHAIN):
+            seen = await self._shown(room_id, event_id, asker)
+            if seen is None:
+                break
+            said = self._said("quoted", room_id, seen, limit=left)
+            left -= len(said.text)
+            found.append(said)
+            event_id = seen.answers
+            if left < len(_CUT) + 1:
+                break
+        return tuple(reversed(found))
+
+    async def root(self, room_id: str, event_id: str, asker: Asker) -> tuple[Background, ...]:
+        """How a thread began."""
+        seen = await self._shown(room_id, event_id, asker)
+        return () if seen is None else (self._said("thread", room_id, seen, limit=_MAX_CHARS),)
+
+    async def takes_part(self, room_id: str, root: str) -> bool:
+        """Whether the bot has said something in a thread, as far as the homeserver tells."""
+        seen = await self._find(room_id, root, self._user_id)
+        return seen is not None and seen.joined
+
+    async def file(self, room_id: str, event_id: str, asker: Asker) -> Mapping[str, Any]:
+        """What is needed to fetch the file of an event, as in the context of a message; empty if none."""
+        seen = await self._shown(room_id, event_id, asker)
+        return {} if seen is None else seen.file
+
+    def _said(self, kind: str, room_id: str, seen: _Seen, *, limit: int) -> Background:
+        room = self._rooms.get(room_id)
+        name = room.names.get(seen.sender, "") if room is not None else ""
+        text = seen.text if len(seen.text) <= limit else seen.text[: limit - len(_CUT)] + _CUT
+        return Background(
+            kind="thread" if kind == "thread" else "quoted", sender=seen.sender, name=name, text=text
+        )
+
+    async def _find(self, room_id: str, event_id: str, person: str) -> _Seen | None:
+        key = (room_id, event_id)
+        if key not in self._seen:
+            event = await self._look(room_id, event_id, person)
+            seen = None if event is None else self._read(room_id, event_id, event)
+            if seen is None:
+                return None
+            self._seen[key] = seen
+            while len(self._seen) > _MAX_REMEMBERED:
+                self._seen.popitem(last=False)
+        return self._seen[key]
+
+    async def _membership(self, room_id: str, event_id: str, person: str) -> str:
+        """What somebody was in a room at an event; empty if that is not known."""
+        key = (room_id, event_id, person)
+        if key not in self._memberships:
+            await self._look(room_id, event_id, person)
+        return self._memberships.get(key, "")
+
+    async def _look(self, room_id: str, event_id: str, person: str) -> JsonObject | None:
+        """An event of this room; what ``person`` was at it is remembered."""
+        # A join is its person's own event; an invitation of ours to somebody is ours.
+        wanted = {"types": ["m.room.member"], "senders": sorted({person, self._user_id})}
+        path = f"{CLIENT}/rooms/{part(room_id)}/context/{part(event_id)}"
+        answer = await self._ask(path, {"limit": "0", "filter": json.dumps(wanted)})
+        event = object_of(answer, "event")
+        # What is in here is the server's word; that it is of this room is checked all the same.
+        if answer is None or event.get("event_id") != event_id or event.get("room_id", room_id) != room_id:
+            return None
+        members = {
+            text_of(one, "state_key"): text_of(object_of(one, "content"), "membership")
+            for one in objects_of(answer, "state")
+            if one.get("type") == "m.room.member"
+        }
+        self._memberships[room_id, event_id, person] = members.get(person, "")
+        while len(self._memberships) > _MAX_REMEMBERED:
+            self._memberships.popitem(last=False)
+        return event
+
+    async def _ask(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject | None:
+        try:
+            answer = await self._homeserver.request("GET", path, query=query, timeout_s=_LIMIT_S)
+        except LinkBroken as error:
+            _log.info("matrix.quote_missed", error=str(error))
+            return None
+        return answer.body if answer.good else None
+
+    def _read(self, room_id: str, event_id: str, event: JsonObject) -> _Seen | None:
+        clear = self._uncover(room_id, event)
+        kind = None if clear is None else clear.get("type")
+        if clear is None or kind not in ("m.room.message", "m.sticker"):
+            return None
+        content = object_of(clear, "content")
+        newest = bundled_edit(event)
+        edit = self._uncover(room_id, newest) if newest is not None else None
+        changed = object_of(object_of(edit, "content"), "m.new_content") if edit is not None else {}
+        text = _text(content)
+        if not text:
+            return None
+        edited = _text(changed) if changed else ""
+        thread = object_of(object_of(object_of(event, "unsigned"), "m.relations"), "m.thread")
+        return _Seen(
+            event_id,
+            text_of(clear, "sender"),
+            text,
+            replies_to(content),
+            edit=text_of(edit or {}, "event_id") if edited else "",
+            edited=edited,
+            joined=thread.get("current_user_participated") is True,
+            file=file_in(kind, content),
+        )
+
+
+def _text(content: JsonObject) -> str:
+    text = said_in(content)
+    if isinstance(text, Skip):
+        text = text_of(content, "body").strip()  # a notice may well be answered
+    return text[:_MAX_CHARS]

@@ -1,0 +1,368 @@
+"""
+The composition root. It and its parts (``agent.py``: what thinks, ``links.py``: what
+carries, ``channels.py``, ``proactive.py``) know every concrete class, and nothing else does.
+
+Nothing is connected before `Gateway.run`; only the database is opened: a damaged one is told before all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from agent_core.llm.factory import Models
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import SessionKey
+from agent_core.ports import Clock, LLMPort, ToolPort
+from channels.base import Channel
+from gateway.app.agent import build_mind, turn_limits
+from gateway.app.channels import build_channels
+from gateway.app.links import build_deliveries, build_supervisor
+from gateway.app.proactive import Unasked, build_unasked
+from gateway.budget.alerts import BudgetNotes
+from gateway.budget.metering import Spending
+from gateway.operations.send import accounts_of
+from gateway.proactive.alerts import OwnerNotes
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.approval_port import AskStore
+from gateway.queue.job_port import PlanStore
+from gateway.queue.ports import WorkStore
+from gateway.queue.rollback_guard import Extent, MarkKeeper
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.routing.access import Access
+from gateway.routing.ack_states import Stages
+from gateway.routing.acknowledgements import Leftovers
+from gateway.routing.attachment_retention import AttachmentSweeper, open_attachments
+from gateway.routing.crash_isolation import Suspects
+from gateway.routing.inbox import Intake
+from gateway.settings import Settings
+from gateway.supervision.gateway import Gateway, Parts
+from gateway.supervision.status import status_report
+from gateway.supervision.supervisor import Supervisor
+from gateway.supervision.turn_watchdog import LOOK_EVERY_S, Pulse, allowed_seconds
+from gateway.system.clock import SystemClock
+from gateway.system.home import Home
+from gateway.turns.approvals.review import Approval
+from gateway.turns.approvals.tool_consent import Asking
+from gateway.turns.budget_deferral import Refusals
+from gateway.turns.commands.service import build_desk
+from gateway.turns.commit import Ends
+from gateway.turns.deferral_wakeups import Waits
+from gateway.turns.dispatcher import LaneDispatcher
+from gateway.turns.handler import TurnHandler, TurnPolicy
+from gateway.turns.history_writer import HistoryWriter
+from gateway.turns.out_of_band import LANES, Asides
+from gateway.turns.pacing import Pacing
+from gateway.turns.post_turn import Upkeep
+
+__all__ = ["Built", "Overrides", "build"]
+
+_STALLED_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """
+    What a test or a command puts in place of what the settings say.
+
+    Args:
+        clock: Where time comes from.
+        channels: Used instead of the configured channels, with their queue modes.
+        models: Models by the name of their key under ``llm.models``.
+        allow_from: Who may talk on those channels, besides what the settings say.
+        wrap_store, wrap_plans, wrap_questions, wrap_memory: Put something around these.
+        tools: Tools for every run, besides the built-in ones.
+        policy: How much is done for one turn.
+        approval: Whose answers the owner sees first, by channel, instead of what the settings say.
+        turn_allowed_s: How long a turn may take before it counts as stuck, looked at twice as often.
+    """
+
+    clock: Clock | None = None
+    channels: Mapping[str, tuple[Channel, str]] | None = None
+    models: Mapping[str, LLMPort] | None = None
+    allow_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    wrap_store: Callable[[WorkStore], WorkStore] = lambda store: store
+    wrap_plans: Callable[[PlanStore], PlanStore] = lambda plans: plans
+    wrap_questions: Callable[[AskStore], AskStore] = lambda questions: questions
+    wrap_memory: Callable[[MemoryPort], MemoryPort] = lambda memory: memory
+    tools: Sequence[ToolPort] = ()
+    policy: TurnPolicy = TurnPolicy()  # noqa: RUF009 - a frozen value
+    approval: Mapping[str, Approval] = field(default_factory=dict)
+    turn_allowed_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A gateway and those of its parts that commands and tests look at."""
+
+    gateway: Gateway
+    store: WorkStore
+    memory: MemoryPort
+    models: Models
+    supervisor: Supervisor
+    channels: Mapping[str, Channel]
+    upkeep: Upkeep
+    unasked: Unasked
+    budget: BudgetNotes
+    pulse: Pulse
+    questions: AskStore
+
+
+async def build(settings: Settings, home: Home, overrides: Overrides = Overrides()) -> Built:  # noqa: B008
+    """
+    Put a gateway together.
+
+    Raises:
+        StoreUnusable: The database is damaged or too new.
+        StateUnusable: The home folder cannot be used.
+    """
+    clock = overrides.clock or SystemClock()
+    limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
+    sqlite = await SqliteWorkStore.open(
+        home.database,
+        clock=clock,
+        synchronous="full" if settings.gateway.durability == "full" else "normal",
+        zone=limits.zone,
+    )
+    store = overrides.wrap_store(sqlite)
+    plans = overrides.wrap_plans(sqlite)
+    questions = overrides.wrap_questions(sqlite)
+    spending = Spending(store, sqlite, limits, clock)
+    mark = await _looked_at(sqlite, home, clock)
+    access = Access(
+        settings.owner.aliases,
+        {**settings.allow_from(), **overrides.allow_from},
+        kinds=settings.channels.kinds(),
+        apart=settings.channels.apart(),
+        own=accounts_of(settings).values(),
+    )
+    attachments = open_attachments(settings, home, access)
+    mind = build_mind(
+        settings,
+        home,
+        clock,
+        attachments=attachments,
+        models=overrides.models,
+        wrap_memory=overrides.wrap_memory,
+        tools=overrides.tools,
+        paid=spending.in_current,
+    )
+    target = OwnerTarget(store, setting=settings.agents.heartbeat.target, access=access)
+    on_outbox: Callable[[str], None] = lambda name: deliveries[name].wake() if name in deliveries else None  # noqa: E731
+    notes = OwnerNotes(
+        store=store,
+        plans=plans,
+        target=target,
+        reaches=lambda name: name in deliveries,
+        clock=clock,
+        on_outbox=on_outbox,
+        by_letter=lambda name: name in by_name and by_name[name].capabilities.letters,
+    )
+    mind.manager.remembered.on_unusable = notes.memory_unusable
+    mind.files.on_set_aside = notes.history_set_aside
+    channels = overrides.channels
+    if channels is None:
+        channels = build_channels(settings, home, clock, access=access, notes=notes, attachments=attachments)
+    by_name = {name: channel for name, (channel, _) in channels.items()}
+    dispatcher = LaneDispatcher(concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions)
+    history = HistoryWriter(store, mind.memory)
+    suspects = Suspects(store)
+    deliveries = build_deliveries(channels, store, clock, history.committed, suspects)
+    upkeep = Upkeep(manager=mind.manager, history=history, search=mind.search, spending=spending, clock=clock)
+    stages = Stages(by_name)
+    ends = Ends(
+        store=store,
+        history=history,
+        channels=by_name,
+        stages=stages,
+        on_outbox=on_outbox,
+        completed=upkeep.turn_completed,
+    )
+    budget = BudgetNotes(costs=sqlite, spending=spending, target=target, clock=clock, on_outbox=on_outbox)
+    began_at = clock.now()
+    desk = build_desk(
+        ends=ends,
+        store=store,
+        memory=mind.memory,
+        access=access,
+        channels=by_name,
+        target=target,
+        status=lambda: status_report(built, began_at),
+        wake=dispatcher.wake,
+        on_outbox=on_outbox,
+        approval=_approval(settings, overrides),
+        flush=history.flush,
+        questions=questions,
+    )
+
+    def committed(session: SessionKey) -> None:
+        history.committed(session)
+        upkeep.turn_completed(session)
+
+    unasked = build_unasked(
+        settings,
+        plans=plans,
+        store=store,
+        target=target,
+        notes=notes,
+        access=access,
+        channels=by_name,
+        clock=clock,
+        limits=turn_limits(settings),
+        wake=dispatcher.wake,
+        committed=committed,
+        on_outbox=on_outbox,
+    )
+    handler = TurnHandler(
+        store=store,
+        history=history,
+        agent=mind.agent,
+        channels=by_name,
+        queue_modes={name: queue for name, (_, queue) in channels.items()},
+        access=access,
+        extra_tools=lambda session, messages: [
+            *mind.tools(session),
+            *unasked.tools(session, messages),
+        ],
+        clock=clock,
+        target=target,
+        ticks=unasked.ticks,
+        desk=desk,
+        ends=ends,
+        refusals=Refusals(
+            store=store,
+            costs=sqlite,
+            ends=ends,
+            spending=spending,
+            access=access,
+            clock=clock,
+            on_outbox=on_outbox,
+        ),
+        pacing=Pacing(store=store, notices=sqlite, ends=ends, clock=clock, on_outbox=on_outbox),
+        asking=Asking(
+            store=questions,
+            ends=ends,
+            channels=by_name,
+            target=target,
+            held=desk.holds,
+            clock=clock,
+            wait_s=settings.agents.approval_minutes * 60,
+            on_outbox=on_outbox,
+            zone=settings.agents.heartbeat.schedule().zone,
+        ),
+        wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
+        pools=mind.pools,
+        stages=stages,
+        suspects=suspects,
+        zone=settings.agents.heartbeat.schedule().zone,
+        policy=overrides.policy,
+    )
+    asides = Asides(
+        LaneDispatcher(concurrency=LANES, refill=store.open_sessions),
+        store=store,
+        history=history,
+        desk=desk,
+        channels=by_name,
+        hold=handler.hold,
+        wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
+    )
+    intake = Intake(mark.perhaps_answered)
+    waits = Waits(
+        store,
+        clock=clock,
+        zone=limits.zone,
+        wake=dispatcher.wake,
+        on_outbox=on_outbox,
+        on_link=lambda _: unasked.scheduler.changed(),
+    )
+    supervisor = build_supervisor(
+        channels,
+        store=store,
+        clock=clock,
+        dispatcher=dispatcher,
+        access=access,
+        intake=intake,
+        desk=desk,
+        stop_turn=lambda session, turn, why: handler.stop(session, why, turn=turn),
+        wake_aside=asides.wake,
+        deliveries=deliveries,
+        waits=waits,
+        told=notes.channel_changed,
+    )
+    parts = Parts(
+        clock=clock,
+        store=store,
+        dispatcher=dispatcher,
+        history=history,
+        handler=handler,
+        asides=asides,
+        supervisor=supervisor,
+        intake=intake,
+        channels=list(by_name.values()),
+        deliveries=deliveries,
+        comes_first=target.is_owners,
+        suspects=suspects,
+        at_close=[mark.note, mind.models.aclose, mind.search.aclose],
+        background=[
+            mind.models.warm_up,
+            mark.run,
+            waits.run,
+            upkeep.run,
+            stages.run,
+            Leftovers(store, stages, by_name, clock).run,
+            desk.run,
+            notes.run,
+            budget.run,
+            AttachmentSweeper(
+                attachments,
+                store,
+                mind.files.layout.sessions,
+                clock=clock,
+                keep_days=settings.attachments.keep_days,
+            ).run,
+            *unasked.background,
+        ],
+    )
+    pulse = _pulse(settings, dispatcher, sqlite, clock, overrides.turn_allowed_s)
+    gateway = Gateway(replace(parts, pulse=pulse), drain_s=settings.gateway.drain_seconds)
+    known = (gateway, store, mind.memory, mind.models, supervisor, by_name, upkeep, unasked, budget, pulse)
+    built = Built(*known, questions)
+    return built
+
+
+def _approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
+    """Whose answers are held, by channel."""
+    asked: dict[str, Approval] = {
+        name: getattr(config, "approval", "none") for name, config in settings.channels.enabled().items()
+    }
+    return asked | dict(overrides.approval)
+
+
+def _pulse(
+    settings: Settings,
+    dispatcher: LaneDispatcher,
+    store: SqliteWorkStore,
+    clock: Clock,
+    allowed_s: float | None,
+) -> Pulse:
+    """The watch over the turns; no turn may take longer than the longest limit in the settings."""
+    longest_s = max(settings.llm.limits.seconds, settings.agents.heartbeat.limits.seconds)
+    return Pulse(
+        dispatcher,
+        store.open_sessions,
+        allowed_s=allowed_seconds(longest_s) if allowed_s is None else allowed_s,
+        look_every_s=LOOK_EVERY_S if allowed_s is None else allowed_s / 2,
+        clock=clock,
+        blocked=lambda: store.refusing or store.stalled_s > _STALLED_S,
+    )
+
+
+async def _looked_at(store: SqliteWorkStore, home: Home, clock: Clock) -> MarkKeeper:
+    """The database, after a look at whether it is an older copy."""
+
+    async def extent() -> Extent:
+        return Extent.of(store.identity, *await store.last_ids())
+
+    mark = MarkKeeper(home.store_mark, extent, clock)
+    await mark.look()
+    return mark

@@ -1,0 +1,222 @@
+"""
+What happens without anybody asking at that moment, put together: the heartbeat's care, the schedule, and the
+tools that make jobs. The part of the composition root for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
+from typing import Any
+
+from agent_core.agent import TurnLimits
+from agent_core.messages import InboundMessage, SessionKey
+from agent_core.models import Session
+from agent_core.ports import Clock, ToolPort
+from agent_core.tools.schedule import ScheduleTool
+from channels.base import Channel, ChannelUnavailable
+from channels.heartbeat.channel import HeartbeatChannel
+from gateway.operations.schedule import Planned
+from gateway.proactive.alerts import OwnerNotes
+from gateway.proactive.heartbeat_monitor import Vigil
+from gateway.proactive.jobs.permissions import role_now
+from gateway.proactive.jobs.scheduler import Scheduler
+from gateway.proactive.jobs.service import JobDesk, Place, SessionDesk
+from gateway.proactive.jobs.trigger_parsing import zone_named
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.job_port import PlanStore
+from gateway.queue.ports import Turn, WorkStore
+from gateway.routing.access import Access, Role
+from gateway.settings import Settings
+from gateway.turns.heartbeat import Ticks
+from gateway.turns.scheduled_job import JobRuns
+
+__all__ = ["Unasked", "build_unasked"]
+
+_NOT_IN_A_JOB = "A scheduled job cannot make jobs; tell the person to ask for it."
+_OF_SEVERAL = (
+    "Nothing was done: several people have spoken at once here, so whose wish this would be is not certain. "
+    "Let the person who wants it ask for it once more, in a message of its own."
+)
+_NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
+
+
+@dataclass(frozen=True, slots=True)
+class Unasked:
+    """The parts; see each one's own description. ``heartbeat`` is None when there is none."""
+
+    plans: PlanStore
+    target: OwnerTarget
+    ticks: Ticks
+    desk: JobDesk
+    scheduler: Scheduler
+    vigil: Vigil
+    notes: OwnerNotes
+    heartbeat: HeartbeatChannel | None
+    tools: Callable[[Session, Sequence[InboundMessage]], list[ToolPort]]
+    background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
+    owner: Sequence[str]
+    zone: tzinfo | None
+    clock: Clock
+
+    def planned(self) -> Planned:
+        """What the operations for check-ins and jobs work with."""
+        return Planned(
+            self.plans,
+            self.desk,
+            self.target,
+            self.owner,
+            self.zone,
+            self.clock,
+            self.heartbeat,
+            running=True,
+        )
+
+    async def state(self) -> dict[str, Any]:
+        """
+        For ``status``: no texts, no people.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        jobs = await self.plans.jobs()
+        waiting = [job for job in jobs if job.state == "active" and job.next_at is not None]
+        return {
+            "heartbeat": await self.vigil.state(),
+            "owner": self.notes.state(),
+            "schedule": {
+                "jobs": len(jobs),
+                "next": min(job.next_at for job in waiting if job.next_at).isoformat() if waiting else None,
+                "not_run": sum(bool(job.note) for job in jobs),
+            },
+        }
+
+
+def build_unasked(
+    settings: Settings,
+    *,
+    plans: PlanStore,
+    store: WorkStore,
+    target: OwnerTarget,
+    notes: OwnerNotes,
+    access: Access,
+    channels: Mapping[str, Channel],
+    clock: Clock,
+    limits: TurnLimits,
+    wake: Callable[[SessionKey], None],
+    committed: Callable[[SessionKey], None],
+    on_outbox: Callable[[str], None],
+) -> Unasked:
+    """
+    Put it together.
+
+    Args:
+        settings: What is wanted.
+        plans: Jobs, ledger and digest.
+        store: Inbox and outbox.
+        target: Where the owner is reached unasked.
+        notes: Keeps what cannot be told yet.
+        access: Who may speak.
+        channels: All channels by name.
+        clock: The time.
+        limits: What any turn may cost; a check-in may cost less.
+        wake: Told of sessions with work.
+        committed: Told of sessions whose history has got something.
+        on_outbox: Told of channels with something to send.
+    """
+    config, scheduling = settings.agents.heartbeat, settings.agents.schedule
+    zone = zone_named(scheduling.timezone, config.timezone)
+    aliases = settings.owner.aliases
+    target.channels = channels
+    target.changed = notes.look
+    scheduler = Scheduler(
+        plans=plans, store=store, access=access, channels=channels, config=scheduling, clock=clock, wake=wake
+    )
+    desk = JobDesk(plans, scheduling, zone=zone, clock=clock, changed=scheduler.changed)
+    local = config.schedule().zone
+    told_time: Callable[[datetime], str] = lambda at: f"{at.astimezone(local):%a %Y-%m-%d %H:%M}"  # noqa: E731 - a format
+
+    async def begun(turn: Turn) -> bool:
+        return bool(await store.steps(turn))
+
+    ticks = Ticks(
+        plans=plans,
+        target=target,
+        channels=channels,
+        config=config,
+        limits=replace(
+            limits,
+            steps=config.limits.steps,
+            seconds=config.limits.seconds,
+            tokens=config.limits.tokens,
+        ),
+        jobs=JobRuns(
+            plans=plans,
+            access=access,
+            channels=channels,
+            told_time=told_time,
+            clock=clock,
+            begun=begun,
+            on_outbox=on_outbox,
+        ),
+        clock=clock,
+        committed=committed,
+    )
+    heartbeat = next((one for one in channels.values() if isinstance(one, HeartbeatChannel)), None)
+    vigil = Vigil(
+        plans=plans,
+        target=target,
+        channels=channels,
+        config=config,
+        zone=zone,
+        clock=clock,
+        heartbeat=None if heartbeat is None else heartbeat.name,
+        committed=committed,
+        on_outbox=on_outbox,
+        keep=notes.keep,
+    )
+    if heartbeat is not None:
+        heartbeat.log = vigil
+    owner = (*(alias.address for alias in aliases), "local")
+
+    def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
+        message = messages[-1]
+        if message.kind == "tick" or not scheduling.enabled:
+            return []
+        try:
+            role = role_now(access, channels.get(session.key.channel), message)
+        except ChannelUnavailable:
+            role = Role.STRANGER  # nothing may be made, until it is known
+        place = Place(
+            session.key,
+            message.account,
+            message.sender.address,
+            session.audience,
+            {name: value for name, value in message.context.items() if name != "job"},
+            persons=owner if role is Role.OWNER else (),
+        )
+        refusal = _NOT_IN_A_JOB if message.kind == "job" else ""
+        if role is Role.STRANGER or not message.sender.verified:
+            refusal = _NOT_PROVEN
+        alone = len({one.sender.address for one in messages}) == 1
+        return [ScheduleTool(SessionDesk(desk, place, refusal=refusal, closed="" if alone else _OF_SEVERAL))]
+
+    background: list[Callable[[], Coroutine[Any, Any, None]]] = [vigil.run]
+    if scheduling.enabled:
+        background.append(scheduler.run)
+    return Unasked(
+        plans,
+        target,
+        ticks,
+        desk,
+        scheduler,
+        vigil,
+        notes,
+        heartbeat,
+        tools,
+        background,
+        owner,
+        local,
+        clock,
+    )

@@ -1,0 +1,170 @@
+"""
+What the owner is told of the daily budget, in the direct conversation: once when four fifths are spent, and
+once when nothing is left. Each goes out once a day, whatever crashes (`SpendStore.post_once`).
+
+What was spent is looked at after every call, also for the gauges; what the store did not take is tried again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.messages import OutboundKind
+from agent_core.ports import Clock
+from gateway.budget.metering import Spending
+from gateway.budget.policy import Amount, Claimant, Limits, budget_state, day_of, opens_at, reached
+from gateway.observability import metrics
+from gateway.operations.usage import Costs
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.ports import NewOutbound, StoreUnavailable
+from gateway.queue.usage_port import SpendStore
+from gateway.turns.budget_deferral import notice_name
+
+__all__ = ["WARN_AT", "BudgetNotes"]
+
+WARN_AT = 0.8
+_LOOK_EVERY_S = 3600.0
+_RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
+_log = structlog.get_logger(__name__)
+
+
+class BudgetNotes:
+    """
+    Watches the budget.
+
+    Args:
+        costs: Where notes are put.
+        spending: What is watched.
+        target: Where the owner is reached.
+        clock: The time.
+        on_outbox: Told of channels with something to send.
+    """
+
+    def __init__(
+        self,
+        *,
+        costs: SpendStore,
+        spending: Spending,
+        target: OwnerTarget,
+        clock: Clock,
+        on_outbox: Callable[[str], None],
+    ) -> None:
+        self._costs = costs
+        self._spending = spending
+        self._target = target
+        self._clock = clock
+        self._on_outbox = on_outbox
+        self._told: tuple[str, str] | None = None
+        self._why_not = ("", "", "")
+        self._news = anyio.Event()
+        spending.changed = self.changed
+        limits = spending.limits
+        metrics.watch_budget(self._shown, (limits.tokens or 0, limits.usd or 0))
+
+    def changed(self) -> None:
+        """Something was spent. Returns at once."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled. Raises nothing but cancellation."""
+        failures = 0
+        while True:
+            self._news = anyio.Event()
+            wait_s = _LOOK_EVERY_S
+            try:
+                await self._spending.commit_all()
+                again = not await self._look()
+                failures = failures + 1 if again else 0
+            except StoreUnavailable as error:
+                again, failures = True, failures + 1
+                _log.warning("budget.not_looked_at", error=str(error))
+            if again:
+                wait_s = _RETRY.delay(failures, random=random.random())
+            with anyio.move_on_after(wait_s):
+                await self._news.wait()
+
+    def costs(self) -> Costs:
+        """What the operations about money work with."""
+        return Costs(self._costs, self._spending.limits, self._clock)
+
+    async def state(self) -> dict[str, Any]:
+        """
+        For ``status``: what this day has cost, what it may, who is refused.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        spent, limits, now = (
+            await self._spending.spent(reserved=False),
+            self._spending.limits,
+            self._clock.now(),
+        )
+        return budget_state(spent, limits, now)
+
+    def _shown(self) -> tuple[float, float]:
+        seen = self._spending.last_seen()
+        return seen.tokens, seen.usd
+
+    async def _look(self) -> bool:
+        """Tell what is to be told; False: it cannot be told yet."""
+        spent, limits, now = (
+            await self._spending.spent(reserved=False),
+            self._spending.limits,
+            self._clock.now(),
+        )
+        part = reached(spent, limits)
+        kind = "spent" if part >= 1 else "warned"
+        day = day_of(now, limits.zone)
+        if part < WARN_AT or self._told in ((day, kind), (day, "spent")):
+            return True
+        place = await self._target.reach(topic=f"budget {day}")
+        if place.target is None:
+            if self._why_not != (day, kind, place.why):
+                self._why_not = (day, kind, place.why)
+                _log.warning("budget.owner_not_told", reason=place.why)
+            return False
+        to = place.target
+        opens = opens_at(now, limits)
+        text = _spent_text(spent, limits, opens) if kind == "spent" else _warning(spent, limits, opens)
+        name = notice_name(to.session) if kind == "spent" else "budget warning"
+        note = NewOutbound(to.channel, to.account, to.session, text, OutboundKind.NOTICE)
+        if await self._costs.post_once(name, day, [note]):
+            self._on_outbox(to.channel)
+            _log.info("budget.owner_told", what=kind)
+        self._told = (day, kind)
+        return True
+
+
+def _of(spent: Amount, limits: Limits) -> str:
+    parts = []
+    if limits.tokens is not None:
+        parts.append(f"{spent.tokens:,} of {limits.tokens:,} tokens")
+    if limits.usd is not None:
+        parts.append(f"{spent.usd:.2f} of {limits.usd:.2f} USD")
+    return " and ".join(parts)
+
+
+def _warning(spent: Amount, limits: Limits, opens: str) -> str:
+    rest, condensing, others = (
+        f"{limits.share(claimant):.0%}"
+        for claimant in (Claimant.HEARTBEAT, Claimant.CONSOLIDATION, Claimant.OTHERS)
+    )
+    return (
+        f"Today's budget is mostly used: {_of(spent, limits)}. Check-ins rest from {rest} on, condensing "
+        f"from {condensing} on, and other people wait from {others} on; the rest is yours. "
+        f"A new budget begins {opens}."
+    )
+
+
+def _spent_text(spent: Amount, limits: Limits, opens: str) -> str:
+    return (
+        f"Today's budget is spent: {_of(spent, limits)}. I go on {opens}; what you write until then waits "
+        "for that. Commands such as `!status` work all the same. To go on sooner, raise `llm.budget` in the "
+        "configuration and restart me."
+    )

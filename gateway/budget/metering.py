@@ -1,0 +1,218 @@
+"""
+What models cost, measured where they are called: every call of a turn, a check-in, a job or a summary goes
+through the `Tally` of its run, which asks the budget before and notes the cost after.
+
+**Before.** What the day has cost stands in the store; what calls have cost since and what those in flight
+will probably cost is added. Nothing else is remembered, so a restart, another day or a jump of the clock
+need no care: the next call is judged by what that day has cost. From the look at the sums to the reservation
+nothing else runs, so parallel calls see each other.
+
+**After.** The tokens are what the model told; otherwise they are estimated, also those of an answer that was
+cut off or broke. A call that failed before anything came of it is counted as nothing. The cost is committed
+before the next call of the run begins, and that of the last call with its turn. So SIGKILL between an answer
+and its record leaves one call of each running turn uncounted, and no more.
+
+What a turn that is taken up again has in its journal is not a call, and is not counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import anyio
+import structlog
+
+from agent_core.budget import TokenEstimate
+from agent_core.messages import SessionKey
+from agent_core.models import Message, Purpose, ToolDefinition
+from agent_core.ports import Clock, LLMPort
+from gateway.budget.policy import Amount, Claimant, Decision, Limits, claimant_of, day_of, decide
+from gateway.budget.usage_meter import Tally, over_current
+from gateway.queue.ports import StoreUnavailable, WorkStore
+from gateway.queue.usage_port import SpendStore
+
+__all__ = ["ANSWER_TOKENS", "Spending"]
+
+ANSWER_TOKENS = 1_000
+"""What is reserved for an answer whose length nobody knows yet."""
+_COMMIT_LIMIT_S = 5.0
+_READ_AGAIN = 5
+_log = structlog.get_logger(__name__)
+
+
+class Spending:
+    """
+    The tallies of all runs, and what a day has cost.
+
+    Args:
+        store: Where costs are noted.
+        costs: Where their sums are.
+        limits: What a day may cost.
+        clock: The time.
+        changed: Told when something was spent; returns at once.
+    """
+
+    def __init__(
+        self,
+        store: WorkStore,
+        costs: SpendStore,
+        limits: Limits,
+        clock: Clock,
+        *,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.limits = limits
+        self._store = store
+        self._costs = costs
+        self._clock = clock
+        self.changed = changed
+        self._tallies: set[Tally] = set()
+        self._commits = 0
+        self._current: ContextVar[Tally | None] = ContextVar("tally", default=None)
+        self._estimate = TokenEstimate()
+        self._seen = ("", Amount())
+
+    def tally(self, session: SessionKey, purpose: Purpose, *, owner: bool) -> Tally:
+        """
+        The tally of one run.
+
+        Args:
+            session: Under which its cost is kept.
+            purpose: For what it is.
+            owner: Whether the owner is among those who asked for it.
+        """
+        return Tally(self, session, purpose, claimant_of(purpose, owner=owner))
+
+    async def decision(self, claimant: Claimant, needs: Amount = Amount()) -> Decision:  # noqa: B008 - frozen
+        """
+        Whether a call may be made now.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        if not self.limits.any:
+            return Decision(go=True)
+        spent = await self.spent()
+        return decide(spent, self.limits, claimant, self._clock.now(), needs=needs)
+
+    async def refusal(self, purpose: Purpose, *, owner: bool) -> Decision | None:
+        """
+        Why nothing may be begun for this purpose now; None: it may.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        decision = await self.decision(claimant_of(purpose, owner=owner))
+        return None if decision.go else decision
+
+    async def spent(self, *, reserved: bool = True) -> Amount:
+        """
+        What this day has cost, and with ``reserved`` what calls in flight will probably cost.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        for _ in range(_READ_AGAIN):
+            day, commits = day_of(self._clock.now(), self.limits.zone), self._commits
+            before = self._in_hand(reserved=reserved)
+            kept = Amount.of(await self._costs.spent_on(day))
+            if commits == self._commits:
+                now = kept + self._in_hand(reserved=reserved)
+                break
+            # Something went from a tally into the store meanwhile: it may be in both sums, or in neither.
+        else:
+            now = kept + before + self._in_hand(reserved=reserved)
+        if not reserved:
+            self._seen = (day, now)
+        return now
+
+    def last_seen(self) -> Amount:
+        """What this day had cost when it was looked at last, for gauges; nothing is read."""
+        day, amount = self._seen
+        return amount if day == day_of(self._clock.now(), self.limits.zone) else Amount()
+
+    def needs(self, tokens: int) -> Amount:
+        """What a request of so many tokens will probably cost, at the average price of this day."""
+        all_of_it = tokens + ANSWER_TOKENS
+        seen = self.last_seen()
+        return Amount(all_of_it, seen.usd / seen.tokens * all_of_it if seen.tokens else 0.0)
+
+    def in_current(self, llm: LLMPort) -> LLMPort:
+        """A model that is paid from the tally that is `paying` where it is called, if one is."""
+        return over_current(self._current, llm)
+
+    @contextmanager
+    def paying(self, tally: Tally) -> Iterator[None]:
+        """What is called within, through `in_current`, is paid from this tally."""
+        token = self._current.set(tally)
+        try:
+            yield
+        finally:
+            self._current.reset(token)
+
+    # ── for tallies ──
+
+    async def reserve(self, tally: Tally, tokens: int) -> Decision:
+        """
+        Decide on a call, and reserve what it will cost if it may be made.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        needs = self.needs(tokens)
+        decision = await self.decision(tally.claimant, needs)
+        if decision.go or tally.may_close():
+            tally.reserved = needs
+            self._tallies.add(tally)
+        return decision
+
+    async def commit(self, tally: Tally) -> None:
+        """Put the cost of a tally into the store. What it does not take now is kept. Raises nothing."""
+        while tally.unrecorded:
+            usage = tally.unrecorded[0]
+            try:
+                # What is cut off here is in the writer's hands already.
+                with anyio.move_on_after(_COMMIT_LIMIT_S, shield=True):
+                    await self._store.add_usage(tally.session, usage, tally.purpose)
+            except StoreUnavailable as error:
+                _log.warning("usage.not_noted", session=str(tally.session), error=str(error))
+                self._tallies.add(tally)
+                return
+            self.recorded(tally, 1)
+        self._tidy(tally)
+
+    def recorded(self, tally: Tally, count: int) -> None:
+        """So many calls of a tally are in the store."""
+        self._commits += 1
+        del tally.unrecorded[:count]
+        self._tidy(tally)
+        self.changed()
+
+    async def commit_all(self) -> None:
+        """Try again what the store did not take. Raises nothing but cancellation."""
+        for tally in list(self._tallies):
+            if tally.ended:
+                await self.commit(tally)
+
+    def guess(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> int:
+        """About how many tokens a request has."""
+        return self._estimate.request(messages, tools)
+
+    def learn(self, guessed: int, told: int) -> None:
+        """Learn how good a guess was."""
+        self._estimate = self._estimate.corrected(guessed, told)
+
+    def _in_hand(self, *, reserved: bool) -> Amount:
+        total = Amount()
+        for tally in self._tallies:
+            if reserved:
+                total += tally.reserved
+            for usage in tally.unrecorded:
+                total += Amount.of(usage)
+        return total
+
+    def _tidy(self, tally: Tally) -> None:
+        if not tally.unrecorded and tally.reserved == Amount():
+            self._tallies.discard(tally)

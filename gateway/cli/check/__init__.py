@@ -1,0 +1,225 @@
+"""
+`squidbot check`: is everything there that the daemon needs? The configuration, the home folder and its
+machine, each server by itself, the logins, the encryption, an answer of each pool of models; in plain words,
+each with what to do. With ``--state`` instead: is everything whole that is kept?
+
+``report`` is what comes of it, ``machine`` and ``network`` look at what is around, ``live`` logs in,
+``state`` walks through the files and mends them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from agent_core.storage.layout import Layout
+from gateway.cli.check import machine
+from gateway.cli.check.integrity import Mended, Trouble, examine_state, mend_state
+from gateway.cli.check.logins import check_channel, check_parts, report_running, report_standing
+from gateway.cli.check.network import Reached, clock_finding, look, servers_of
+from gateway.cli.check.report import Finding, Report, Verdict
+from gateway.errors import AlreadyRunning, ConfigInvalid, GatewayError, StateUnusable
+from gateway.queue.rollback_guard import warning_of
+from gateway.settings import Settings, load_settings, parse_listen
+from gateway.settings.last_good import changes
+from gateway.system.clock import SystemClock
+from gateway.system.home import Home, open_home
+from gateway.system.lock import hold_home, holder_of
+from gateway.system.restore_marker import Unfinished, refuse_unfinished
+
+__all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_state"]
+
+_MOST_TROUBLES = 50
+
+
+def check(home: Home, config: Path) -> Report:
+    """Check everything, as far as it goes: what depends on something broken is left out."""
+    report = Report()
+    if _is_unfinished(report, home):
+        return report
+    settings = _configuration(report, home, config)
+    if settings is None:
+        return report
+    try:
+        _check_home(report, home)
+    except StateUnusable as error:
+        report.fail("home", error)
+        return report
+    anyio.run(_check_live, report, settings, home)
+    return report
+
+
+def check_state(home: Home, config: Path, *, fix: bool = False) -> Report:
+    """
+    Walk through everything that is kept; with ``fix``, put right what can be put right.
+
+    Nothing outside of the home is asked, and without damage nothing in it is changed.
+    """
+    report = Report()
+    if _is_unfinished(report, home):
+        return report
+    settings = _configuration(report, home, config)
+    if settings is None:
+        return report
+    if not home.root.is_dir():
+        report.add(
+            "home",
+            Verdict.FAILED,
+            f"there is no {home.root}",
+            "is it the right home (--home, SQUIDBOT_HOME)?",
+        )
+        return report
+    layout = Layout(home.root, home.path(settings.agents.workspace))
+    clock, keep_days = SystemClock(), settings.attachments.keep_days
+    running = holder_of(home)
+    try:
+        found = list(
+            examine_state(home, layout, clock=clock, keep_days=keep_days, in_use=running is not None)
+        )
+        mended = Mended()
+        if fix and found and running is not None:
+            who = f"process {running}" if running else "another process"
+            report.add(
+                "daemon",
+                Verdict.FAILED,
+                f"squidbot runs on this home ({who}), so nothing was put right",
+                "stop it, and try again",
+            )
+        elif fix and found:
+            with hold_home(home, purpose="command"):
+                found = list(examine_state(home, layout, clock=clock, keep_days=keep_days))
+                mended = mend_state(home, found, now=datetime.now(UTC))
+    except AlreadyRunning as error:
+        report.add("daemon", Verdict.FAILED, f"{error}; nothing was put right", "stop it, and try again")
+        return report
+    except (StateUnusable, OSError) as error:
+        report.add(
+            "state", Verdict.FAILED, str(error), "look at the disk and at the rights of the home folder"
+        )
+        return report
+    _report_state(report, found, mended, in_use=running is not None)
+    return report
+
+
+def _report_state(report: Report, found: list[Trouble], mended: Mended, *, in_use: bool) -> None:
+    done = {id(one) for one in mended.done}
+    reasons = {id(one): why for one, why in mended.left}
+    for one in found[:_MOST_TROUBLES]:
+        if id(one) in done:
+            report.add(one.part, Verdict.OK, f"put right: {one.text}")
+        else:
+            verdict = Verdict.FAILED if one.serious else Verdict.WARNING
+            report.add(one.part, verdict, one.text, reasons.get(id(one)) or one.remedy)
+    if len(found) > _MOST_TROUBLES:
+        report.add("state", Verdict.FAILED, f"and {len(found) - _MOST_TROUBLES} more of the kind")
+    if mended.kept is not None:
+        report.add("state", Verdict.OK, f"what was there before, and what was taken out, is in {mended.kept}")
+    healthy = {"histories", "records", "memory", "database", "search index", "attachments"} - {
+        one.part for one in found
+    }
+    for part in sorted(healthy):
+        skipped = in_use and part == "search index"
+        report.add(
+            part,
+            Verdict.SKIPPED if skipped else Verdict.OK,
+            "the daemon is at work on it" if skipped else "whole",
+        )
+
+
+def _is_unfinished(report: Report, home: Home) -> bool:
+    """Whether a restore was broken off, so that nothing else means anything."""
+    try:
+        refuse_unfinished(home.root)
+    except Unfinished as error:
+        report.fail("home", error)
+        return True
+    return False
+
+
+def _configuration(report: Report, home: Home, config: Path) -> Settings | None:
+    try:
+        settings = load_settings(config)
+    except ConfigInvalid as error:
+        changed = changes(config, home.last_good)
+        said = ["changed since squidbot last started with it:", *(f"  {line}" for line in changed)]
+        report.add(
+            "configuration",
+            Verdict.FAILED,
+            "\n".join([str(error), *(said if changed else [])]),
+            "squidbot config restore goes back to what worked, and keeps the present file"
+            if changed
+            else "mend the lines above; squidbot config example shows every setting",
+        )
+        report.exit_code = error.exit_code
+        return None
+    report.add("configuration", Verdict.OK, f"{config}")
+    for warning in settings.warnings:
+        report.add("configuration", Verdict.WARNING, warning)
+    return settings
+
+
+def _check_home(report: Report, home: Home) -> None:
+    # A daemon at work there has proved it; and its user may be another one, such as systemd's DynamicUser.
+    if holder_of(home) is None:
+        open_home(home.root, as_guest=True)
+    report.add("home", Verdict.OK, str(home.root))
+    for finding in machine.ownership(home, []):
+        report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)
+    if older := warning_of(home.store_mark, SystemClock().now()):
+        report.add("home", Verdict.WARNING, older)
+    for finding in machine.disk(home):
+        report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)
+
+
+async def _check_live(report: Report, settings: Settings, home: Home) -> None:
+    from gateway.operations.control.client import ControlClient  # noqa: PLC0415 - needed in one of two cases
+
+    _note(report, machine.unit())
+    unreachable = await _check_network(report, settings)
+    if holder_of(home) is not None:
+        client = ControlClient(home)
+        try:
+            status = await anyio.to_thread.run_sync(client.call, "status")
+            report_running(report, status)
+            for name in settings.channels.enabled():
+                if settings.channels.kinds()[name] == "matrix":
+                    found = await anyio.to_thread.run_sync(client.call, "matrix_standing", {"channel": name})
+                    report_standing(report, name, found["found"], running=True)
+        except GatewayError as error:
+            report.fail("daemon", error, "squidbot logs says more")
+        return
+    if settings.gateway.http is not None:
+        _note(report, machine.port(*parse_listen(settings.gateway.http.listen)))
+    try:
+        with hold_home(home, purpose="command"):
+            await check_parts(report, settings, home, unreachable)
+    except AlreadyRunning as error:
+        report.fail("daemon", error)
+
+
+async def _check_network(report: Report, settings: Settings) -> dict[str, str]:
+    """Look at each server; returns the accounts whose server was not reached, and which part says why."""
+    clock = SystemClock()
+    servers = list(servers_of(settings))
+    reached: dict[str, Reached] = {}
+
+    async def one(number: int) -> None:
+        reached[str(number)] = await look(servers[number], now=clock.now)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(len(servers)):
+            tasks.start_soon(one, number)
+    found = [(server, reached[str(number)]) for number, server in enumerate(servers)]
+    for _, each in found:
+        _note(report, each.finding)
+    if servers:
+        told = [(server.part, each.ahead_s) for server, each in found if each.ahead_s is not None]
+        _note(report, clock_finding(told))
+    return {server.account: server.part for server, each in found if each.failed and server.account}
+
+
+def _note(report: Report, finding: Finding) -> None:
+    report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)

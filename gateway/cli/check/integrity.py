@@ -1,0 +1,375 @@
+"""
+`squidbot check --state`: is everything in the home folder whole? And `--fix`: what of it can be put right.
+
+Looking changes no byte. Mending first copies every file that it will touch into a folder of its own
+(``HOME/backups/check-…``), then works on the files, and never throws anything away: lines that cannot be read
+are kept there, files that are wrong are moved there, what is derived is made again. It wants the home for
+itself, so no daemon may run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from agent_core.messages import SessionKey
+from agent_core.ports import Clock
+from agent_core.storage import integrity
+from agent_core.storage.disk import is_file_or_nothing
+from agent_core.storage.history import SET_ASIDE
+from agent_core.storage.layout import Layout
+from agent_core.storage.search_index.integrity import examine_index, index_files
+from gateway.cli.check.findings import Trouble
+from gateway.cli.check.unusable import unusable_documents
+from gateway.errors import StateUnusable
+from gateway.operations.backup.catalog import note_backup
+from gateway.operations.privacy.erasure_journal import broken_off
+from gateway.queue.sqlite.integrity import examine_database, mend_database, names_in_rows
+from gateway.routing.attachment_retention import ORPHAN_AFTER_S
+from gateway.system.home import Home
+
+__all__ = ["Mended", "Trouble", "examine_state", "mend_state"]
+
+_FILE = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})\.[a-z0-9]{1,8}")
+_BLOCK = 1024 * 1024
+_KEPT_LINES = "lines-that-could-not-be-read.jsonl"
+
+
+@dataclass(slots=True)
+class Mended:
+    """What `mend_state` did: where copies are (None: nothing was to do), what was put right, what was not."""
+
+    kept: Path | None = None
+    done: list[Trouble] = field(default_factory=list)
+    left: list[tuple[Trouble, str]] = field(default_factory=list)
+
+
+def examine_state(
+    home: Home, layout: Layout, *, clock: Clock, keep_days: float = 180.0, in_use: bool = False
+) -> Iterator[Trouble]:
+    """
+    Walk through everything. It reads all of the home, and changes nothing.
+
+    Args:
+        home: Whose.
+        layout: Where its memory is.
+        clock: For ages.
+        keep_days: How long files of messages are kept.
+        in_use: A daemon works on it: what it is just writing is not looked at.
+
+    Raises:
+        OSError: The home itself cannot be read.
+    """
+    named: dict[str, bool] = {}
+    since = clock.now() - timedelta(days=keep_days)
+    for key, path in integrity.histories(layout):
+        yield from _lines(path, in_use=in_use)
+        try:
+            for one in integrity.named_in(path):
+                named[one.file.path] = named.get(one.file.path, False) or _after(one.at, since)
+        except OSError:
+            continue  # told above
+        if key is None:
+            yield Trouble(
+                "histories",
+                f"{path.name} is the history of no known session",
+                serious=False,
+                remedy="its .meta.json names the session; without it nobody finds it",
+            )
+        elif layout.name(key) == path.stem:
+            yield from _record(layout, key, path, clock)
+    yield from _set_aside(layout)
+    yield from unusable_documents(layout)
+    yield from _erasures(layout)
+    for path in filter(Path.is_file, integrity.version_files(layout)):
+        yield from _lines(path, in_use=in_use)
+    if home.database.exists():
+        yield from _database(home, in_use=in_use)
+        rows = names_in_rows(home.database, in_use=in_use)
+        if rows is None:
+            # It was told above; without all names nothing can be said about who needs a file.
+            yield from _contents(home)
+            return
+        for name, needed in rows.items():
+            named[name] = named.get(name, False) or needed
+    yield from _index(home, in_use=in_use)
+    yield from _contents(home)
+    yield from _files(home, named, clock)
+
+
+def mend_state(home: Home, troubles: Iterable[Trouble], *, now: datetime) -> Mended:
+    """
+    Put right what can be put right, each trouble by itself. The caller holds the home's lock.
+
+    Raises:
+        StateUnusable: No copy can be made, so nothing was changed.
+    """
+    mended = Mended()
+    wanted = list(troubles)
+    able = [one for one in wanted if one.mend is not None]
+    mended.left += [(one, one.remedy) for one in wanted if one.mend is None]
+    if not able:
+        return mended
+    kept = _folder(home, now)
+    try:
+        kept.mkdir(parents=True, mode=0o700)
+        for path in dict.fromkeys(path for one in able for path in one.files if path.exists()):
+            _copied(
+                path, kept / "copies" / path.relative_to(home.root if path.is_relative_to(home.root) else "/")
+            )
+    except OSError as error:
+        shutil.rmtree(kept, ignore_errors=True)
+        raise StateUnusable(f"no copy can be made in {kept}, so nothing was changed: {error}") from error
+    mended.kept = kept
+    note_backup(home.root, kept, now=now)
+    for one in able:
+        assert one.mend is not None, "chosen above"
+        try:
+            one.mend(kept)
+        except Exception as error:  # noqa: BLE001 - one that cannot be mended must not stop the others
+            mended.left.append((one, f"it could not be put right: {type(error).__name__}: {error}"))
+        else:
+            mended.done.append(one)
+    return mended
+
+
+# ── what is looked at ──
+
+
+def _lines(path: Path, *, in_use: bool) -> Iterator[Trouble]:
+    try:
+        bad = integrity.bad_lines(path, still_written=in_use)
+    except OSError as error:
+        if not path.is_symlink() and is_file_or_nothing(path):
+            yield Trouble(
+                "histories",
+                f"{path.name} cannot be read: {error.strerror or error}",
+                remedy="look at its rights, and at the disk",
+            )
+            return
+        yield Trouble(
+            "histories",
+            f"{path.name} is no file, so squidbot begins a new history in its place",
+            (),
+            lambda kept: _moved(path, kept / "moved" / path.name),
+            remedy="if you have the file, put it back; squidbot check --state --fix puts aside what is there",
+        )
+        return
+    if not bad:
+        return
+
+    def mend(kept: Path) -> None:
+        with (kept / _KEPT_LINES).open("a", encoding="utf-8") as out, path.open("rb") as source:
+            for one in bad:
+                source.seek(one.offset)
+                raw = source.read(one.length)
+                text = raw.decode("utf-8", "backslashreplace")
+                out.write(
+                    json.dumps({"file": path.name, "byte": one.offset, "why": one.why, "line": text}) + "\n"
+                )
+            out.flush()
+            os.fsync(out.fileno())
+        for one in bad:
+            integrity.blank_out(path, one)
+
+    where = ", ".join(f"byte {one.offset} ({one.why})" for one in bad[:3])
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    count = "1 line" if len(bad) == 1 else f"{len(bad)} lines"
+    yield Trouble(
+        "histories",
+        f"{path.name}: {count} cannot be read: {where}{more}",
+        (path,),
+        mend,
+        remedy="squidbot check --state --fix puts them aside; everything else stays in its place",
+    )
+
+
+def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterator[Trouble]:
+    try:
+        said = integrity.record_troubles(layout, key)
+    except OSError as error:
+        said = [f"cannot be read: {error.strerror or error}"]
+    files = (layout.record(key), layout.spare_record(key), layout.summary(key))
+
+    def mend(kept: Path) -> None:
+        for each in files:
+            if not is_file_or_nothing(each):
+                _moved(each, kept / "moved" / path.stem / each.name)
+        integrity.mend_record(layout, key, clock)
+
+    for text in said[:1]:
+        more = f"; {'; '.join(said[1:])}" if said[1:] else ""
+        yield Trouble(
+            "records",
+            f"{path.stem}: {text}{more}",
+            tuple(filter(Path.is_file, files)),
+            mend,
+            remedy="squidbot check --state --fix makes them fit, from the record or its spare",
+        )
+
+
+def _set_aside(layout: Layout) -> Iterator[Trouble]:
+    for path in sorted(layout.sessions.glob(f"*{SET_ASIDE}-*")):
+        yield Trouble(
+            "histories",
+            f"{path.name} stood in the place of a history and is no file",
+            serious=False,
+            remedy="look at it, and remove it",
+        )
+
+
+def _erasures(layout: Layout) -> Iterator[Trouble]:
+    for addresses in broken_off(layout):
+        whose = ", ".join(addresses)
+        yield Trouble(
+            "erasure",
+            f"squidbot forget was broken off: a part of what there is of {whose} is still there",
+            remedy=f"squidbot forget {shlex.join(addresses)}",
+        )
+
+
+def _database(home: Home, *, in_use: bool) -> Iterator[Trouble]:
+    path = home.database
+    files = tuple(path.with_name(f"{path.name}{suffix}") for suffix in ("", "-wal"))
+    damages = examine_database(path, in_use=in_use)
+    for one in damages:
+        if not one.mendable:
+            remedy = "it was not touched; bring back a backup (squidbot restore), and keep a copy of the file"
+            yield Trouble("database", one.text, remedy=remedy)
+    mendable = [one.text for one in damages if one.mendable]
+    if mendable and len(mendable) == len(damages):
+
+        def mend(_kept: Path) -> None:
+            mend_database(path)
+            left = examine_database(path)
+            if left:
+                raise StateUnusable("; ".join(one.text for one in left[:3]))
+
+        yield Trouble(
+            "database",
+            "\n".join(mendable),
+            files,
+            mend,
+            remedy="squidbot check --state --fix makes its indexes again",
+        )
+    elif mendable:
+        yield Trouble("database", "\n".join(mendable), remedy="after the other damage, by a backup")
+
+
+def _index(home: Home, *, in_use: bool) -> Iterator[Trouble]:
+    path = home.root / "search.db"
+    if in_use:
+        return  # the daemon notices by itself, and makes it again
+    if said := examine_index(path):
+        files = tuple(index_files(path))
+
+        def mend(kept: Path) -> None:
+            for each in files:
+                _moved(each, kept / "moved" / each.name)
+
+        yield Trouble(
+            "search index",
+            said,
+            (),
+            mend,
+            remedy="squidbot check --state --fix puts it aside; it is made again by itself",
+        )
+
+
+def _contents(home: Home) -> Iterator[Trouble]:
+    """Files of messages whose content is not what their names say."""
+    for path in _stored(home):
+        try:
+            good = _digest(path) == path.stem
+        except OSError as error:
+            yield Trouble(
+                "attachments",
+                f"{path.name} cannot be read: {error.strerror or error}",
+                remedy="look at its rights, and at the disk",
+            )
+            continue
+        if not good:
+            yield Trouble(
+                "attachments",
+                f"{path.relative_to(home.root)} is not what was saved (its content has changed)",
+                (),
+                lambda kept, path=path: _moved(path, kept / "moved" / path.name),  # type: ignore[misc]
+                remedy="squidbot check --state --fix puts it aside, so that nobody is shown it",
+            )
+
+
+def _files(home: Home, named: dict[str, bool], clock: Clock) -> Iterator[Trouble]:
+    there = {str(path.relative_to(home.root)): path for path in _stored(home)}
+    missing = sorted(name for name, needed in named.items() if needed and name not in there)
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        yield Trouble(
+            "attachments",
+            f"{len(missing)} files are missing that messages name: {', '.join(missing[:3])}{more}",
+            remedy="a backup may still have them",
+        )
+    before = clock.now().timestamp() - ORPHAN_AFTER_S
+    for name, path in sorted(there.items()):
+        if name not in named and path.stat().st_mtime < before:
+            yield Trouble(
+                "attachments",
+                f"{name} is named by no message",
+                (),
+                lambda kept, path=path: _moved(path, kept / "moved" / path.name),  # type: ignore[misc]
+                serious=False,
+                remedy="squidbot removes such files by itself after two days; --fix puts it aside now",
+            )
+
+
+def _stored(home: Home) -> Iterator[Path]:
+    for folder in sorted(home.attachments.glob("[0-9a-f][0-9a-f]")):
+        for path in sorted(folder.iterdir()):
+            if _FILE.fullmatch(f"{folder.name}/{path.name}") and path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _after(at: str, since: datetime) -> bool:
+    """Whether a file that was named then should still be there; without a time nothing is expected."""
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        return False
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) > since
+
+
+# ── what is kept ──
+
+
+def _folder(home: Home, now: datetime) -> Path:
+    base = home.root / "backups" / f"check-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    names = (base.with_name(f"{base.name}{f'-{n}' if n else ''}") for n in range(1000))
+    return next(path for path in names if not path.exists())
+
+
+def _copied(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    shutil.copy2(path, target)
+    target.chmod(0o600)
+    with target.open("rb") as file:
+        os.fsync(file.fileno())  # before anything is changed in the original
+
+
+def _moved(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.replace(target)

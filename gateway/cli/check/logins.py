@@ -1,0 +1,253 @@
+"""
+Does everything answer? A login at each channel, an answer of each pool of models, an account's encryption.
+
+While a daemon runs, its own report is used: a second login of the same account would disturb it. Otherwise
+each channel really runs, until it is up or says why not. It is given an inbox that takes nothing, so no
+message is acknowledged, and none is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import anyio
+
+from agent_core.messages import Amendment, InboundMessage
+from agent_core.models import Message
+from channels.base import Channel, ChannelError, LinkState
+from gateway.cli.check.report import Report, Verdict
+from gateway.errors import StateUnusable, describe
+from gateway.settings import Settings
+from gateway.system.home import Home
+
+if TYPE_CHECKING:
+    from gateway.app import Built
+
+__all__ = ["OWN_CHANNELS", "check_channel", "check_parts", "report_running", "report_standing"]
+
+_LOGIN_LIMIT_S = 30.0
+_MODEL_LIMIT_S = 60.0
+_STANDING_LIMIT_S = 20.0
+_FEW_KEYS = 5
+OWN_CHANNELS = ("terminal", "heartbeat")
+_QUESTION = Message(role="user", content="Say OK.")
+
+Position = Callable[[str], Awaitable[str | None]]
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A channel that can say more about itself than that it is up: a mailbox also has to be able to send."""
+
+    account: str
+
+    async def check(self) -> Mapping[str, str]:
+        """Log in everywhere and try what can be tried; what was seen. A `ChannelError` says what is wrong."""
+        ...
+
+
+async def check_channel(
+    channel: Channel, position: Position, *, limit_s: float = _LOGIN_LIMIT_S
+) -> tuple[Verdict, str]:
+    """
+    Run ``channel`` until it has logged in, says why not, or the time is over; or let it examine itself.
+
+    Args:
+        channel: The channel; it is not closed.
+        position: Gives the channel's committed positions.
+        limit_s: How long it may take.
+    """
+    inbox = _ClosedInbox(position)
+    verdict = (
+        Verdict.FAILED,
+        f"no login within {limit_s:.0f} s; are address, port and http or https right, and can it be reached?",
+    )
+    with anyio.move_on_after(limit_s):
+        try:
+            async with anyio.create_task_group() as tasks:
+                facts: Mapping[str, str] = {}
+                if isinstance(channel, Examinable):
+                    facts = await channel.check()
+                else:
+                    tasks.start_soon(channel.run, inbox)
+                    await inbox.logged_in.wait()
+                seen = "".join(f"\n{name}: {value}" for name, value in facts.items())
+                verdict = (Verdict.OK, f"logged in as {channel.account}{seen}")
+                tasks.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            detail = str(describe(error).fields["detail"])
+            return Verdict.FAILED, detail or type(error).__name__
+    return verdict
+
+
+class _ClosedInbox:
+    """An inbox that never takes anything, so nothing is acknowledged to a server."""
+
+    def __init__(self, position: Position) -> None:
+        self._position = position
+        self.logged_in = anyio.Event()
+
+    async def accept(
+        self,
+        messages: Sequence[InboundMessage],
+        positions: Mapping[str, str] | None = None,
+        amendments: Sequence[Amendment] = (),
+    ) -> None:
+        # Whoever has something to hand over is logged in.
+        self.logged_in.set()
+        await anyio.sleep_forever()
+
+    async def position(self, name: str) -> str | None:
+        return await self._position(name)
+
+    def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:
+        if state in (LinkState.UP, LinkState.CATCHING_UP):
+            self.logged_in.set()
+
+    async def delivered_id(self, provider_id: str) -> str | None:
+        return None
+
+    async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+        return 0
+
+
+def report_running(report: Report, status: Mapping[str, Any]) -> None:
+    """What the daemon says of its channels and models."""
+    report.add("daemon", Verdict.OK, f"runs as process {status.get('pid')}; this is what it says")
+    for name, channel in status.get("channels", {}).items():
+        if name in OWN_CHANNELS:
+            continue
+        up = channel["state"] == LinkState.UP.value
+        # An error of before belongs to a state that is over.
+        said = channel["detail"] or ("" if up else channel["last_error"])
+        report.add(
+            name,
+            Verdict.OK if up else Verdict.FAILED,
+            f"{channel['state']}{f': {said}' if said else ''}",
+            "" if up else "squidbot logs --level warning says more",
+        )
+    for name, members in status.get("models", {}).items():
+        failing = [f"{one['name']}: {one['error']}" for one in members if one["error"]]
+        verdict = Verdict.FAILED if len(failing) == len(members) else Verdict.WARNING
+        if failing:
+            report.add(f"model pool {name}", verdict, "\n".join(failing))
+        else:
+            answers = sum(one["answers"] for one in members)
+            report.add(f"model pool {name}", Verdict.OK, f"no trouble in {answers} answers")
+
+
+def report_standing(report: Report, name: str, standing: Mapping[str, Any], *, running: bool) -> None:
+    """
+    What an account's encryption looks like from outside; each shortcoming with what to do.
+
+    Where no daemon is ``running``, keys that are missing are no more than what it does at its first start.
+    """
+    part = f"{name} encryption"
+    before = len(report.findings)
+    device, again = standing["device"], "squidbot matrix reset-device"
+    if not standing["keys_published"]:
+        report.add(
+            part,
+            Verdict.FAILED if running else Verdict.WARNING,
+            f"nobody can encrypt for the device {device}: its keys are not published",
+            again if running else f"start the daemon, which publishes them; if that does not help: {again}",
+        )
+    elif not standing["identity"]:
+        report.add(
+            part,
+            Verdict.WARNING,
+            "the account has no cross-signing identity: Element shows a red shield",
+            "give squidbot the account's password, with which it makes one at its start",
+        )
+    elif not standing["signed"]:
+        report.add(
+            part,
+            Verdict.WARNING,
+            f"the device {device} is not signed by the account's identity",
+            "restart the daemon; if the log says matrix.identity_foreign, the README tells what to do",
+        )
+    if standing["keys_published"] and standing["one_time_keys"] < _FEW_KEYS:
+        report.add(
+            part,
+            Verdict.WARNING,
+            f"only {standing['one_time_keys']} one-time keys are left at the server, so "
+            "new conversations may not be readable",
+            "the running daemon uploads more; is it running?",
+        )
+    if len(report.findings) == before:
+        backup = standing["backup"]
+        told = (
+            f"a key backup of version {backup} is there" if backup else "no key backup there, none is needed"
+        )
+        report.add(
+            part,
+            Verdict.OK,
+            f"the device {device} is published and signed, {standing['one_time_keys']} one-time keys; {told}",
+        )
+
+
+async def check_parts(report: Report, settings: Settings, home: Home, unreachable: Mapping[str, str]) -> None:
+    """
+    Build a gateway and try its parts. The caller holds the home's lock.
+
+    ``unreachable`` are accounts whose server was not reached, with the part of the report that says why.
+    """
+    from gateway.app import build  # noqa: PLC0415 - the heaviest import there is
+    from gateway.queue.ports import StoreUnavailable, StoreUnusable  # noqa: PLC0415
+
+    try:
+        built = await build(settings, home)
+    except (StoreUnusable, StoreUnavailable) as error:
+        report.fail("database", StateUnusable(str(error)), "squidbot check --state looks through it")
+        return
+    try:
+        report.add("database", Verdict.OK, str(home.database))
+        async with anyio.create_task_group() as tasks:
+            for name, channel in built.channels.items():
+                if name in unreachable:
+                    report.add(name, Verdict.SKIPPED, f"no login was tried, see {unreachable[name]}")
+                elif name not in OWN_CHANNELS:
+                    tasks.start_soon(_check_one, report, built, channel)
+            for pool in () if settings.llm.is_empty else built.models.pools:
+                tasks.start_soon(_check_pool, report, built, pool)
+        if settings.llm.is_empty:
+            told = "no model is configured; the built-in demo model answers"
+            report.add("model", Verdict.WARNING, told, "name one under llm in the configuration")
+        if not settings.channels.enabled():
+            report.add("channels", Verdict.WARNING, "none is switched on; only `squidbot chat` will work")
+    finally:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(10):
+            for channel in built.channels.values():
+                await channel.aclose()
+            await built.models.aclose()
+            await built.store.aclose()
+
+
+async def _check_one(report: Report, built: Built, channel: Channel) -> None:
+    position = partial(built.store.position, channel.name, channel.account)
+    verdict, text = await check_channel(channel, position)
+    report.add(channel.name, verdict, text)
+    care = getattr(channel, "care", None)  # Matrix; see `channels.matrix.admin`
+    if verdict is Verdict.OK and care is not None:
+        try:
+            with anyio.fail_after(_STANDING_LIMIT_S):
+                report_standing(report, channel.name, await care.standing(), running=False)
+        except (ChannelError, TimeoutError) as error:
+            report.add(f"{channel.name} encryption", Verdict.SKIPPED, f"the server does not say: {error}")
+
+
+async def _check_pool(report: Report, built: Built, name: str) -> None:
+    part = f"model pool {name}"
+    started = anyio.current_time()
+    try:
+        with anyio.fail_after(_MODEL_LIMIT_S):
+            async for _chunk in await built.models.pool(name).chat([_QUESTION], [], stream=False):
+                pass
+    except TimeoutError:
+        report.add(part, Verdict.FAILED, f"no answer within {_MODEL_LIMIT_S:.0f} s")
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        report.add(part, Verdict.FAILED, str(error) or type(error).__name__)
+    else:
+        report.add(part, Verdict.OK, f"answered within {anyio.current_time() - started:.1f} s")

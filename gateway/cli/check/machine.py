@@ -1,0 +1,217 @@
+"""What a machine can do to a squidbot: rights, disk, port, and whether anybody starts it after a reboot."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import socket
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from gateway.cli.check.report import Finding, Verdict
+from gateway.system.home import Home
+from gateway.system.ownership import SERVICES
+
+__all__ = ["disk", "file_system_of", "ownership", "port", "unit"]
+
+LITTLE_ROOM_BYTES = 200_000_000
+LITTLE_INODES = 5000
+_GONE_AT_A_REBOOT = frozenset({"tmpfs", "ramfs", "overlay"})
+_OF_A_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"})
+_MOST_NAMED = 5
+
+
+def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES) -> Iterator[Finding]:
+    """
+    Who may read and write what: the home folder, the configuration's secrets, what is in the home.
+
+    In ``services`` each folder belongs to a user that its service has for the moment, and root asks about it.
+    """
+    me = os.geteuid()
+    state = home.root.stat()
+    mode = stat.S_IMODE(state.st_mode)
+    of_a_service = me == 0 and home.root.is_relative_to(services)
+    if state.st_uid != me and not of_a_service:
+        yield Finding(
+            "permissions",
+            Verdict.WARNING,
+            f"{home.root} belongs to the user {_user(state.st_uid)}, and this is {_user(me)}",
+            f"run squidbot as {_user(state.st_uid)}, or: chown -R {_user(me)} {home.root}",
+        )
+    if mode & 0o077:
+        verb = "change" if mode & 0o022 else "look into"
+        yield Finding(
+            "permissions",
+            Verdict.WARNING,
+            f"other users of this machine can {verb} {home.root} (mode {mode:o})",
+            f"chmod 700 {home.root}",
+        )
+    inside = [
+        home.database,
+        *sorted((home.root / "secrets").glob("*")),
+        *sorted((home.root / "state").rglob("*")),
+    ]
+    loose = [path for path in dict.fromkeys([*secrets, *inside]) if _is_loose(path)]
+    if loose:
+        named = ", ".join(map(str, loose[:_MOST_NAMED])) + (" and more" if len(loose) > _MOST_NAMED else "")
+        yield Finding(
+            "permissions",
+            Verdict.WARNING,
+            f"other users of this machine can read {named}",
+            f"chmod 600 {' '.join(map(str, loose[:_MOST_NAMED]))}",
+        )
+    foreign = [path for path in inside if _owner(path) not in (None, state.st_uid)]
+    if foreign:
+        yield Finding(
+            "permissions",
+            Verdict.FAILED,
+            f"{foreign[0]} belongs to {_user(_owner(foreign[0]) or 0)}, so squidbot may not write it",
+            f"chown -R {_user(state.st_uid)} {home.root}",
+        )
+
+
+def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
+    """Room and kind of the disk below the home. ``mounts`` stands for /proc/self/mounts."""
+    found = os.statvfs(home.root)
+    free = found.f_bavail * found.f_frsize
+    trouble = False
+    if found.f_flag & os.ST_RDONLY:
+        trouble = True
+        yield Finding(
+            "disk",
+            Verdict.FAILED,
+            f"{home.root} is on a disk that is mounted read-only",
+            "look into the system's log: a failing disk is often mounted so",
+        )
+    if free < LITTLE_ROOM_BYTES:
+        trouble = True
+        yield Finding(
+            "disk",
+            Verdict.WARNING,
+            f"only {free // 1_000_000} MB are free on the disk of {home.root}",
+            "make room; without any, messages wait at their servers until there is some",
+        )
+    if found.f_files and found.f_favail < LITTLE_INODES:
+        trouble = True
+        yield Finding(
+            "disk",
+            Verdict.WARNING,
+            f"only {found.f_favail} more files fit on the disk of {home.root}",
+            "remove many small files there",
+        )
+    kind = file_system_of(home.root, mounts)
+    if kind in _GONE_AT_A_REBOOT:
+        trouble = True
+        what = "the memory of this machine" if kind != "overlay" else "the container itself"
+        yield Finding(
+            "disk",
+            Verdict.WARNING,
+            f"{home.root} is in {what} ({kind}) and is gone with it",
+            "put the home on a disk or a volume, or name another one with --home",
+        )
+    elif kind in _OF_A_NETWORK:
+        trouble = True
+        yield Finding(
+            "disk",
+            Verdict.WARNING,
+            f"{home.root} is on a network file system ({kind}), where SQLite's locks cannot be relied on",
+            "put the home on a local disk",
+        )
+    if not trouble:
+        yield Finding("disk", Verdict.OK, f"{free // 1_000_000} MB and {found.f_favail} files are free")
+
+
+def file_system_of(path: Path, mounts: str | None = None) -> str:
+    """The kind of file system that a path is on, as the kernel calls it; empty if it cannot be said."""
+    try:
+        text = (
+            Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+            if mounts is None
+            else mounts
+        )
+    except OSError:
+        return ""
+    real, best, kind = str(path.resolve()), "", ""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 3:
+            continue
+        place = words[1].replace("\\040", " ")
+        below = real == place or real.startswith(place.rstrip("/") + "/")
+        if below and len(place) >= len(best):
+            best, kind = place, words[2]
+    return kind
+
+
+def port(host: str, number: int) -> Finding:
+    """Whether the port for health and metrics can be had, while no daemon of ours has it."""
+    where = f"{host}:{number}"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, number))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            told = f"another program listens on {where} already"
+            remedy = f"`ss -tlnp 'sport = :{number}'` names it; stop it, or change gateway.http.listen"
+        elif error.errno == errno.EACCES:
+            told, remedy = (
+                f"this user may not listen on {where}",
+                "take a port above 1023 for gateway.http.listen",
+            )
+        else:
+            told = f"{where} cannot be listened on: {error.strerror or error}"
+            remedy = "gateway.http.listen must name an address of this machine, such as 127.0.0.1"
+        return Finding("port", Verdict.FAILED, told, remedy)
+    return Finding("port", Verdict.OK, f"{where} is free")
+
+
+def unit(*, root: Path = Path("/"), user_home: Path | None = None) -> Finding:
+    """Whether systemd starts squidbot after a reboot; ``root`` and ``user_home`` are for tests."""
+    if not (root / "run/systemd/system").is_dir():
+        return Finding("unit", Verdict.SKIPPED, "this machine (or container) is not run by systemd")
+    mine = (user_home or Path("~").expanduser()) / ".config/systemd/user"
+    folders = [root / "etc/systemd/system", root / "usr/lib/systemd/system", mine, root / "etc/systemd/user"]
+    found = [path for folder in folders for path in sorted(folder.glob("squidbot*.service")) if path.exists()]
+    if not found:
+        return Finding(
+            "unit",
+            Verdict.WARNING,
+            "no unit of systemd is installed, so nobody starts squidbot after a reboot",
+            "deploy/systemd has one for the system and one for a single user",
+        )
+    enabled = [path for folder in folders for path in folder.glob("*.wants/squidbot*.service")]
+    if enabled:
+        return Finding("unit", Verdict.OK, f"{found[0]} is installed and enabled")
+    user = " --user" if mine in found[0].parents else ""
+    return Finding(
+        "unit",
+        Verdict.WARNING,
+        f"{found[0]} is installed, but not enabled: it is not started after a reboot",
+        f"systemctl{user} enable --now {found[0].name}",
+    )
+
+
+def _is_loose(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and bool(stat.S_IMODE(found.st_mode) & 0o077)
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.lstat().st_uid
+    except OSError:
+        return None
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"#{uid}"

@@ -1,0 +1,173 @@
+"""
+Asks the running daemon, or, when none runs, the home folder itself.
+
+Directly on the home folder the lock is held for the moment, because the database has exactly one process that
+opens it for writing. A home that does not exist yet is not made by looking at it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.quiet_logs import quiet_logs, say_defaults
+from gateway.errors import AlreadyRunning, ConfigInvalid, NotFound
+from gateway.operations.control.client import ControlClient, DaemonGone
+from gateway.system.home import Home
+from gateway.system.lock import hold_home, holder_of
+from gateway.system.restore_marker import refuse_unfinished
+
+__all__ = ["Asker"]
+
+if TYPE_CHECKING:
+    from agent_core.ports import Clock
+    from agent_core.storage.jsonl import JsonlMemory
+    from gateway.settings import Settings
+    from gateway.turns.post_turn import UpkeepAtRest
+
+_STARTING_LIMIT_S = 10.0
+_ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
+
+
+class Asker:
+    """
+    Calls operations.
+
+    Args:
+        home: Whose.
+        config: The configuration file, for where the workspace is.
+        must_exist: Whether somebody has named it.
+        verbose: Whether what is logged meanwhile is shown.
+    """
+
+    def __init__(self, home: Home, config: Path, *, must_exist: bool = False, verbose: bool = False) -> None:
+        self._home = home
+        self._config = config
+        self._must_exist = must_exist
+        self._verbose = verbose
+
+    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """
+        Call an operation, one way or the other.
+
+        Raises:
+            GatewayError: It was refused, or cannot be done; the text says why.
+        """
+        given = {key: value for key, value in arguments.items() if value is not None}
+        give_up_at = time.monotonic() + _STARTING_LIMIT_S
+        while True:
+            try:
+                if holder_of(self._home) is not None:
+                    return ControlClient(self._home).call(name, given)
+                return self._directly(name, given)
+            except (DaemonGone, AlreadyRunning):
+                # It is just starting or stopping.
+                if time.monotonic() > give_up_at:
+                    raise
+                time.sleep(0.1)
+
+    def _directly(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        refuse_unfinished(self._home.root)
+        if not self._home.database.exists():
+            raise NotFound(
+                f"there is nothing in {self._home.root} yet: is it the right home (--home, SQUIDBOT_HOME)? "
+                "The first `squidbot run` or `squidbot chat` fills it"
+            )
+        if name == "status" and (report := self._glance()) is not None:
+            return report
+        settings = self._settings(needed=name.startswith(("memory", "cron")) or name == "send")
+        import anyio  # noqa: PLC0415 - a question to the daemon needs no event loop
+
+        from gateway.system.home import open_home  # noqa: PLC0415
+
+        quiet_logs(verbose=self._verbose)
+        home = open_home(self._home.root, as_guest=True)
+        with hold_home(home, purpose="command"):
+            return anyio.run(_call, home, settings, name, arguments)
+
+    def _glance(self) -> dict[str, Any] | None:
+        """
+        ``status`` without loading what would take longer than the question. None: ask on the long way.
+
+        The configuration is read only if it is not the one that the daemon has last started with; then it may
+        be why there is no daemon, and `_settings` says so.
+        """
+        from gateway.queue.sqlite.offline_status import work_at_rest  # noqa: PLC0415
+        from gateway.system.home import open_home  # noqa: PLC0415
+        from gateway.system.version import version  # noqa: PLC0415
+
+        if self._config_changed():
+            self._settings(needed=False)
+        home = open_home(self._home.root, as_guest=True)
+        with hold_home(home, purpose="command"):
+            work = work_at_rest(home.database)
+        if work is None:
+            return None
+        return {"version": version(), "ready": False, "channels": {}, "running": False, **work}
+
+    def _config_changed(self) -> bool:
+        try:
+            now = self._config.read_bytes()
+        except FileNotFoundError:
+            return self._must_exist
+        except OSError:
+            return True
+        try:
+            return now != self._home.last_good.read_bytes()
+        except OSError:
+            return True
+
+    def _settings(self, *, needed: bool) -> Settings:
+        from gateway.settings import Settings, load_settings  # noqa: PLC0415
+
+        try:
+            return load_settings(self._config, missing_ok=not self._must_exist)
+        except ConfigInvalid as error:
+            if needed or not self._config.exists():
+                raise
+            say_defaults(error)
+            return Settings()
+
+
+async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
+    from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
+    from gateway.operations.send import accounts_of  # noqa: PLC0415
+    from gateway.operations.service import Operations  # noqa: PLC0415
+    from gateway.operations.usage import Costs  # noqa: PLC0415
+    from gateway.queue.sqlite.store import SqliteWorkStore  # noqa: PLC0415
+    from gateway.system.clock import SystemClock  # noqa: PLC0415
+
+    clock = SystemClock()
+    memory = JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))
+    async with AsyncExitStack() as stack:
+        limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
+        store = await SqliteWorkStore.open(home.database, clock=clock, zone=limits.zone)
+        stack.push_async_callback(store.aclose)
+        upkeep = _upkeep(home, settings, memory, clock) if name in _ABOUT_SESSIONS else None
+        accounts = accounts_of(settings)
+        planned = planned_at_rest(settings, store, clock)
+        operations = Operations(
+            store,
+            memory,
+            upkeep=upkeep,
+            accounts=accounts,
+            planned=planned,
+            costs=Costs(store, limits, clock),
+            questions=store,
+        )
+        return await operations.call(name, arguments)
+
+
+def _upkeep(home: Home, settings: Settings, memory: JsonlMemory, clock: Clock) -> UpkeepAtRest:
+    from agent_core.llm.factory import build_models  # noqa: PLC0415
+    from agent_core.skills import BUNDLED_SKILLS, SkillsLoader  # noqa: PLC0415
+    from agent_core.storage.search_index import SearchIndex  # noqa: PLC0415
+    from gateway.turns.post_turn import UpkeepAtRest, memory_manager  # noqa: PLC0415
+
+    skills = SkillsLoader(BUNDLED_SKILLS, home.path(settings.agents.workspace) / "skills")
+    manager = memory_manager(settings, memory, skills, build_models(settings.llm, clock))
+    return UpkeepAtRest(manager, SearchIndex(home.root / "search.db", memory.layout))

@@ -1,0 +1,70 @@
+"""What all commands share: which squidbot is meant, asking it, and telling the answer."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from gateway.cli.output import tell
+from gateway.system.home import named_config
+
+__all__ = ["HERE", "Json", "Where", "agreed", "ask", "asker", "tell"]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Where:
+    """Which squidbot is meant."""
+
+    home: Annotated[
+        Path | None, Parameter(help="The home folder (default: $SQUIDBOT_HOME, else ~/.squidbot).")
+    ] = None
+    config: Annotated[
+        Path | None,
+        Parameter(help="The configuration (default: $SQUIDBOT_CONFIG, else squidbot.yaml in the home)."),
+    ] = None
+    verbose: Annotated[
+        bool, Parameter(name=["--verbose", "-v"], help="Also show what is logged meanwhile ($SQUIDBOT_LOG).")
+    ] = False
+
+    @property
+    def named(self) -> Path | None:
+        """The configuration that somebody has named, here or in the environment."""
+        return named_config(self.config)
+
+
+HERE = Where()
+Json = Annotated[bool, Parameter(name="--json", help="Answer with JSON.")]
+
+
+def asker(where: Where) -> Any:
+    """Whom to ask."""
+    from gateway.cli.client import Asker
+    from gateway.system.home import Home, find_home
+
+    home = Home(find_home(where.home))
+    return Asker(
+        home, where.named or home.config_file, must_exist=where.named is not None, verbose=where.verbose
+    )
+
+
+def ask(where: Where, name: str, **arguments: Any) -> dict[str, Any]:
+    """Ask one thing."""
+    answer: dict[str, Any] = asker(where).call(name, **arguments)
+    return answer
+
+
+def agreed(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
+    if not sys.stdin.isatty():
+        print("squidbot: there is nobody to ask; add --yes", file=sys.stderr)
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

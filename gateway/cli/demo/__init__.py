@@ -1,0 +1,225 @@
+"""
+`squidbot demo`: the main job on an embedded default.
+
+It starts a real Matrix server and a real mail server on loopback, makes the people, writes a configuration,
+runs the daemon on it as its own process, and gives the person a prompt. Nothing is simulated but, if no key
+is found, the model. Everything it starts dies with it, also when it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from devservers.environment import cache_folder
+from devservers.errors import DevServerError, StartFailed
+from devservers.mail import MailServer
+from devservers.matrix_peer import MatrixPeer
+from devservers.ports import lease_ports
+from devservers.process import Child
+from devservers.synapse import Synapse
+from gateway.cli.demo.conversation import converse
+from gateway.cli.setup.model_options import ModelChoice, choose_model, ollama_models
+
+__all__ = ["Demo", "run_demo"]
+
+_READY_LIMIT_S = 90.0
+_LIMITS = ("sender_per_hour", "sender_per_day", "thread_per_hour", "total_per_hour")
+_PASSWORD = "demo"  # noqa: S105 - servers on loopback that live as long as the demo
+
+
+@dataclass(slots=True)
+class Demo:
+    """The running demo: two servers, one daemon, and Alice, who is the owner."""
+
+    synapse: Synapse
+    mail: MailServer
+    home: Path
+    listen: str
+    model: ModelChoice
+    daemon: Child
+    alice: MatrixPeer
+    room: str = ""
+
+    def status(self) -> dict[str, Any]:
+        """What the daemon says of itself."""
+        with urllib.request.urlopen(f"http://{self.listen}/status", timeout=10) as answer:
+            status: dict[str, Any] = json.loads(answer.read())
+        return status
+
+    def kill_daemon(self) -> None:
+        """SIGKILL, as a power cut would, and a new start on the same home."""
+        self.daemon.signal(signal.SIGKILL)
+        self.daemon.kill()
+        self.daemon = _start_daemon(self.home)
+
+    def end_daemon(self) -> None:
+        """Whichever daemon runs by then."""
+        self.daemon.kill()
+
+    def wait_until_ready(self, say: Callable[[str], None]) -> None:
+        """
+        Return when every channel is connected and has caught up.
+
+        Raises:
+            StartFailed: The daemon ended, or took too long; the end of its log is in the text.
+        """
+        started = told = time.monotonic()
+        while not _answers(f"http://{self.listen}/readyz"):
+            now = time.monotonic()
+            if not self.daemon.alive:
+                raise StartFailed(f"the daemon ended while starting. {self.daemon.log_tail()}")
+            if now - started > _READY_LIMIT_S:
+                raise StartFailed(
+                    f"the daemon was not ready after {_READY_LIMIT_S:.0f} s. {self.daemon.log_tail()}"
+                )
+            if now - told > 5:
+                told = now
+                say(f"the daemon is connecting ({now - started:.0f} s)")
+            time.sleep(0.05)
+
+
+def run_demo(*, keep: Path | None = None, tour: bool = False) -> int:
+    """
+    Run the demo until the person leaves. Returns the exit code.
+
+    Args:
+        keep: Use this folder and leave it; by default all is in a temporary folder that is removed.
+        tour: Show the main things without asking, then leave; also what happens without anybody to ask.
+    """
+    started = time.monotonic()
+    with ExitStack() as stack:
+        if keep is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="squidbot-demo-")))
+            folder.chmod(0o711)  # servers that give up root must be able to pass through
+        else:
+            folder = keep.absolute()
+            folder.mkdir(parents=True, exist_ok=True)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Also when the window is closed; not under nohup.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, _: sys.exit(128 + number))
+        try:
+            demo = _start(folder, stack)
+        except (DevServerError, OSError) as error:
+            print(f"The demo could not start: {error}", file=sys.stderr)
+            return 1
+        _say(f"ready after {time.monotonic() - started:.0f} s")
+        print(_invitation(demo))
+        code = converse(demo, tour=tour)
+        _say("ending what was started")
+        return code
+
+
+def _start(folder: Path, stack: ExitStack) -> Demo:
+    _say("starting a Matrix server and a mail server on this machine (the first time they are fetched)")
+    users = {"bot": _PASSWORD, "alice": _PASSWORD}
+    with ThreadPoolExecutor(3) as pool:
+        synapse_started = pool.submit(Synapse.start, folder / "synapse", say=_say)
+        mail_started = pool.submit(MailServer.start, folder / "mail", users=users, say=_say)
+        ollama = pool.submit(ollama_models)
+        synapse = _started(synapse_started, stack)
+        mail = _started(mail_started, stack)
+    synapse.register("bot", _PASSWORD)
+    alice = MatrixPeer.of(synapse.url, synapse.register("alice", _PASSWORD))
+    model = choose_model(os.environ, ollama.result())
+    _say(f"the model is {model.told}")
+    [lease] = lease_ports(1, cache_folder() / "ports")
+    home = folder / "home"
+    home.mkdir(mode=0o700, exist_ok=True)
+    listen = f"127.0.0.1:{lease.port}"
+    config = home / "squidbot.yaml"
+    config.touch(mode=0o600)
+    config.write_text(yaml.safe_dump(_settings(synapse, mail, model, listen), sort_keys=False))
+    demo = Demo(synapse, mail, home, listen, model, _start_daemon(home), alice)
+    stack.callback(demo.end_daemon)
+    demo.wait_until_ready(_say)
+    demo.room = alice.create_room(invite=[f"@bot:{synapse.server_name}"], is_direct=True, name="squidbot")
+    return demo
+
+
+_Server = TypeVar("_Server", Synapse, MailServer)
+
+
+def _started(starting: Future[_Server], stack: ExitStack) -> _Server:
+    server = starting.result()
+    stack.callback(server.stop)
+    return server
+
+
+def _start_daemon(home: Path) -> Child:
+    command = [sys.executable, "-m", "gateway", "run", "--home", str(home)]
+    return Child(command, log=home / "daemon.log", cwd=home)
+
+
+def _settings(synapse: Synapse, mail: MailServer, model: ModelChoice, listen: str) -> dict[str, Any]:
+    bot, alice = f"@bot:{synapse.server_name}", f"@alice:{synapse.server_name}"
+    settings: dict[str, Any] = {
+        "owner": {"aliases": [alice, mail.address("alice")]},
+        "channels": {
+            "matrix": {
+                "enabled": True,
+                "homeserver": synapse.url,
+                "user_id": bot,
+                "password": _PASSWORD,
+                "allow_from": [alice],
+            },
+            "email": {
+                "enabled": True,
+                "address": mail.address("bot"),
+                "username": "bot",
+                "password": _PASSWORD,
+                "imap": {"host": mail.imap_host, "port": mail.imap_port, "security": "tls"},
+                "smtp": {"host": mail.smtp_host, "port": mail.smtp_port, "security": "starttls"},
+                "tls_ca_file": str(mail.ca_file),
+                "allow_from": [mail.address("alice")],
+                "trusted_authserv_ids": [mail.domain],
+                "limits": dict.fromkeys(_LIMITS, 0),  # nobody is tired of the demo
+            },
+        },
+        "gateway": {"http": {"listen": listen}},
+    }
+    if model.llm:
+        settings["llm"] = model.llm
+    return settings
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - loopback
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def _invitation(demo: Demo) -> str:
+    mail = demo.mail
+    return f"""
+You are Alice, the bot's owner. What you type goes into a Matrix room and the answer comes back through the
+homeserver.   /mail TEXT  writes a mail   /kill  pulls the plug   /status  /help  /quit
+
+To join in with programs of your own on this machine:
+  Matrix   homeserver {demo.synapse.url}   user @alice:{demo.synapse.server_name}   password {_PASSWORD}
+  mail     {mail.address("alice")}   user alice   password {_PASSWORD}
+           IMAP {mail.imap_host}:{mail.imap_port} (TLS)   SMTP {mail.smtp_host}:{mail.smtp_port} (STARTTLS)
+           certificate authority {mail.ca_file}
+  daemon   http://{demo.listen}/status   home {demo.home}
+"""
+
+
+def _say(text: str) -> None:
+    print(f"· {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,177 @@
+"""
+The man page, the completion of shells, and the overview that ``squidbot --help`` shows.
+
+All are made of the commands themselves. Man page and overview are kept as files, because an installed package
+needs the page and nobody should wait for the overview: reading the help of forty commands takes longer than
+everything else that a command does. ``python -m gateway.cli.make_pages`` makes them anew; a test compares.
+"""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gateway.cli.command_examples import EXAMPLES, commands
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+__all__ = ["MAN_PAGE", "OVERVIEW", "add_page_commands", "man_page", "overview", "write_pages"]
+
+OVERVIEW = Path(__file__).with_name("overview.txt")
+MAN_PAGE = Path(__file__).parents[2] / "deploy" / "man" / "squidbot.1"
+_COMMON = ("--home", "--config", "--json", "--verbose")
+_HEAD = r"""\
+.\" Made of the commands' help by python -m gateway.cli.make_pages.
+.TH SQUIDBOT 1 "" "squidbot" "User Commands"
+.SH NAME
+squidbot \- your assistant in Matrix rooms, by email and on a timer
+.SH SYNOPSIS
+.B squidbot
+.I COMMAND
+[\fIOPTIONS\fR]
+.SH DESCRIPTION
+squidbot connects the assistant of one person, or of one small group, to the places where they already talk.
+.B squidbot run
+is the daemon; the other commands ask it over a socket in its home folder, or work on that folder when no
+daemon runs.
+.SH OPTIONS
+These are understood by every command, where they make sense:
+.TP
+.BI \-\-home " DIR"
+The home folder (default: $SQUIDBOT_HOME, else ~/.squidbot).
+.TP
+.BI \-\-config " FILE"
+The configuration (default: $SQUIDBOT_CONFIG, else squidbot.yaml in the home).
+.TP
+.B \-\-json
+Answer with JSON.
+.TP
+.BR \-\-verbose ", " \-v
+Also show what is logged meanwhile, on stderr; without it, errors alone.
+.TP
+.B \-\-help
+Tell about a command.
+.TP
+.B \-\-version
+Show the version.
+.SH COMMANDS
+"""
+_TAIL = r"""\
+.SH EXIT STATUS
+0: done. 1: there is no such thing, or nothing was changed. 2: the command was not understood. 65: a file is
+damaged. 73: something cannot be written. 74: the home folder cannot be used. 75: try again. 77: a wrong
+passphrase. 78: the configuration is wrong, or another squidbot runs on this home.
+.SH ENVIRONMENT
+.TP
+.B SQUIDBOT_HOME
+The home folder.
+.TP
+.B SQUIDBOT_CONFIG
+The configuration.
+.TP
+.B SQUIDBOT_INIT_\fIOPTION\fR
+Answers for
+.BR init ,
+by the names of its options.
+.TP
+.B SQUIDBOT_BACKUP_PASSPHRASE
+The passphrase of encrypted backups.
+.TP
+.B SQUIDBOT_LOG
+From which level on commands show what they log: debug, info, warning or error.
+.SH FILES
+.TP
+.I ~/.squidbot/squidbot.yaml
+The configuration.
+.TP
+.I ~/.squidbot/sessions
+The histories of all conversations.
+"""
+
+
+def add_page_commands(app: App) -> None:
+    """Register the commands, which tell of all others."""
+
+    def man() -> int:
+        """Print the manual page."""
+        sys.stdout.write(man_page(app))
+        return 0
+
+    def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+        """
+        Print what makes a shell complete this command.
+
+        Args:
+            shell: bash, zsh or fish.
+        """
+        sys.stdout.write(app.generate_completion(shell=shell))
+        return 0
+
+    app.command(man)
+    app.command(completion)
+
+
+def overview(app: App) -> str:
+    """What ``squidbot --help`` says, for a terminal of eighty columns."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    console = Console(file=out, width=80, color_system=None, force_terminal=False)
+    app.help_print([], console=console)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n") + "\n"
+
+
+def man_page(app: App) -> str:
+    """The manual page, as roff with the macros of man(7)."""
+    parts = [_HEAD.removeprefix("\\\n")]
+    for words, sub in sorted(commands(app).items()):
+        parts.append(_section(words, sub))
+    return "".join([*parts, _TAIL.removeprefix("\\\n")])
+
+
+def _section(words: str, sub: App) -> str:
+    arguments = [
+        one
+        for one in sub.assemble_argument_collection(parse_docstring=True)
+        if one.names[0] != "*" and one.names[0] not in _COMMON
+    ]
+    places = " ".join(f"\\fI{_roff(one.names[0])}\\fR" for one in arguments if _is_place(one.names[0]))
+    about = re.split(r"\n[^\S\n]*Args:", sub.help or "", maxsplit=1)[0]
+    lines = [f'.SS "squidbot {_roff(words)}"', f".B squidbot {_roff(words)}"]
+    lines += [places] if places else []
+    lines += ["[\\fIOPTIONS\\fR]"] if len(arguments) > len(places.split()) else []
+    for number, paragraph in enumerate(re.split(r"\n\s*\n", about.strip())):
+        lines += [".PP" if number or lines else "", _roff(" ".join(paragraph.split()))]
+    for one in arguments:
+        told = _roff(" ".join((one.parameter.help or "").split())) or "\\&"
+        lines += [".TP", f".B {_roff(one.names[0])}", told]
+    if words in EXAMPLES:
+        lines += [".PP", "Example:", ".PP", ".RS 4", ".nf", _roff(EXAMPLES[words]), ".fi", ".RE"]
+    return "\n".join(lines) + "\n"
+
+
+def _is_place(name: str) -> bool:
+    return not name.startswith("-")
+
+
+def _roff(text: str) -> str:
+    """Plain text that means nothing to roff; beyond ASCII, characters by their numbers."""
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    text = "".join(char if ord(char) < 128 else f"\\[u{ord(char):04X}]" for char in text)
+    return f"\\&{text}" if text.startswith((".", "'")) else text
+
+
+def write_pages(app: App) -> list[Path]:
+    """Write the two files anew; returns those that have changed."""
+    changed = []
+    MAN_PAGE.parent.mkdir(exist_ok=True)
+    for path, text in ((OVERVIEW, overview(app)), (MAN_PAGE, man_page(app))):
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            changed.append(path)
+    return changed

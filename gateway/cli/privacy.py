@@ -1,0 +1,157 @@
+"""The commands ``squidbot export`` and ``squidbot forget``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+# ruff: noqa: D417 - what all commands share is told in one place
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from gateway.cli.context import HERE, Json, Where, agreed, tell
+from gateway.cli.quiet_logs import quiet_logs
+
+if TYPE_CHECKING:
+    from agent_core.storage.layout import Layout
+    from gateway.operations.privacy.erasure import Forgotten
+    from gateway.operations.privacy.inventory import Person
+    from gateway.system.home import Home
+
+__all__ = ["add_person_commands"]
+
+_Address = Annotated[
+    str, Parameter(help="Addresses of one person (@person:server, person@domain), or owner.")
+]
+
+
+_BEYOND = "not reached from here: servers of Matrix and mail, providers of models, journald"
+
+
+def add_person_commands(app: App) -> None:
+    """Register the commands."""
+    app.command(export)
+    app.command(forget)
+
+
+def export(
+    *people: _Address,
+    output: Path | None = None,
+    where: Where = HERE,
+    as_json: Json = False,
+) -> int:
+    """
+    Write everything that there is of one person into a new folder.
+
+    Args:
+        output: The folder (default: squidbot-export-PERSON here).
+    """
+    from datetime import UTC, datetime
+
+    from agent_core.storage.layout import folder_name
+    from gateway.operations.privacy.export import export_person
+
+    home, layout, person = _meant(people, where)
+    target = (output or Path(f"squidbot-export-{folder_name(person.name)}")).absolute()
+    found = export_person(layout, home.database, person, target, now=datetime.now(UTC))
+    tell(as_json, {"folder": str(target), **found.counts()}, f"{target}\n{_counted(found.counts())}")
+    return 0
+
+
+def forget(
+    *people: _Address,
+    dry_run: bool = False,
+    also_repeated: bool = False,
+    yes: bool = False,
+    where: Where = HERE,
+    as_json: Json = False,
+) -> int:
+    """
+    Remove everything that there is of one person, for good. The daemon must be stopped for it.
+
+    Lines of theirs in conversations that others shared become a marker. Where their words were repeated in
+    answers to others they stay, and the places are listed. Backups are not changed; those that were made here
+    are listed.
+
+    Args:
+        dry_run: Change nothing, say what would be removed.
+        also_repeated: Blank their words in answers to others, too; what was told in other words is not found.
+        yes: Do not ask.
+    """
+    from contextlib import nullcontext
+    from datetime import UTC, datetime
+
+    from gateway.operations.privacy.erasure import forget_person
+    from gateway.system.lock import hold_home
+
+    home, layout, person = _meant(people, where)
+    now = datetime.now(UTC)
+    with nullcontext() if dry_run else hold_home(home, purpose="command"):
+        seen = forget_person(layout, home.database, person, now=now, only_look=True)
+        if not dry_run:
+            if not as_json:
+                print(f"of {', '.join(sorted(person.addresses))} there is: {_counted(seen.counts)}")
+            if not yes and not agreed("Remove all of it, for good?"):
+                print("nothing was changed", file=sys.stderr)
+                return 1
+            seen = forget_person(layout, home.database, person, now=now, also_repeated=also_repeated)
+    answer = {
+        "removed": not dry_run,
+        **seen.counts,
+        "kept_attachments": seen.kept_files,
+        "repeated_in": list(seen.repeated),
+        "repeated_blanked": also_repeated and not dry_run,
+        "still_named_in": list(seen.still_named),
+        "backups": list(seen.backups),
+    }
+    tell(as_json, answer, _told(seen, dry_run=dry_run, blanked=also_repeated))
+    return 0
+
+
+def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person]:
+    """Whose data, and where it is."""
+    from agent_core.storage.layout import Layout
+    from gateway.errors import NotFound
+    from gateway.operations.privacy.inventory import people as who
+    from gateway.settings import load_settings
+    from gateway.system.home import Home, find_home
+    from gateway.system.restore_marker import refuse_unfinished
+
+    quiet_logs(verbose=where.verbose)
+    home = Home(find_home(where.home))
+    refuse_unfinished(home.root)
+    if not home.database.exists():
+        raise NotFound(f"there is nothing in {home.root} yet: is it the right home (--home, SQUIDBOT_HOME)?")
+    settings = load_settings(where.named or home.config_file, missing_ok=True)
+    person = who(people, [alias.address for alias in settings.owner.aliases])
+    return home, Layout(home.root, home.path(settings.agents.workspace)), person
+
+
+def _counted(counts: dict[str, int]) -> str:
+    words = {name: name.removeprefix("queue_").replace("_", " ") for name in counts}
+    said = [f"{count} {words[name]}" for name, count in counts.items() if count]
+    return ", ".join(said) or "nothing"
+
+
+def _told(seen: Forgotten, *, dry_run: bool, blanked: bool) -> str:
+    from gateway.system.terminal_text import plain_line
+
+    lines = [f"{'would be removed' if dry_run else 'removed'}: {_counted(seen.counts)}"]
+    if seen.kept_files:
+        lines.append(f"{seen.kept_files} files stay, because messages of others name them")
+    if seen.repeated:
+        done = "would be blanked" if dry_run else "were blanked"
+        stay = "would stay (--also-repeated blanks them)" if dry_run else "stay"
+        lines.append(f"in answers to others their words stand again, and {done if blanked else stay}:")
+        lines += [f"  {plain_line(place)}" for place in seen.repeated]
+    if seen.still_named:
+        lines.append("an address still stands in (the configuration, words of others, logs):")
+        lines += [f"  {plain_line(name)}" for name in seen.still_named]
+    if seen.backups:
+        lines.append("backups, which are not changed:")
+        lines += [f"  {plain_line(path)}" for path in seen.backups]
+    lines += [] if dry_run else [_BEYOND]
+    return "\n".join(lines)

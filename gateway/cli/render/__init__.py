@@ -1,0 +1,345 @@
+"""Answers as text for people: aligned columns and short lines, safe for any terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from gateway.cli.render import schedule, usage
+from gateway.system.terminal_text import plain_line, plain_text
+
+__all__ = [
+    "draft",
+    "drafts",
+    "duration",
+    "inbox_row",
+    "inbox_rows",
+    "memory_diff",
+    "memory_versions",
+    "reindexed",
+    "session",
+    "sessions",
+    "status",
+    "table",
+]
+
+_WIDEST = 60
+_LONGEST_REASON = 200
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns as wide as they need to be; the last one may be as long as it likes."""
+    texts = [[plain_line(str(cell)) for cell in row] for row in rows]
+    widths = [
+        min(_WIDEST, max(len(row[number]) for row in [list(head), *texts])) for number in range(len(head))
+    ]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [list(head), *texts]
+    ]
+    return "\n".join(lines)
+
+
+def duration(seconds: float | None) -> str:
+    """A span of time in its two largest units."""
+    if seconds is None:
+        return "-"
+    left = int(seconds)
+    for size, unit, small, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if left >= size:
+            return f"{left // size} {unit} {left % size // small} {name}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{left} s"
+
+
+def status(report: Mapping[str, Any]) -> str:
+    """`Operations.status`."""
+    lines = _process(report)
+    channels = report.get("channels") or {}
+    for name, one in channels.items():
+        lines += _channel(name, one)
+    work = report["work"]
+    lines.append(f"inbox      {_counts(work['inbox'])}")
+    lines.append(f"outbox     {_counts(work['outbox'])}")
+    if work.get("oldest_unanswered_s") is not None:
+        lines.append(f"the oldest message without an answer is {duration(work['oldest_unanswered_s'])} old")
+    if work.get("oldest_unsent_s") is not None:
+        lines.append(f"the oldest answer that is not sent is {duration(work['oldest_unsent_s'])} old")
+    for count, what, option in (
+        (work["outbox"].get("held"), "drafts that wait for you", "--held"),
+        (work["inbox"].get("quarantined"), "messages in quarantine", "--quarantine"),
+        (work.get("waiting_for_yes"), "tools that wait for a yes", "--held"),
+    ):
+        lines += [f"{what}: {count} (squidbot inbox list {option})"] if count else []
+    if report.get("sessions") is not None:
+        lines.append(f"sessions   {report['sessions']}")
+    lines += _models(report.get("models") or {})
+    lines += _condensing(report.get("consolidation") or {})
+    lines += schedule.at_a_glance(report)
+    lines += usage.budget_line(report["budget"]) if report.get("budget") else []
+    for head, found in (
+        ("is tried again:", report.get("trying") or []),
+        ("needs you (squidbot inbox show|retry|drop ID):", report.get("stuck") or []),
+    ):
+        lines += [head] if found else []
+        for one in found:
+            why = f": {_short(one['why'])}" if one.get("why") else ""
+            lines.append(f"  {one['inbox'] or '-'}  {one['channel']}: {one['what']}{why}")
+    if report.get("given_up"):
+        lines.append(f"given up (apology sent): {report['given_up']}")
+    return "\n".join(lines)
+
+
+def _channel(name: str, one: Mapping[str, Any]) -> list[str]:
+    """A channel, since when it is as it is, when its server was heard of; an error only in its own time."""
+    up = one["state"] in ("up", "catching_up")
+    said = one["detail"] or ("" if up else one.get("last_error")) or ""
+    heard = f", heard of at {_time(one['heard_at'])}" if one.get("heard_at") else ""
+    lines = [
+        f"  {name:<10} {one['state']:<12} since {_time(one['since'])}{heard}  {plain_line(said)}".rstrip()
+    ]
+    if up and one.get("last_error"):
+        when = _time(one.get("last_error_at"))
+        lines.append(f"  {'':<10} last trouble, {when}: {_short(one['last_error'])}")
+    return lines
+
+
+def _process(report: Mapping[str, Any]) -> list[str]:
+    """Whether it runs, since when, and what it is made of."""
+    running = bool(report.get("running"))
+    lines = [f"squidbot {report['version']}: {'running' if running else 'not running'}"]
+    if running:
+        memory = f", {report['memory_mb']} MB" if report.get("memory_mb") else ""
+        lines[0] += f" (process {report.get('pid')}, up {duration(report.get('uptime_s'))}{memory})"
+    if report.get("versions"):
+        names = report["versions"].items()
+        lines.append(f"versions   {', '.join(f'{name} {plain_line(str(number))}' for name, number in names)}")
+    if report.get("stuck_because"):
+        lines.append(f"TURNS STAND STILL: {plain_line(report['stuck_because'])}")
+    return lines
+
+
+def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    """`Operations.inbox_list`."""
+    if not rows:
+        return "no messages"
+    return table(
+        ("ID", "STATE", "WHEN", "CHANNEL", "SENDER", "TEXT"),
+        [
+            (
+                f"m{row['id']}" if row["state"] == "quarantined" else row["id"],
+                row["state"],
+                _time(row["accepted_at"]),
+                row["channel"],
+                row["sender"],
+                _what(row),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _what(row: Mapping[str, Any]) -> str:
+    """What a row of the list is about: what is wrong, and of what waits for a person the text as well."""
+    if row["state"] == "quarantined" and row["error"]:
+        return f"({row['error']}) {row['text']}"
+    return str(row["error"] or row["text"])
+
+
+def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
+    """`Operations.drafts_list`."""
+    if not rows:
+        return "no drafts wait for you"
+    return table(
+        ("ID", "WHEN", "TO", "TEXT"),
+        [
+            (f"d{row['id']}", _time(row["created_at"]), row["session"], " ".join(row["text"].split()))
+            for row in rows
+        ],
+    )
+
+
+def held(waiting: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
+    """Drafts, and calls of tools."""
+    told = [drafts(waiting)] if waiting or not asked else []
+    return "\n\n".join([*told, _calls(asked)] if asked else told)
+
+
+def _calls(rows: Sequence[Mapping[str, Any]]) -> str:
+    return table(
+        ("CALL", "UNTIL", "TOOL", "ASKED FOR BY", "IN"),
+        [
+            (row["name"], _time(row["until"]), row["tool"], ", ".join(row["asked"]), row["session"])
+            for row in rows
+        ],
+    )
+
+
+def draft(row: Mapping[str, Any]) -> str:
+    """`Operations.drafts_show`."""
+    answers = [f"  answers   m{row['inbox']}"] if row["inbox"] is not None else []
+    head = [f"draft {row['name']}: {row['state']}", f"  session   {plain_line(row['session'])}", *answers]
+    return "\n".join([*head, f"  written   {_time(row['created_at'])}", "", plain_text(row["text"])])
+
+
+def inbox_row(answer: Mapping[str, Any]) -> str:
+    """`Operations.inbox_show`."""
+    row = answer["row"]
+    lines = [f"message {row['id']}: {row['state']}"]
+    for label, value in (
+        ("session", row["session"]),
+        ("sender", f"{row['sender']}{'' if row['verified'] else ' (not verified)'}"),
+        ("doubt", row.get("doubt")),
+        ("accepted", _time(row["accepted_at"])),
+        ("attempts", f"{row['attempts']}, put off {row['deferrals']} times"),
+        ("next try", _time(row["next_at"]) if row["next_at"] else None),
+        ("error", row["error"]),
+    ):
+        if value:
+            lines.append(f"  {label:<9} {plain_line(str(value))}")
+    lines += ["", plain_text(row["text"])]
+    for sent in answer["outbound"]:
+        said = f" ({sent['error']})" if sent["error"] else ""
+        lines += [
+            "",
+            f"{sent['kind']} {sent['id']}: {sent['state']}{plain_line(said)}",
+            plain_text(sent["text"]),
+        ]
+    return "\n".join(lines)
+
+
+def sessions(answer: Mapping[str, Any]) -> str:
+    """`Operations.sessions_list`."""
+    rows = answer["sessions"]
+    if not rows:
+        return "no sessions"
+    shown = table(
+        ("SESSION", "MESSAGES", "LAST"),
+        [(row["session"], row["messages"], _time(row["last_at"]) if row["last_at"] else "-") for row in rows],
+    )
+    more = answer["total"] - len(rows)
+    return f"{shown}\n… and {more} more (--limit)" if more else shown
+
+
+def session(answer: Mapping[str, Any]) -> str:
+    """`Operations.sessions_show`."""
+    lines = [f"{plain_line(answer['session'])}: {answer['messages']} messages"]
+    lines += _cursor(answer)
+    if answer.get("damaged_lines"):
+        lines.append(f"  damaged    {answer['damaged_lines']} of the newest lines cannot be read")
+    if answer.get("scope"):
+        lines.append(f"  scope      {plain_line(answer['scope'])}")
+    if answer.get("prompt"):
+        lines += _prompt(answer["prompt"])
+    if answer.get("trouble"):
+        trouble = answer["trouble"]
+        said = f"failed {_times(trouble['failures'])}, again in {duration(trouble['next_try_in_s'])}"
+        lines.append(f"  condensing {said}: {plain_line(trouble['error'])}")
+    if answer["summary"]:
+        lines += ["", "summary of what is no longer in the prompt:", plain_text(answer["summary"])]
+    for message in answer["newest"]:
+        who = message.get("sender") or message["role"]
+        when = f" {_time(message['timestamp'])}" if message.get("timestamp") else ""
+        lines += ["", f"{plain_line(who)}{when}", plain_text(message["content"])]
+    if answer["messages"] and not answer["newest"]:
+        lines += ["", "nothing since it began anew; squidbot sessions export has all of it"]
+    if answer["waiting"]:
+        lines += ["", "waiting:", inbox_rows(answer["waiting"])]
+    return "\n".join(lines)
+
+
+def _cursor(answer: Mapping[str, Any]) -> list[str]:
+    """What of a conversation is condensed, and when the rest of it will be."""
+    cursor, rest = answer["cursor"], answer["unconsolidated"]
+    what = "condensed" if answer["summary"] or not cursor else "set aside"  # without a trace: it began anew
+    lines = [f"  cursor     {cursor}: so many are {what}, {rest} are not"]
+    if above := (answer.get("prompt") or {}).get("condensed_above"):
+        due = "; it is time, with the next message" if rest > above["messages"] else ""
+        lines.append(f"  condensed  above {above['messages']} messages or {above['tokens']} tokens{due}")
+    return lines
+
+
+def _prompt(prompt: Mapping[str, Any]) -> list[str]:
+    """What the next prompt would hold, with about so many tokens for each part."""
+    lines = [f"  prompt     about {prompt['total_tokens']} of at most {prompt['limit_tokens']} tokens:"]
+    for name, tokens in prompt["tokens"].items():
+        said = f", {prompt['messages']} messages" if name == "history" else ""
+        lines.append(f"    {name:<8} {tokens:>6}{said}")
+    if prompt["left_out"]:
+        lines.append(f"    {prompt['left_out']} messages that are not condensed are not in it")
+    return lines
+
+
+def _condensing(state: Mapping[str, Any]) -> list[str]:
+    """How many segments were condensed, and what keeps conversations from it, if anything does."""
+    failing = state.get("failing_sessions")
+    if not failing:
+        done = state.get("segments")
+        return [f"condensed  {done} segments since the start"] if done else []
+    again = f", again in {duration(state['next_try_in_s'])}" if state.get("next_try_in_s") else ""
+    why = _short(str(state.get("last_error") or "?"))
+    failures = state["failures_in_a_row"]
+    row = f"{_times(failures)}{' in a row' if failures > 1 else ''}{again}"
+    return [f"condensing fails in {failing} conversation{'s' if failing > 1 else ''} ({row}): {why}"]
+
+
+def reindexed(answer: Mapping[str, Any]) -> str:
+    """`Operations.sessions_reindex`."""
+    state = "everything can be searched" if answer["complete"] else "the rest follows in the background"
+    return f"{answer['messages']} messages of {answer['sessions']} sessions are in the index; {state}"
+
+
+def memory_diff(answer: Mapping[str, Any]) -> str:
+    """`Operations.memory_diff`."""
+    return "\n".join(plain_line(line) for line in answer["diff"]) or "nothing changed"
+
+
+def memory_versions(answer: Mapping[str, Any]) -> str:
+    """`Operations.memory_history`, with what changed in each version."""
+    if not answer["versions"]:
+        return "nothing was ever written to this memory"
+    lines: list[str] = []
+    before: list[str] = []
+    for one in answer["versions"]:
+        now = one["text"].splitlines()
+        turn = f", turn {one['turn']}" if one.get("turn") else ""
+        where = f" in {one['session']}{turn}" if one["session"] else ", by hand or by undo"
+        lines.append(f"version {one['version']}, {_time(one['written_at'])}{plain_line(where)}")
+        lines += [f"  - {plain_line(line)}" for line in before if line not in now]
+        lines += [f"  + {plain_line(line)}" for line in now if line not in before]
+        if now == before:
+            lines.append("  the same text again")
+        before = now
+    return "\n".join(lines)
+
+
+def _models(pools: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Each pool with its models; a model that fails with what it says."""
+    lines = []
+    for pool, members in pools.items():
+        lines.append(f"models     {pool}: {', '.join(plain_line(str(one['name'])) for one in members)}")
+        for one in members:
+            if one["error"]:
+                again = f"; asked again in {duration(one['cooling_s'])}" if one["cooling_s"] else ""
+                lines.append(f"  {plain_line(str(one['name']))} fails: {_short(one['error'])}{again}")
+    return lines
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _short(text: str) -> str:
+    line = plain_line(" ".join(text.split()))
+    return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "empty"
+
+
+def _time(text: str | None) -> str:
+    """An instant in the time zone of this machine."""
+    if not text:
+        return "-"
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")

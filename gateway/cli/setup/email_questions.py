@@ -1,0 +1,188 @@
+"""The questions about mail, with a login on both sides at the end of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from channels.base import ChannelAuthFailed, ChannelError
+from channels.email.config import EmailConfig
+from channels.email.parsing.addresses import AddressInvalid, normalise
+from gateway.cli.setup.config_changes import EmailAnswers
+from gateway.cli.setup.mail_probe import MailboxFacts, MailboxLogin, look_into
+from gateway.cli.setup.mail_providers import MailGuess, Place, guess, parse_place
+from gateway.cli.setup.matrix_questions import TRIES, InitFailed, asked_authority, dialogue_checked
+from gateway.cli.setup.options import Given
+from gateway.cli.setup.prompts import Dialogue
+
+__all__ = ["EmailAsked", "ask_email", "mail_address"]
+
+_TOLD = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
+
+
+@dataclass(frozen=True, slots=True)
+class EmailAsked:
+    """What came of it."""
+
+    answers: EmailAnswers | None = None
+    off: bool = False
+
+
+def ask_email(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> EmailAsked:
+    """
+    Ask, and log in.
+
+    Raises:
+        InitFailed: The login did not work.
+    """
+    said = any((given.email_address, given.email_user, given.email_password, given.imap, given.smtp))
+    wanted = given.email if given.email is not None else said or None
+    if wanted is None:
+        proposed = dialogue.interactive if current is None else current.enabled
+        wanted = dialogue.agree("Connect it to a mailbox?", default=proposed)
+    if not wanted:
+        return EmailAsked(off=current is not None and current.enabled)
+    if current is not None and current.oauth is not None and not said:
+        dialogue.say("  The mailbox logs in with tokens (squidbot email login); that is left as it is.")
+        return EmailAsked()
+    return EmailAsked(_logged_in(given, current, dialogue))
+
+
+def mail_address(text: str) -> str:
+    """
+    A plain address.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        return normalise(text)
+    except AddressInvalid as error:
+        raise ValueError(f"this is no mail address: {error}") from None
+
+
+def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> EmailAnswers:
+    address = given.email_address or ""
+    if address:
+        address = dialogue_checked(address, mail_address, "--email")
+    else:
+        question = "  The bot's mail address (a mailbox of its own)"
+        address = dialogue.ask(
+            question, current.address if current else "", check=mail_address, flag="--email"
+        )
+    same = current if current is not None and current.address == address else None
+    where = _where(given, same, address)
+    if where.provider:
+        dialogue.say(f"  That is {where.provider}{f': {where.hint}' if where.hint else ''}.")
+    ca_file = given.tls_ca_file or (str(same.tls_ca_file) if same and same.tls_ca_file else None)
+    kept_proof = _is_proven(same) and not given.authserv_id
+    username, password = given.email_user or (same.username if same else ""), given.email_password
+    asks, tried = True, ""
+    for attempt in range(TRIES):
+        first = attempt == 0
+        if dialogue.interactive and asks and not (given.email_user and first):
+            username = dialogue.ask("  The name for the login there", username or address)
+        username = username or address
+        if asks and (password is None or not first):
+            kept = bool(tried) or (first and same is not None and same.password is not None)
+            question = f"  The password of {username}"
+            password = (
+                dialogue.secret(question, flag="--email-password-file FILE", kept=kept) or tried or None
+            )
+        known = same.password.get_secret_value() if same and same.password else ""
+        login = MailboxLogin(address, username, known if password is None else password, ca_file)
+        dialogue.say("  logging in, for reading and for sending …")
+        try:
+            facts = look_into(
+                login, where, trusted=given.authserv_id, search=not kept_proof, say=dialogue.say
+            )
+        except (ChannelError, ValueError) as error:
+            if not dialogue.interactive or attempt == TRIES - 1:
+                raise InitFailed(f"mail: {error}\nNothing was written.") from error
+            dialogue.say(f"  That did not work: {error}")
+            # What was not refused need not be typed again.
+            tried = "" if isinstance(error, ChannelAuthFailed) else password or ""
+            authority = asked_authority(error, dialogue)
+            asks, ca_file = not authority, authority or ca_file
+            where = _asked_places(where, dialogue) if asks else where
+            continue
+        _tell(facts, dialogue, kept_proof=kept_proof)
+        return EmailAnswers(
+            address,
+            username,
+            password,
+            facts.imap,
+            facts.smtp,
+            same.sent_copy if same else where.sent_copy,
+            None if kept_proof else facts.authserv_ids,
+            facts.headerless,
+            tls_ca_file=ca_file,
+        )
+    raise AssertionError("the last try has raised or returned")
+
+
+def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:
+    """The servers that were named, else those that are configured, else a guess."""
+    imap = parse_given(given.imap, "imap") if given.imap else None
+    smtp = parse_given(given.smtp, "smtp") if given.smtp else None
+    if same is not None:
+        imap = imap or Place(same.imap.host, same.imap.port, same.imap.security)
+        smtp = smtp or Place(same.smtp.host, same.smtp.port, same.smtp.security)
+    found = guess(address, imap)
+    return replace(
+        found,
+        imap=(imap,) if imap else found.imap,
+        smtp=(smtp,) if smtp else found.smtp,
+    )
+
+
+def parse_given(text: str, kind: str) -> Place:
+    """
+    A server that was given by an option.
+
+    Raises:
+        InitFailed: It is none.
+    """
+    try:
+        return parse_place(text, "imap" if kind == "imap" else "smtp")
+    except ValueError as error:
+        raise InitFailed(f"--{kind}: {error}") from error
+
+
+def _asked_places(where: MailGuess, dialogue: Dialogue) -> MailGuess:
+    """Let the servers be named; the guess stays what is proposed."""
+    asked = {}
+    for kind, places in (("imap", where.imap), ("smtp", where.smtp)):
+        proposed = str(places[0]) if len(places) == 1 else "find it"
+
+        def check(text: str, kind: str = kind) -> str:
+            return text if text == "find it" else str(parse_place(text, "imap" if kind == "imap" else "smtp"))
+
+        text = dialogue.ask(f"  The {kind.upper()} server", proposed, check=check, flag=f"--{kind}")
+        asked[kind] = places if text == "find it" else (parse_given(text, kind),)
+    return replace(where, imap=asked["imap"], smtp=asked["smtp"])
+
+
+def _is_proven(same: EmailConfig | None) -> bool:
+    """Whether it is configured what senders are proven by, so that nothing has to be found out."""
+    return same is not None and (
+        bool(same.trusted_authserv_ids or same.trust_headerless_auth_results or same.secret_tags)
+        or same.dkim == "verify"
+        or same.sender_verification == "off"
+    )
+
+
+def _tell(facts: MailboxFacts, dialogue: Dialogue, *, kept_proof: bool) -> None:
+    known = [name for name in _TOLD if name in facts.capabilities]
+    dialogue.say(f"  Logged in: {facts.imap} and {facts.smtp}.")
+    dialogue.say(f"  {facts.mails} mails in INBOX; the server knows {', '.join(known) or 'the minimum'}.")
+    sent = facts.sent_folder or "none yet, it will be made"
+    dialogue.say(f"  The folder for sent mail: {sent}.")
+    if kept_proof:
+        dialogue.say("  What senders are proven by stays as it is configured.")
+    elif facts.headerless:
+        dialogue.say(f"  Senders are proven by a field without a name ({facts.proven_by}).")
+    elif facts.authserv_ids:
+        dialogue.say(f"  Senders are proven by {', '.join(facts.authserv_ids)} ({facts.proven_by}).")
+    else:
+        why = facts.proven_by or "nothing is said about senders"
+        dialogue.say(f"  {why}; so senders are proven by their signatures (dkim: verify).")

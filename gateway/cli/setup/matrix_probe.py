@@ -1,0 +1,254 @@
+"""
+Finding the homeserver and logging in, before anything is written.
+
+The login that works is kept and handed to the daemon (`Entrance.keep`), so a set-up leaves one device in the
+account and not two; one that is not wanted after all is logged out (`Entrance.discard`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import anyio
+from pydantic import ValidationError
+
+from channels.base import ChannelError, ChannelMisconfigured, ChannelUnavailable
+from channels.matrix.channel_setup import connect_by_nio
+from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part, problem
+from channels.matrix.client.login import Login, unreachable
+from channels.matrix.config import MatrixConfig
+from gateway.settings import is_loopback
+from gateway.system.clock import SystemClock
+
+__all__ = ["Entrance", "complaint", "enter", "is_in_clear", "knows_nobody", "resolve", "still_in"]
+
+_LIMIT_S = 15.0
+_LOGIN_LIMIT_S = 40.0
+_PAUSES = 3
+_LONGEST_PAUSE_S = 60.0
+_SESSION = "session.json"
+_NOBODY = "@nobody:example.org"
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """A login that worked; what it consists of is in ``folder``."""
+
+    config: MatrixConfig
+    folder: Path
+
+    def keep(self, state: Path) -> None:
+        """Hand it to the daemon, unless that has one already; then this one is not needed."""
+        if (state / _SESSION).exists():
+            self.discard()
+            return
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.move(self.folder / _SESSION, state / _SESSION)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Log out again. A homeserver that is away now keeps a device without keys, which does no harm."""
+        with suppress(ChannelError, LinkBroken):
+            anyio.run(self._log_out)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def _log_out(self) -> None:
+        async with _connected(self.config) as homeserver:
+            await Login(self.config, homeserver, self.folder, SystemClock()).enter()
+            await homeserver.request("POST", f"{CLIENT}/logout", {}, timeout_s=_LIMIT_S)
+
+
+def enter(homeserver: str, user_id: str, password: str, tls_ca_file: str | None) -> Entrance:
+    """
+    Log in.
+
+    Raises:
+        ChannelError, ValueError: It cannot be done; why, in plain words.
+    """
+    config = _config(homeserver, user_id, password, tls_ca_file)
+    folder = Path(tempfile.mkdtemp(prefix="squidbot-init-"))
+    try:
+        anyio.run(partial(_enter, config, folder))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Entrance(config, folder)
+
+
+def still_in(config: MatrixConfig, state: Path) -> bool:
+    """Whether the login that the daemon has is good; False: nobody knows, it has none."""
+    if config.access_token is None and not (state / _SESSION).exists():
+        return False
+    return anyio.run(partial(_still_in, config, state))
+
+
+def resolve(text: str, tls_ca_file: str | None) -> str:
+    """
+    The address of the client API: ``text`` is that, or the name of a server, whose ``.well-known`` says it
+    (Matrix client-server API, "Server discovery").
+
+    Raises:
+        ChannelError, ValueError: There is none; why, in plain words.
+    """
+    given = text.strip()
+    base = (given if "://" in given else f"https://{given}").rstrip("/")
+    # What the settings do not take is told before anything is asked.
+    _config(base, _NOBODY, "-", tls_ca_file)
+    return anyio.run(partial(_resolve, base, tls_ca_file, named="://" not in given))
+
+
+def knows_nobody(homeserver: str, person: str, tls_ca_file: str | None) -> bool:
+    """Whether the homeserver says that there is no such account; what it does not say is no."""
+    try:
+        return anyio.run(partial(_knows_nobody, homeserver, person, tls_ca_file))
+    except (ChannelError, ValueError):
+        return False
+
+
+async def _knows_nobody(homeserver: str, person: str, tls_ca_file: str | None) -> bool:
+    async with _connected(_config(homeserver, _NOBODY, "-", tls_ca_file)) as link:
+        answer = await _asked(link, f"{CLIENT}/profile/{part(person)}")
+    # The second is what older versions of Synapse say.
+    return answer.status == 404 and answer.errcode in ("M_NOT_FOUND", "M_UNKNOWN")
+
+
+def is_in_clear(address: str) -> bool:
+    """Whether the password would go there unencrypted, over a network."""
+    parts = urlsplit(address)
+    return parts.scheme == "http" and not is_loopback(parts.hostname or "")
+
+
+def complaint(error: ValidationError) -> str:
+    """What is wrong with an answer, in one sentence."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    name = ".".join(str(part) for part in first["loc"])
+    return f"{name} {first['msg'].removeprefix('Value error, ')}".strip()
+
+
+def _config(homeserver: str, user_id: str, password: str, tls_ca_file: str | None) -> MatrixConfig:
+    given = {"homeserver": homeserver, "user_id": user_id, "password": password, "tls_ca_file": tls_ca_file}
+    try:
+        return MatrixConfig.model_validate(given)
+    except ValidationError as error:
+        raise ValueError(complaint(error)) from None
+
+
+async def _enter(config: MatrixConfig, folder: Path) -> None:
+    for pauses_left in reversed(range(_PAUSES + 1)):
+        try:
+            with _in_time(config, _LOGIN_LIMIT_S):
+                async with _connected(config) as homeserver:
+                    await Login(config, homeserver, folder, SystemClock()).enter()
+            break
+        except ChannelUnavailable as error:
+            # Homeservers slow logins down; a person who has tried twice is soon there.
+            pause_s = error.retry_after_s
+            if pause_s is None or pause_s > _LONGEST_PAUSE_S or not pauses_left:
+                raise
+            await anyio.sleep(pause_s)
+    if not (folder / _SESSION).exists():
+        raise ChannelUnavailable(f"the login cannot be kept in {folder}: is that disk full?")
+
+
+async def _still_in(config: MatrixConfig, state: Path) -> bool:
+    with _in_time(config, _LOGIN_LIMIT_S):
+        async with _connected(config) as homeserver:
+            await Login(config, homeserver, state, SystemClock()).enter()
+            answer = await _asked(homeserver, f"{CLIENT}/account/whoami", anonymous=False)
+    if answer.good:
+        return answer.body.get("user_id") == config.user_id
+    if answer.token_refused:
+        return False
+    raise problem(answer)
+
+
+async def _resolve(base: str, tls_ca_file: str | None, *, named: bool) -> str:
+    """A name is looked up first; of an address it is first seen whether it is one already."""
+    if not named and await _speaks_matrix(base, tls_ca_file):
+        return base
+    try:
+        told = await _well_known(base, tls_ca_file)
+    except ChannelError:
+        if named and await _reaches(base, tls_ca_file):
+            return base
+        raise
+    if told is None:
+        if named and await _speaks_matrix(base, tls_ca_file):
+            return base
+        raise ChannelMisconfigured(
+            f"there is no Matrix homeserver at {base}: neither the client API nor a .well-known/matrix/client"
+            " that says where it is"
+        )
+    if not await _speaks_matrix(told, tls_ca_file):
+        raise ChannelMisconfigured(
+            f"the .well-known of {base} names {told} as its homeserver, and nothing there speaks Matrix"
+        )
+    return told
+
+
+async def _reaches(base: str, tls_ca_file: str | None) -> bool:
+    with suppress(ChannelError):
+        return await _speaks_matrix(base, tls_ca_file)
+    return False
+
+
+async def _speaks_matrix(address: str, tls_ca_file: str | None) -> bool:
+    async with _connected(_config(address, _NOBODY, "-", tls_ca_file)) as homeserver:
+        answer = await _asked(homeserver, "/_matrix/client/versions")
+    return answer.good and isinstance(answer.body.get("versions"), list)
+
+
+async def _well_known(base: str, tls_ca_file: str | None) -> str | None:
+    """Where the homeserver is, None if nothing is said; what is said has to be sound."""
+    origin = "{0.scheme}://{0.netloc}".format(urlsplit(base))
+    async with _connected(_config(origin, _NOBODY, "-", tls_ca_file)) as homeserver:
+        answer = await _asked(homeserver, "/.well-known/matrix/client")
+    if not answer.good or not answer.body:
+        return None
+    told = answer.body.get("m.homeserver")
+    address = told.get("base_url") if isinstance(told, dict) else None
+    if not isinstance(address, str):
+        raise ChannelMisconfigured(f"the .well-known of {origin} does not say where the homeserver is")
+    try:
+        address = _config(address, _NOBODY, "-", tls_ca_file).homeserver
+    except ValueError as error:
+        raise ChannelMisconfigured(f"the .well-known of {origin} is wrong: {error}") from None
+    if is_in_clear(address):
+        raise ChannelMisconfigured(
+            f"the .well-known of {origin} names {address}, where the password would go in the clear"
+        )
+    return address
+
+
+async def _asked(homeserver: Homeserver, path: str, *, anonymous: bool = True) -> Answer:
+    try:
+        return await homeserver.request("GET", path, timeout_s=_LIMIT_S, anonymous=anonymous)
+    except LinkBroken as error:
+        raise unreachable(error) from error
+
+
+@asynccontextmanager
+async def _connected(config: MatrixConfig) -> AsyncIterator[Homeserver]:
+    homeserver = await connect_by_nio(config)
+    try:
+        yield homeserver
+    finally:
+        with anyio.move_on_after(5, shield=True):
+            await homeserver.aclose()
+
+
+@contextmanager
+def _in_time(config: MatrixConfig, limit_s: float) -> Iterator[None]:
+    """A limit whose end is a sentence."""
+    try:
+        with anyio.fail_after(limit_s):
+            yield
+    except TimeoutError as error:
+        raise ChannelUnavailable(f"{config.homeserver} did not answer within {limit_s:.0f} s") from error

@@ -1,0 +1,194 @@
+"""The questions about Matrix, with a login at the end of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from channels.base import ChannelError
+from channels.matrix.config import MatrixConfig
+from gateway.cli.setup.config_changes import MatrixAnswers
+from gateway.cli.setup.matrix_probe import Entrance, enter, is_in_clear, resolve, still_in
+from gateway.cli.setup.options import Given
+from gateway.cli.setup.prompts import Dialogue
+from gateway.errors import GatewayError
+from gateway.routing.access import kind_of
+
+__all__ = ["TRIES", "InitFailed", "MatrixAsked", "ask_matrix", "matrix_id"]
+
+TRIES = 4
+
+
+class InitFailed(GatewayError):
+    """It could not be done."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixAsked:
+    """What came of it. ``entrance`` is a new login, if one was needed."""
+
+    answers: MatrixAnswers | None = None
+    entrance: Entrance | None = None
+    off: bool = False
+
+
+def ask_matrix(
+    given: Given, current: MatrixConfig | None, dialogue: Dialogue, *, state: Callable[[], Path]
+) -> MatrixAsked:
+    """
+    Ask, and log in.
+
+    Args:
+        given: What needs no asking.
+        current: What is configured, which is proposed.
+        dialogue: Who is asked.
+        state: Where the daemon keeps the login of this channel.
+
+    Raises:
+        InitFailed: The login did not work.
+    """
+    said = any((given.matrix_user, given.matrix_homeserver, given.matrix_password))
+    wanted = given.matrix if given.matrix is not None else said or None
+    if wanted is None:
+        proposed = dialogue.interactive if current is None else current.enabled
+        wanted = dialogue.agree("Connect it to Matrix?", default=proposed)
+    if not wanted:
+        return MatrixAsked(off=current is not None and current.enabled)
+    if current is not None and current.access_token is not None and not said:
+        dialogue.say("  Matrix logs in with the access token of the configuration; that is left as it is.")
+        return MatrixAsked()
+    return _logged_in(given, current, dialogue, state)
+
+
+def matrix_id(text: str) -> str:
+    """
+    A whole Matrix id.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    probe = {"homeserver": "https://example.org", "user_id": text, "password": "-"}
+    try:
+        MatrixConfig.model_validate(probe)
+    except ValueError:
+        raise ValueError(f'{text!r} is no whole Matrix id, such as "@bot:example.org"') from None
+    if kind_of(text) != "matrix":
+        raise ValueError(f'{text!r} is no whole Matrix id, such as "@bot:example.org"')
+    return text
+
+
+def _logged_in(
+    given: Given, current: MatrixConfig | None, dialogue: Dialogue, state: Callable[[], Path]
+) -> MatrixAsked:
+    ca_file = given.tls_ca_file or (str(current.tls_ca_file) if current and current.tls_ca_file else None)
+    user = given.matrix_user or ""
+    homeserver, password = "", given.matrix_password
+    for attempt in range(TRIES):
+        first = attempt == 0
+        if not user or not first:
+            proposed = user or (current.user_id if current else "")
+            question = "  The bot's Matrix id (an account of its own, such as @squid:example.org)"
+            user = dialogue.ask(question, proposed, check=matrix_id, flag="--matrix-user")
+        else:
+            user = dialogue_checked(user, matrix_id, "--matrix-user")
+        if not homeserver:
+            homeserver, ca_file = _homeserver(given, current, dialogue, user, ca_file)
+        same = current is not None and (current.user_id, current.homeserver) == (user, homeserver)
+        if password is None or not first:
+            kept = same and current is not None and current.password is not None and first
+            flag = "--matrix-password-file FILE"
+            password = dialogue.secret(f"  The password of {user}", flag=flag, kept=kept)
+        dialogue.say(f"  logging in at {homeserver} …")
+        try:
+            entrance = _enter(
+                current if same else None, homeserver, user, password=password, ca_file=ca_file, state=state
+            )
+        except (ChannelError, ValueError) as error:
+            if not dialogue.interactive or attempt == TRIES - 1:
+                raise InitFailed(f"Matrix: {error}\nNothing was written.") from error
+            dialogue.say(f"  That did not work: {error}")
+            continue
+        dialogue.say(f"  Logged in as {user}.")
+        ca_used = ca_file if homeserver.startswith("https:") else None
+        return MatrixAsked(MatrixAnswers(homeserver, user, password, ca_used), entrance)
+    raise AssertionError("the last try has raised or returned")
+
+
+def asked_authority(error: Exception, dialogue: Dialogue) -> str:
+    """The file of an own authority, if a certificate was refused for want of it; empty if there is none."""
+    if "tls_ca_file" not in str(error) and "certificate is not trusted" not in str(error):
+        return ""
+
+    def there(text: str) -> str:
+        path = Path(text).expanduser().absolute() if text else Path()
+        if text and not path.is_file():
+            raise ValueError(f"there is no file {path}")
+        return str(path) if text else ""
+
+    return dialogue.ask(
+        "  If it is an authority of your own: the file of its certificate (empty: it is not)",
+        check=there,
+        flag="--tls-ca-file",
+    )
+
+
+def dialogue_checked(value: str, check: Callable[[str], str], flag: str) -> str:
+    """
+    A value that was given beforehand, which is not asked for again.
+
+    Raises:
+        InitFailed: It cannot be used.
+    """
+    try:
+        return check(value)
+    except ValueError as error:
+        raise InitFailed(f"{flag}: {error}") from error
+
+
+def _homeserver(
+    given: Given, current: MatrixConfig | None, dialogue: Dialogue, user: str, ca_file: str | None
+) -> tuple[str, str | None]:
+    """The address of the client API, asked only if it cannot be found out, and who vouches for it."""
+    same_user = current is not None and current.user_id == user
+    text = given.matrix_homeserver or (current.homeserver if current and same_user else "")
+    text = text or user.partition(":")[2]
+    for attempt in range(TRIES):
+        try:
+            found = resolve(text, ca_file)
+        except (ChannelError, ValueError) as error:
+            told = f"{text}: {error}"
+            if not dialogue.interactive or attempt == TRIES - 1:
+                raise InitFailed(
+                    f"Matrix: {told}\n--matrix-homeserver names another address. Nothing was written."
+                ) from error
+            dialogue.say(f"  {told}")
+            if authority := asked_authority(error, dialogue):
+                ca_file = authority
+                continue
+            text = dialogue.ask("  The homeserver (a name or an address)", text, flag="--matrix-homeserver")
+            continue
+        if is_in_clear(found):
+            dialogue.say(f"  Careful: the password goes to {found} in the clear.")
+        if found != text:
+            dialogue.say(f"  The homeserver is {found}.")
+        return found, ca_file
+    raise AssertionError("the last try has raised or returned")
+
+
+def _enter(
+    current: MatrixConfig | None,
+    homeserver: str,
+    user: str,
+    *,
+    password: str | None,
+    ca_file: str | None,
+    state: Callable[[], Path],
+) -> Entrance | None:
+    """A new login, or None if the daemon's own is good and no other password was given."""
+    known = current.password.get_secret_value() if current is not None and current.password else None
+    if current is not None and password in (None, known) and still_in(current, state()):
+        return None
+    return enter(homeserver, user, password if password is not None else known or "", ca_file)

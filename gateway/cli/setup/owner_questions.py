@@ -1,0 +1,190 @@
+"""The questions who the owner is and which model answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gateway.cli.setup.email_questions import mail_address
+from gateway.cli.setup.matrix_questions import TRIES, InitFailed, matrix_id
+from gateway.cli.setup.model_options import ollama_models
+from gateway.cli.setup.model_probe import ModelOffer, key_variable, named, offers, prove
+from gateway.cli.setup.options import Given
+from gateway.cli.setup.prompts import Check, Dialogue
+from gateway.routing.access import kind_of, normalise
+from gateway.settings import Settings
+
+__all__ = ["ask_model", "ask_owner"]
+
+_OLLAMA_LIMIT_S = 2.0
+_QUESTIONS = {"matrix": "Your own Matrix id", "email": "Your own mail address"}
+
+
+def ask_owner(
+    given: Given,
+    settings: Settings,
+    dialogue: Dialogue,
+    *,
+    channels: Mapping[str, str],
+    is_unknown: Callable[[str], bool] = lambda _person: False,
+) -> tuple[str, ...]:
+    """
+    The owner's addresses.
+
+    Args:
+        given: What needs no asking.
+        settings: What is configured, which is proposed.
+        dialogue: Who is asked.
+        channels: The bot's own address on each kind of channel that is on.
+        is_unknown: Whether a Matrix id is surely nobody's.
+
+    Raises:
+        InitFailed: An address is none, or it is the bot's own.
+    """
+    own = {normalise(address) for address in channels.values()}
+
+    def checked(text: str) -> str:
+        text = mail_address(text) if kind_of(text) == "email" else matrix_id(text)
+        if normalise(text) in own:
+            raise ValueError(f"{text} is the bot's own address; yours is wanted")
+        return text
+
+    addresses: list[str] = []
+    for text in given.owner:
+        try:
+            addresses.append(checked(text))
+        except ValueError as error:
+            raise InitFailed(f"--owner: {error}") from error
+        if kind_of(text) == "matrix" and is_unknown(text):
+            dialogue.say(f"Careful: the homeserver knows nobody called {text}.")
+    present = {alias.channel: alias.address for alias in reversed(settings.owner.aliases)}
+    kinds = {kind_of(address) for address in addresses}
+    for kind in _QUESTIONS:
+        if kind in kinds or kind not in channels:
+            continue
+        known = present.get(kind, "")
+        asks = dialogue.interactive and not given.owner
+        answer = _own_address(kind, known, dialogue, checked) if asks else known
+        while asks and answer and _is_nobody(kind, answer, dialogue, is_unknown):
+            answer = _own_address(kind, "", dialogue, checked)
+        addresses += [answer] if answer else []
+    return tuple(addresses)
+
+
+def _is_nobody(kind: str, address: str, dialogue: Dialogue, is_unknown: Callable[[str], bool]) -> bool:
+    """Whether it was mistyped, as the person says who is asked."""
+    if kind != "matrix" or not is_unknown(address):
+        return False
+    dialogue.say(f"  The homeserver knows nobody called {address}.")
+    return not dialogue.agree("  Take it all the same?", default=False)
+
+
+def _own_address(kind: str, known: str, dialogue: Dialogue, checked: Check) -> str:
+    """One address of the owner; empty for none."""
+
+    def check(text: str) -> str:
+        if text and kind_of(text) != kind:
+            wanted = "Matrix id, such as @you:example.org" if kind == "matrix" else "mail address"
+            raise ValueError(f"{text!r} is no {wanted}")
+        return checked(text) if text else text
+
+    return dialogue.ask(
+        f"{_QUESTIONS[kind]} (you are the owner{'' if known else '; empty: nobody is'})", known, check=check
+    )
+
+
+def ask_model(
+    given: Given, settings: Settings, dialogue: Dialogue, environ: Mapping[str, str]
+) -> ModelOffer | None:
+    """
+    Which model; None: the configured one stays.
+
+    Raises:
+        InitFailed: It does not answer.
+    """
+    if given.model:
+        offer = named(
+            given.model, api_base=given.api_base or "", api_key=given.api_key or "", environ=environ
+        )
+        offer = _with_present_key(offer, settings)
+        return _proved(offer, given, settings, dialogue)
+    present = _present(settings)
+    if present and (
+        not dialogue.interactive or dialogue.agree(f"Keep the model {present.model}?", default=True)
+    ):
+        return None
+    found = offers(environ, ollama_models(limit_s=_OLLAMA_LIMIT_S))
+    if not dialogue.interactive:
+        dialogue.say(f"The model: {found[0].told}.")
+        return _proved(found[0], given, settings, dialogue)
+    dialogue.say("Which model shall answer?")
+    options = [offer.told for offer in found] + ["another one"]
+    for attempt in range(TRIES):
+        number = dialogue.choose("  Number", options)
+        offer = found[number] if number < len(found) else _another(dialogue, environ)
+        try:
+            return _proved(offer, given, settings, dialogue)
+        except InitFailed as error:
+            if attempt == TRIES - 1:
+                raise
+            dialogue.say(f"  {str(error).splitlines()[0]}")
+    raise AssertionError("the last try has raised or returned")
+
+
+def _another(dialogue: Dialogue, environ: Mapping[str, str]) -> ModelOffer:
+    question = "  The model as provider/name (openai/…, anthropic/…, openrouter/…, mistral/…)"
+    model = dialogue.ask(question, "openai/gpt-5-mini", flag="--model")
+    base = dialogue.ask("  The address of a server of your own, or - for the provider's", "-")
+    offer = named(model, api_base="" if base == "-" else base, api_key="", environ=environ)
+    if offer.provider and not offer.api_key:
+        key = dialogue.secret("  Its API key", flag="--api-key-file FILE", kept=bool(offer.api_base))
+        offer = named(model, api_base=offer.api_base, api_key=key or "", environ=environ)
+    return offer
+
+
+def _proved(offer: ModelOffer, given: Given, settings: Settings, dialogue: Dialogue) -> ModelOffer | None:
+    if offer.provider and not offer.api_base and not offer.api_key:
+        raise InitFailed(
+            f"there is no key for the model {offer.model}: give --api-key-file FILE (or "
+            f"SQUIDBOT_INIT_API_KEY, or {key_variable(offer.model)})"
+        )
+    if given.probe and offer.provider:
+        dialogue.say(f"  asking {offer.model} one question …")
+        if wrong := prove(offer):
+            raise InitFailed(
+                f"the model {offer.model} does not answer: {wrong}\n"
+                "Nothing was written. --no-probe takes it all the same."
+            )
+        dialogue.say("  It answers.")
+        if offer.needs_litellm:
+            dialogue.say("  (It is asked through litellm, in a process of its own that takes 270 MB.)")
+    return None if _is_present(offer, settings) else offer
+
+
+def _present(settings: Settings) -> ModelOffer | None:
+    """The first model of the default pool, as it is configured."""
+    llm = settings.llm
+    members = llm.pools.get(llm.default_pool, ())
+    model = llm.models.get(members[0]) if members else None
+    if model is None:
+        return None
+    provider = llm.providers.get(model.provider)
+    base, key = ("", "") if provider is None else (provider.api_base, provider.api_key.get_secret_value())
+    return ModelOffer(model.model, model.provider, base, key)
+
+
+def _with_present_key(offer: ModelOffer, settings: Settings) -> ModelOffer:
+    """The key that is configured for this very model, if none was given."""
+    present = _present(settings)
+    same = present is not None and (present.model, present.api_base) == (offer.model, offer.api_base)
+    if present is None or not same or offer.api_key:
+        return offer
+    return ModelOffer(offer.model, present.provider, offer.api_base, present.api_key, offer.told)
+
+
+def _is_present(offer: ModelOffer, settings: Settings) -> bool:
+    present = _present(settings)
+    return (
+        present is not None
+        and (present.model, present.api_base) == (offer.model, offer.api_base)
+        and (present.api_key == (offer.api_key or ("none" if offer.is_own_server else "")))
+    )

@@ -1,0 +1,156 @@
+"""
+Asking a person, on any terminal: lines in, lines out, nothing drawn.
+
+`Terminal` asks on the standard input; `Silent` takes what is proposed, which is what ``--yes`` means. Both
+end by `Cancelled` when the person goes away.
+"""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gateway.cli.setup.options import InitRefused, clean, clean_secret
+from gateway.errors import GatewayError
+from gateway.system.terminal_text import plain_text
+
+__all__ = ["Cancelled", "Check", "Dialogue", "Silent", "Terminal"]
+
+Check = Callable[[str], str]
+"""Gives the answer as it is used, or raises `ValueError` with what is wrong."""
+
+
+class Cancelled(GatewayError):
+    """The set-up was broken off. Nothing was written."""
+
+    exit_code = 130
+
+
+class Dialogue(Protocol):
+    """Whom the set-up talks to."""
+
+    interactive: bool
+
+    def say(self, text: str = "") -> None:
+        """Tell something."""
+        ...
+
+    def ask(self, question: str, default: str = "", *, check: Check = str, flag: str = "") -> str:
+        """One line; ``default`` for an empty one. ``flag`` would have answered it."""
+        ...
+
+    def secret(self, question: str, *, flag: str, kept: bool = False) -> str | None:
+        """A password, not shown; None to keep the one that there is (``kept``)."""
+        ...
+
+    def agree(self, question: str, *, default: bool) -> bool:
+        """Yes or no."""
+        ...
+
+    def choose(self, question: str, options: Sequence[str], default: int = 0) -> int:
+        """The number of one of several."""
+        ...
+
+
+class Terminal:
+    """A person at a terminal, or a file of answers."""
+
+    interactive = True
+
+    def say(self, text: str = "") -> None:
+        """Tell something; what others have written cannot steer the terminal."""
+        sys.stdout.write(plain_text(text) + "\n")
+        sys.stdout.flush()
+
+    def ask(self, question: str, default: str = "", *, check: Check = str, flag: str = "") -> str:
+        """Ask until the answer is sound."""
+        shown = f"{question} [{default}]: " if default else f"{question}: "
+        while True:
+            try:
+                return check(clean(self._line(shown), "the answer") or default)
+            except ValueError as error:
+                self.say(f"  {error}")
+
+    def secret(self, question: str, *, flag: str, kept: bool = False) -> str | None:
+        """Ask without showing what is typed."""
+        shown = f"{question} (not shown{'; empty keeps the present one' if kept else ''}): "
+        while True:
+            typed = self._hidden(shown)
+            if kept and not typed.strip():
+                return None
+            try:
+                return clean_secret(typed, "the answer")
+            except ValueError as error:
+                self.say(f"  {error}")
+
+    def agree(self, question: str, *, default: bool) -> bool:
+        """Ask until it is yes or no."""
+        while True:
+            word = self._line(f"{question} [{'Y/n' if default else 'y/N'}]: ").strip().lower()
+            if word in ("", "y", "yes", "n", "no"):
+                return default if not word else word[0] == "y"
+            self.say("  yes or no, please")
+
+    def choose(self, question: str, options: Sequence[str], default: int = 0) -> int:
+        """Ask for a number."""
+        for number, option in enumerate(options, 1):
+            self.say(f"  {number}. {option}")
+        while True:
+            word = self._line(f"{question} [{default + 1}]: ").strip() or str(default + 1)
+            if word.isascii() and word.isdigit() and 1 <= int(word[:6]) <= len(options):
+                return int(word) - 1
+            self.say(f"  a number from 1 to {len(options)}, please")
+
+    def _line(self, shown: str) -> str:
+        sys.stdout.write(plain_text(shown))
+        sys.stdout.flush()
+        line = sys.stdin.readline()
+        if not line:
+            self.say()
+            raise Cancelled("the input has ended; nothing was written")
+        return line.removesuffix("\n")
+
+    def _hidden(self, shown: str) -> str:
+        if not sys.stdin.isatty():
+            return self._line(shown)
+        try:
+            return getpass.getpass(shown)
+        except EOFError as error:
+            self.say()
+            raise Cancelled("the input has ended; nothing was written") from error
+
+
+class Silent:
+    """Nobody is there: what is proposed is taken."""
+
+    interactive = False
+
+    def say(self, text: str = "") -> None:
+        """Tell something."""
+        sys.stdout.write(plain_text(text) + "\n")
+        sys.stdout.flush()
+
+    def ask(self, question: str, default: str = "", *, check: Check = str, flag: str = "") -> str:
+        """Take the default."""
+        if not default:
+            raise InitRefused(f"{question} is missing: give {flag}")
+        try:
+            return check(default)
+        except ValueError as error:
+            raise InitRefused(f"{flag or question}: {error}") from error
+
+    def secret(self, question: str, *, flag: str, kept: bool = False) -> str | None:
+        """There is none but the present one."""
+        if kept:
+            return None
+        raise InitRefused(f"{question} is missing: give {flag}")
+
+    def agree(self, question: str, *, default: bool) -> bool:
+        """As proposed."""
+        return default
+
+    def choose(self, question: str, options: Sequence[str], default: int = 0) -> int:
+        """As proposed."""
+        return default

@@ -1,0 +1,332 @@
+"""
+The order of things: look, ask and log in, show, write, install, greet, say what comes next.
+
+Until `put` nothing is written and a new login at the homeserver is taken back if it is not wanted any more;
+after it nothing is a failure, only something that remains to be done.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+from channels.email.config import EmailConfig
+from channels.matrix.config import MatrixConfig
+from gateway.cli.setup.config_changes import Answers
+from gateway.cli.setup.config_write import Existing, look, plan, put
+from gateway.cli.setup.email_questions import EmailAsked, ask_email
+from gateway.cli.setup.matrix_probe import Entrance, knows_nobody
+from gateway.cli.setup.matrix_questions import InitFailed, MatrixAsked, ask_matrix
+from gateway.cli.setup.model_probe import key_variable
+from gateway.cli.setup.options import Given, InitRefused
+from gateway.cli.setup.owner_questions import ask_model, ask_owner
+from gateway.cli.setup.prompts import Cancelled, Dialogue
+from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
+from gateway.errors import StateUnusable, describe
+from gateway.settings import Settings
+from gateway.system.home import Home
+from gateway.system.lock import holder_of
+
+__all__ = ["Init", "missing"]
+
+_MATRIX_PASSWORD = "--matrix-password-file FILE (or SQUIDBOT_INIT_MATRIX_PASSWORD)"  # noqa: S105 - no password
+_EMAIL_PASSWORD = "--email-password-file FILE (or SQUIDBOT_INIT_EMAIL_PASSWORD)"  # noqa: S105 - no password
+
+
+def missing(given: Given, settings: Settings, environ: Mapping[str, str]) -> list[str]:
+    """What nobody can be asked for, each in a sentence that names the option. Pure."""
+    found = []
+    matrix = cast("MatrixConfig | None", _first_of(settings, "matrix"))
+    email = cast("EmailConfig | None", _first_of(settings, "email"))
+    wants_matrix = given.matrix is not False and bool(
+        given.matrix or given.matrix_user or given.matrix_homeserver or given.matrix_password or matrix
+    )
+    wants_email = given.email is not False and bool(
+        given.email or given.email_address or given.email_password or given.imap or given.smtp or email
+    )
+    if not wants_matrix and not wants_email and (given.matrix is None or given.email is None):
+        found.append(
+            "There is no place to talk: give --matrix-user or --email (or --no-matrix and --no-email, for "
+            "the terminal alone)."
+        )
+    if wants_matrix:
+        if not given.matrix_user and matrix is None:
+            found.append("The bot's Matrix id is missing: give --matrix-user @name:server.")
+        same = matrix is not None and given.matrix_user in (None, matrix.user_id)
+        if given.matrix_password is None and not same:
+            found.append(f"The password of the Matrix account is missing: give {_MATRIX_PASSWORD}.")
+    if wants_email:
+        if not given.email_address and email is None:
+            found.append("The bot's mail address is missing: give --email name@domain.")
+        here = email is not None and given.email_address in (None, email.address)
+        if given.email_password is None and not here:
+            found.append(f"The password of the mailbox is missing: give {_EMAIL_PASSWORD}.")
+    if (wants_matrix or wants_email) and not given.owner and not settings.owner.aliases:
+        found.append("Who you are is missing: give --owner @you:server or --owner you@domain (or both).")
+    model = given.model or ""
+    keyless = not model or model.startswith(("demo", "ollama/")) or given.api_base or given.api_key
+    if not keyless and not environ.get(key_variable(model)) and not _uses(settings, model):
+        found.append(
+            f"The key for the model {model} is missing: give --api-key-file FILE (or SQUIDBOT_INIT_API_KEY, "
+            f"or {key_variable(model)})."
+        )
+    return found
+
+
+def _uses(settings: Settings, model: str) -> bool:
+    return any(one.model == model for one in settings.llm.models.values())
+
+
+def _first_of(settings: Settings, kind: str) -> MatrixConfig | EmailConfig | None:
+    given = getattr(settings.channels, kind)
+    return cast("MatrixConfig | EmailConfig | None", given[0] if isinstance(given, tuple) else given)
+
+
+@dataclass(slots=True)
+class Init:
+    """
+    One set-up.
+
+    Args:
+        given: What needs no asking.
+        home: The home folder.
+        config: The configuration that is written.
+        dialogue: Who is asked.
+        environ: The environment.
+        home_args: How this home and configuration are named on a command line.
+        places: Where a system service has its things.
+        program: What to type for squidbot itself.
+    """
+
+    given: Given
+    home: Home
+    config: Path
+    dialogue: Dialogue
+    environ: Mapping[str, str]
+    home_args: tuple[str, ...] = ()
+    places: SystemPlaces = SystemPlaces()  # noqa: RUF009 - a frozen value
+    program: str = "squidbot"
+    _changes: bool = field(default=False, init=False)
+
+    def run(self) -> int:
+        """
+        Do it.
+
+        Raises:
+            GatewayError: Nothing was written.
+        """
+        self._can_begin()
+        existing = look(self.config, self.environ)
+        if not self.dialogue.interactive:
+            if lacking := missing(self.given, existing.settings, self.environ):
+                raise InitRefused("\n".join(lacking))
+        else:
+            self._welcome(existing)
+        matrix = MatrixAsked()
+        try:
+            matrix = self._ask_matrix(existing)
+            settings = self._ask_rest_and_write(existing, matrix)
+        except KeyboardInterrupt:
+            self.dialogue.say()
+            self._give_back(matrix)
+            raise Cancelled("broken off; nothing was written") from None
+        except BaseException:
+            self._give_back(matrix)
+            raise
+        if matrix.entrance is not None:
+            self._hand_over(matrix.entrance, _account_name(settings, "matrix"))
+        return self._afterwards(settings)
+
+    def _can_begin(self) -> None:
+        if self.given.install == "system" and os.geteuid() != 0 and self.places == SystemPlaces():
+            raise InitRefused("--install system needs root: run it with sudo, or take --install user")
+        root = self.home.root
+        if os.geteuid() == 0 and self.given.install != "system" and root.exists() and root.stat().st_uid:
+            raise StateUnusable(
+                f"{root} belongs to another user, and files made by root would lock that user out; run this "
+                "as that user"
+            )
+
+    def _welcome(self, existing: Existing) -> None:
+        say = self.dialogue.say
+        say("This sets squidbot up. Nothing is written before the end; Ctrl-C leaves everything as it is.")
+        if existing.text:
+            say(f"What {self.config} says is proposed; an empty answer keeps it.")
+        say()
+
+    def _ask_matrix(self, existing: Existing) -> MatrixAsked:
+        current = cast("MatrixConfig | None", _first_of(existing.settings, "matrix"))
+        name = _account_name(existing.settings, "matrix")
+        return ask_matrix(self.given, current, self.dialogue, state=lambda: self.home.state(name))
+
+    def _ask_rest_and_write(self, existing: Existing, matrix: MatrixAsked) -> Settings:
+        current = cast("EmailConfig | None", _first_of(existing.settings, "email"))
+        email = ask_email(self.given, current, self.dialogue)
+        owner = ask_owner(
+            self.given,
+            existing.settings,
+            self.dialogue,
+            channels=_channels(existing.settings, matrix, email),
+            is_unknown=lambda person: _is_unknown(matrix, person),
+        )
+        model = ask_model(self.given, existing.settings, self.dialogue, self.environ)
+        off = frozenset(
+            kind for kind, asked in (("matrix", matrix), ("email", email)) if asked.off
+        )  # fmt: skip
+        planned = plan(existing, Answers(owner, model, matrix.answers, email.answers, off))
+        say = self.dialogue.say
+        say()
+        if planned.same:
+            say(f"Nothing changes: {self.config} says all of it already.")
+        for line in planned.told:
+            say(f"- {line}")
+        for kind in sorted(off):
+            say(f"- {kind} is switched off")
+        if not planned.same and not self.dialogue.agree("Write this?", default=True):
+            raise InitFailed("as you wish; nothing was written")
+        self._changes = not planned.same
+        settings = put(planned, self.environ, datetime.now(UTC))
+        for warning in settings.warnings:
+            say(f"Careful: {warning}")
+        return settings
+
+    def _give_back(self, matrix: MatrixAsked) -> None:
+        if matrix.entrance is not None:
+            matrix.entrance.discard()
+
+    def _hand_over(self, entrance: Entrance, name: str) -> None:
+        """The daemon goes on with this login; without it it logs in by itself."""
+        try:
+            if self.given.install == "system":
+                entrance.discard()
+            else:
+                self.home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                entrance.keep(self.home.state(name))
+        except OSError as error:
+            self.dialogue.say(f"The login cannot be kept ({error}); the daemon will log in by itself.")
+
+    def _afterwards(self, settings: Settings) -> int:
+        """What may fail without taking anything back."""
+        say = self.dialogue.say
+        running = holder_of(self.home) is not None
+        installed = Installed()
+        remaining: list[str] = []
+        kind = self.given.install or self._wished_unit()
+        if kind is not None:
+            installed = install(
+                cast("Kind", kind),
+                arguments=self.home_args,
+                environ=self.environ,
+                now=datetime.now(UTC),
+                places=self.places,
+            )
+            for line in installed.done:
+                say(f"systemd: {line}")
+            remaining += installed.remaining
+            if kind == "system" and _looks_into_homes(settings):
+                remaining.append(
+                    "tls_ca_file is in a home folder, into which the service may not look; move it"
+                )
+        elif running and self._changes:
+            remaining.append("restart the daemon that runs: it still has the old settings")
+        if self.given.hello and settings.channels.enabled():
+            remaining += self._greet(settings, later=kind == "system" and not installed.running)
+        if remaining:
+            say("\nWhat remains to be done:")
+            for line in remaining:
+                say(f"  {line}")
+        self._next(installed)
+        return 0
+
+    def _wished_unit(self) -> str | None:
+        """At a terminal the user unit is offered, where there is a systemd to run it."""
+        if (
+            not self.dialogue.interactive
+            or not self.places.booted.is_dir()
+            or holder_of(self.home) is not None
+        ):
+            return None
+        try:
+            wished = self.dialogue.agree(
+                "Install and start it as a service of yours (systemd)?", default=False
+            )
+        except (Cancelled, KeyboardInterrupt):
+            return None
+        return "user" if wished else None
+
+    def _greet(self, settings: Settings, *, later: bool) -> list[str]:
+        from gateway.cli.setup.first_message import greet, targets  # noqa: PLC0415 - the heaviest import there is
+
+        again = f"{self.program} send TO TEXT"
+        if later:
+            return ["the first message was not sent, because the service does not run yet; then: " + again]
+        if not targets(settings):
+            return ["there is nobody to greet: owner.aliases has no address on a channel that is on"]
+        try:
+            greetings = greet(settings, self.home)
+        except KeyboardInterrupt:
+            return ["the first message was broken off; the daemon sends what is in the outbox"]
+        except Exception as error:  # noqa: BLE001 - whatever it is, what was written stays
+            why = describe(error).fields["detail"] or type(error).__name__
+            return [f"the first message was not sent: {why}"]
+        remaining = []
+        if not greetings:
+            self.dialogue.say("You were greeted before; no further message was sent.")
+        for one in greetings:
+            name, _, address = one.to.partition(":")
+            where = (
+                f"accept the invitation in {address}'s client"
+                if address.startswith("@")
+                else "look into INBOX"
+            )
+            if one.sent:
+                self.dialogue.say(f"A first message went to {address} by {name}: {where}.")
+            else:
+                remaining.append(f"the first message to {address} has not arrived: {one.told}")
+        return remaining
+
+    def _next(self, installed: Installed) -> None:
+        say = self.dialogue.say
+        rest = "".join(f" {shlex.quote(word)}" for word in self.home_args)
+        say("\nNext:")
+        called = f"  {self.program}"
+        say(f"{called} check{rest}      does everything work?")
+        if installed.running:
+            user = "" if self.given.install == "system" else " --user"
+            say(f"  systemctl{user} status squidbot")
+        else:
+            say(f"{called} run{rest}        the daemon; then write to it")
+        say(f"{called} status{rest}     what it is doing")
+
+
+def _looks_into_homes(settings: Settings) -> bool:
+    files = [str(one.tls_ca_file or "") for one in settings.channels.enabled().values()]
+    return any(file.startswith(("/home/", "/root/")) for file in files)
+
+
+def _account_name(settings: Settings, kind: str) -> str:
+    return next((name for name, one in settings.channels.kinds().items() if one == kind), kind)
+
+
+def _is_unknown(matrix: MatrixAsked, person: str) -> bool:
+    at = matrix.answers
+    return at is not None and knows_nobody(at.homeserver, person, at.tls_ca_file)
+
+
+def _channels(settings: Settings, matrix: MatrixAsked, email: EmailAsked) -> dict[str, str]:
+    """The bot's own address on each kind of channel that will be on."""
+    found: dict[str, str] = {}
+    for kind, asked in (("matrix", matrix), ("email", email)):
+        current = _first_of(settings, kind)
+        if isinstance(asked, MatrixAsked) and asked.answers is not None:
+            found[kind] = asked.answers.user_id
+        elif isinstance(asked, EmailAsked) and asked.answers is not None:
+            found[kind] = asked.answers.address
+        elif current is not None and current.enabled and not asked.off:
+            found[kind] = current.user_id if isinstance(current, MatrixConfig) else current.address
+    return found

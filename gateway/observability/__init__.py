@@ -1,0 +1,1 @@
+"""What can be seen of a running gateway: logs, metrics, and what is kept out of both."""

@@ -1,0 +1,187 @@
+"""
+What the gateway counts, in the text format of Prometheus: all names, and all values of their labels.
+
+The counters live in a registry of our own, so that no library puts its numbers beside ours. They hold
+counts and channel names, never an address or a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from channels.base import LinkState
+from gateway.observability.logs import dropped_lines
+
+if TYPE_CHECKING:
+    from gateway.queue.ports import StoreStats
+    from gateway.supervision.supervisor import ChannelStatus
+
+__all__ = [
+    "BUDGET_LIMIT",
+    "BUDGET_REFUSALS",
+    "BUDGET_SPENT",
+    "CACHED_TOKENS",
+    "CHANNEL_RESTARTS",
+    "CHANNEL_UP",
+    "CONSOLIDATIONS",
+    "CONSOLIDATION_FAILING",
+    "CONTENT_TYPE",
+    "INBOUND_ACCEPTED",
+    "INBOUND_IGNORED",
+    "LOG_LINES_DROPPED",
+    "OUTBOUND",
+    "REGISTRY",
+    "STAGES",
+    "STORE_AGE",
+    "STORE_ROWS",
+    "TOKENS",
+    "TURNS",
+    "TURN_SECONDS",
+    "exposition",
+    "show_channels",
+    "show_heartbeat",
+    "show_store",
+    "watch_budget",
+    "watch_consolidation",
+    "watch_vitals",
+]
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+REGISTRY = CollectorRegistry(auto_describe=True)
+ProcessCollector(registry=REGISTRY)
+
+# channel: the names under `channels:` (matrix, email, heartbeat, terminal)
+INBOUND_ACCEPTED = Counter(
+    "squidbot_inbound_accepted", "Messages taken over, to be answered", ["channel"], registry=REGISTRY
+)
+# reason: sender_not_allowed, sender_not_verified, not_addressed, and the reasons of the channels' own guards
+INBOUND_IGNORED = Counter(
+    "squidbot_inbound_ignored",
+    "Messages remembered as seen and not answered",
+    ["channel", "reason"],
+    registry=REGISTRY,
+)
+# outcome: answered, command (answered without a model), deferred (the model is away), lost (claimed by
+# somebody else), stopped (by a person), buried
+TURNS = Counter("squidbot_turns", "Turns by how they ended", ["channel", "outcome"], registry=REGISTRY)
+TURN_SECONDS = Histogram(
+    "squidbot_turn_seconds",
+    "From the start of a turn to its commit",
+    ["channel"],
+    buckets=(0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60, 120, 300, 900),
+    registry=REGISTRY,
+)
+# outcome: sent, retried, dead (given up), unknown (a person must decide)
+OUTBOUND = Counter(
+    "squidbot_outbound", "Messages on their way out, by outcome", ["channel", "outcome"], registry=REGISTRY
+)
+CHANNEL_UP = Gauge(
+    "squidbot_channel_up", "1 while the channel is connected and caught up", ["channel"], registry=REGISTRY
+)
+# why: link (lost or never made), operator (credentials or settings refused), defect
+CHANNEL_RESTARTS = Counter(
+    "squidbot_channel_restarts", "Restarts of a channel", ["channel", "why"], registry=REGISTRY
+)
+# queue: inbox, outbox
+STORE_AGE = Gauge(
+    "squidbot_oldest_seconds", "Age of the oldest unfinished row; 0 without one", ["queue"], registry=REGISTRY
+)
+# queue and state: those of gateway.queue.states
+STORE_ROWS = Gauge("squidbot_rows", "Rows of the durable queue", ["queue", "state"], registry=REGISTRY)
+# purpose: chat, heartbeat, job, consolidation; kind: prompt, completion
+CACHED_TOKENS = Counter(
+    "squidbot_cached_tokens",
+    "Tokens of prompts that the provider had kept from an earlier call",
+    ["purpose"],
+    registry=REGISTRY,
+)
+TOKENS = Counter("squidbot_tokens", "Tokens of model calls", ["purpose", "kind"], registry=REGISTRY)
+# unit: tokens, usd
+BUDGET_SPENT = Gauge("squidbot_budget_spent", "What this day has cost", ["unit"], registry=REGISTRY)
+BUDGET_LIMIT = Gauge(
+    "squidbot_budget_limit", "What a day may cost; 0 without a limit", ["unit"], registry=REGISTRY
+)
+# claimant: heartbeat, consolidation, others, owner
+BUDGET_REFUSALS = Counter(
+    "squidbot_budget_refusals", "Model calls that the budget refused", ["claimant"], registry=REGISTRY
+)
+# outcome: shown, failed (it raised), late (it took too long), dropped (too many were waiting)
+STAGES = Counter(
+    "squidbot_stages", "Marks of how far a message is, by outcome", ["channel", "outcome"], registry=REGISTRY
+)
+LOG_LINES_DROPPED = Gauge(
+    "squidbot_log_lines_dropped", "Log lines that could not be written", registry=REGISTRY
+)
+LOG_LINES_DROPPED.set_function(dropped_lines)
+
+
+CONSOLIDATION_FAILING = Gauge(
+    "squidbot_consolidation_failing", "Conversations that could not be condensed yet", registry=REGISTRY
+)
+# what: segments (condensed), failures
+CONSOLIDATIONS = Gauge("squidbot_consolidations", "Condensing since the start", ["what"], registry=REGISTRY)
+
+STUCK = Gauge("squidbot_stuck", "1 while turns are not being worked on", registry=REGISTRY)
+RUNNING_LONGEST = Gauge(
+    "squidbot_turn_running_seconds", "How long the oldest turn in hand has taken so far", registry=REGISTRY
+)
+STORE_BLOCKED = Gauge("squidbot_store_blocked", "1 while the disk takes nothing", registry=REGISTRY)
+DISK_FREE = Gauge("squidbot_disk_free_bytes", "Room left where the home folder is", registry=REGISTRY)
+HEARTBEAT_FAILURES = Gauge("squidbot_heartbeat_failures", "Check-ins that failed in a row", registry=REGISTRY)
+
+
+def watch_vitals(
+    stuck: Callable[[], bool],
+    longest_s: Callable[[], float],
+    blocked: Callable[[], bool],
+    disk_free: Callable[[], float],
+) -> None:
+    """Read the gauges of life and disk from what knows them."""
+    STUCK.set_function(lambda: float(stuck()))
+    RUNNING_LONGEST.set_function(longest_s)
+    STORE_BLOCKED.set_function(lambda: float(blocked()))
+    DISK_FREE.set_function(disk_free)
+
+
+def show_heartbeat(state: Mapping[str, Any]) -> None:
+    """Put what ``status`` tells of the check-ins into their gauge."""
+    HEARTBEAT_FAILURES.set(state.get("failures") or 0)
+
+
+def watch_budget(spent: Callable[[], tuple[float, float]], limits: tuple[float, float]) -> None:
+    """Show what was spent, and what may be: tokens and US dollars."""
+    BUDGET_LIMIT.labels("tokens").set(limits[0])
+    BUDGET_LIMIT.labels("usd").set(limits[1])
+    BUDGET_SPENT.labels("tokens").set_function(lambda: spent()[0])
+    BUDGET_SPENT.labels("usd").set_function(lambda: spent()[1])
+
+
+def watch_consolidation(state: Callable[[], Mapping[str, Any]]) -> None:
+    """Read the gauges of condensing from a `Consolidator.state`."""
+    CONSOLIDATION_FAILING.set_function(lambda: state()["failing_sessions"])
+    CONSOLIDATIONS.labels("segments").set_function(lambda: state()["segments"])
+    CONSOLIDATIONS.labels("failures").set_function(lambda: state()["failures"])
+
+
+def show_channels(statuses: Iterable[ChannelStatus]) -> None:
+    """Put the state of the links into their gauge."""
+    for status in statuses:
+        CHANNEL_UP.labels(status.name).set(status.state is LinkState.UP)
+
+
+def show_store(stats: StoreStats) -> None:
+    """Put the counts and ages of the durable queue into their gauges."""
+    STORE_AGE.labels("inbox").set(stats.oldest_unanswered_s or 0)
+    STORE_AGE.labels("outbox").set(stats.oldest_unsent_s or 0)
+    for queue, counts in (("inbox", stats.inbox), ("outbox", stats.outbox)):
+        for state, count in counts.items():
+            STORE_ROWS.labels(queue, state).set(count)
+
+
+def exposition() -> bytes:
+    """All metrics as text."""
+    return generate_latest(REGISTRY)

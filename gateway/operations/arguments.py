@@ -1,0 +1,65 @@
+"""How people name things when they ask for them: sessions, states, memories, how many."""
+
+from __future__ import annotations
+
+from agent_core.memory.scopes import OWNER
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope, ScopeKind
+from gateway.errors import GatewayError
+from gateway.queue.states import InboxState
+
+__all__ = ["RequestInvalid", "parse_scope", "parse_session", "parse_state", "show_scope", "within"]
+
+_MOST = 1000
+
+
+class RequestInvalid(GatewayError):
+    """This cannot be asked in this way."""
+
+    exit_code = 2
+
+
+def parse_scope(text: str) -> MemoryScope:
+    """
+    Read the name of a memory document: ``owner``, ``person:ADDRESS`` or ``room:SESSION``.
+
+    Raises:
+        RequestInvalid: It is something else.
+    """
+    kind, _, name = text.partition(":")
+    if text == "owner":
+        return OWNER
+    if kind == "person" and name:
+        return MemoryScope(ScopeKind.PERSON, name)
+    if kind == "room" and name:
+        return MemoryScope(ScopeKind.ROOM, str(parse_session(name)))
+    raise RequestInvalid(f"whose memory is {text!r}? Write owner, person:ADDRESS or room:SESSION")
+
+
+def show_scope(scope: MemoryScope) -> str:
+    """What `parse_scope` reads."""
+    return f"{scope.kind.value}:{scope.name}" if scope.name else scope.kind.value
+
+
+def parse_session(text: str) -> SessionKey:
+    """A session by its name."""
+    try:
+        return SessionKey.parse(text)
+    except ValueError as error:
+        raise RequestInvalid(f"{text!r} is no session; `squidbot sessions list` shows them") from error
+
+
+def parse_state(text: str) -> InboxState:
+    """A state of a message."""
+    try:
+        return InboxState(text)
+    except ValueError as error:
+        known = ", ".join(state.value for state in InboxState)
+        raise RequestInvalid(f"there is no state {text!r}; known: {known}") from error
+
+
+def within(limit: int) -> int:
+    """At most so many of them; more than a thousand are never told at once."""
+    if limit < 1:
+        raise RequestInvalid(f"the limit must be 1 or more, not {limit}")
+    return min(limit, _MOST)

@@ -1,0 +1,266 @@
+"""
+Reading a backup without believing it: names, kinds, sizes and sums are looked at first.
+
+`members` gives each member as it comes, so that nothing is held in memory; `look_into` compares all of them
+with the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Self, TypeVar
+
+from gateway.errors import GatewayError
+from gateway.operations.backup.contents import CONFIG_NAME, DATABASE_NAME
+from gateway.operations.backup.create import FORMAT, HEAD_NAME, MANIFEST_NAME, PREFIX
+from gateway.operations.backup.encryption import MAGIC, Unsealing, is_sealed
+from gateway.system.terminal_text import plain_line
+
+__all__ = [
+    "BackupRefused",
+    "Looked",
+    "checked_name",
+    "damage_refused",
+    "hashed",
+    "look_into",
+    "members",
+    "needs_passphrase",
+]
+
+_TOPS = frozenset(
+    {DATABASE_NAME, CONFIG_NAME, "sessions", "memory", "workspace", "attachments", "state", "secrets"}
+)
+_MOST_LISTED = 64 * 1024 * 1024
+_MOST_FILES = 2_000_000
+_LONGEST_NAME = 4000
+_LONGEST_REASON = 200
+_YEARS = range(2000, 3000)
+_LONGEST_PART = 255
+_BLOCK = 1024 * 1024
+_Kind = TypeVar("_Kind", dict[str, Any], list[Any])
+_HEADER_BYTES = 64 * 1024
+_KINDS = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.XHDTYPE)
+
+
+class BackupRefused(GatewayError):
+    """The backup is damaged or is none. Nothing was changed."""
+
+    exit_code = 65  # EX_DATAERR
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a backup says and holds; every byte of it was compared with its manifest."""
+
+    head: dict[str, Any]
+    files: dict[str, dict[str, Any]]
+    database: dict[str, Any]
+
+    @property
+    def made_at(self) -> datetime:
+        """The moment of the backup."""
+        return datetime.fromisoformat(self.head["made_at"])
+
+    @property
+    def bytes(self) -> int:
+        """The size of its content."""
+        return sum(entry["size"] for entry in self.files.values())
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header was looked at before anything was made of it."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """As its base; refuses what no backup holds, before a long header is read into memory."""
+        found = super().frombuf(buf, encoding, errors)
+        if found.type not in _KINDS:
+            raise BackupRefused(f"it holds something that is no file: {found.name[:200]!r}")
+        if found.type == tarfile.XHDTYPE and found.size > _HEADER_BYTES:
+            raise BackupRefused("it holds a name that is too long")
+        return found
+
+
+@contextmanager
+def damage_refused() -> Iterator[None]:
+    """
+    Around everything that reads: whatever is found wrong in somebody's file is one thing to tell.
+
+    The libraries were not made for crafted files: besides their own errors they raise `TypeError` for a
+    header that is cut off, `RecursionError` for many in a row, `OverflowError` for a time out of range.
+    """
+    try:
+        yield
+    except (GatewayError, OSError):
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+        raise BackupRefused(f"it is damaged, or no backup of squidbot's ({why})") from error
+
+
+def needs_passphrase(path: Path) -> bool:
+    """
+    Whether a backup is encrypted.
+
+    Raises:
+        BackupRefused: The file cannot be read.
+    """
+    with _opened(path) as file:
+        return is_sealed(file.read(len(MAGIC)))
+
+
+@damage_refused()
+def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | None = None) -> Looked:
+    """
+    Read all of a backup and compare it with its manifest; nothing is written.
+
+    Args:
+        path: The backup.
+        passphrase: Opens an encrypted one.
+        most_bytes: More content than that is refused, whatever the file claims.
+
+    Raises:
+        BackupRefused, SealBroken, WrongPassphrase: It is not what it should be.
+    """
+    seen: dict[str, dict[str, Any]] = {}
+    head: dict[str, Any] | None = None
+    manifest: dict[str, Any] | None = None
+    total = 0
+    for member, content in members(path, passphrase):
+        if manifest is not None:
+            raise BackupRefused("there is something behind its end")
+        total += member.size
+        if most_bytes is not None and total > most_bytes:
+            raise BackupRefused(f"it holds more than fits here ({total} bytes, {most_bytes} are free)")
+        if head is None:
+            head = _head(member, content)
+        elif member.name == MANIFEST_NAME:
+            manifest = _object(member, content)
+        else:
+            name = checked_name(member)
+            if name in seen or len(seen) >= _MOST_FILES:
+                raise BackupRefused(f"it holds {name!r} twice, or too many files")
+            seen[name] = {"size": member.size, "sha256": hashed(content)}
+    if head is None or manifest is None:
+        raise BackupRefused("its end is missing")
+    _compare(manifest, seen)
+    return Looked(head, seen, _stands(manifest, "database", dict))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise BackupRefused(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def members(path: Path, passphrase: str | None) -> Iterator[tuple[tarfile.TarInfo, BinaryIO]]:
+    """Each member, in order, with its content; nothing is kept."""
+    with _opened(path) as file:
+        sealed = is_sealed(file.read(len(MAGIC)))
+        file.seek(0)
+        if sealed and passphrase is None:
+            raise BackupRefused("it is encrypted: a passphrase is needed")
+        source: Any = Unsealing(file, passphrase or "") if sealed else file
+        with tarfile.open(fileobj=source, mode="r|gz", tarinfo=_Member) as tar:
+            for member in tar:
+                if member.issparse() or not member.isreg() or member.size < 0:
+                    raise BackupRefused(f"it holds something that is no file: {member.name[:200]!r}")
+                content = tar.extractfile(member)
+                assert content is not None
+                yield member, content  # type: ignore[misc]  # it reads, which is all that is done
+                tar.members.clear()  # type: ignore[attr-defined]  # else it remembers each of them
+        while source.read(_BLOCK):  # the seal is only whole with its last chunk
+            pass
+
+
+def _head(member: tarfile.TarInfo, content: BinaryIO) -> dict[str, Any]:
+    if member.name != HEAD_NAME:
+        raise BackupRefused("it is no backup of squidbot's")
+    head = _object(member, content)
+    if head.get("format") != FORMAT:
+        raise BackupRefused(f"it was made by a later version of squidbot ({head.get('version')})")
+    try:
+        made_at = datetime.fromisoformat(head["made_at"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BackupRefused("it does not say when it was made") from error
+    if made_at.tzinfo is None:
+        raise BackupRefused("its time has no zone")
+    if made_at.year not in _YEARS:
+        raise BackupRefused("it does not say when it was made")
+    notes = _stands(head, "notes", list)
+    return {**head, "version": _text(head.get("version")), "notes": [_text(note) for note in notes]}
+
+
+def _stands(said: dict[str, Any], name: str, kind: type[_Kind]) -> _Kind:
+    """What stands there, if it is of this kind; else nothing."""
+    value = said.get(name)
+    return value if isinstance(value, kind) else kind()
+
+
+def _text(value: object) -> str:
+    """A text that a terminal can show."""
+    return plain_line(str(value).encode("utf-8", "replace").decode())
+
+
+def _object(member: tarfile.TarInfo, content: BinaryIO) -> dict[str, Any]:
+    if member.size > _MOST_LISTED:
+        raise BackupRefused(f"its {member.name} is too large")
+    try:
+        value = json.loads(content.read())
+    except (ValueError, RecursionError) as error:
+        raise BackupRefused(f"its {member.name} cannot be read") from error
+    if not isinstance(value, dict):
+        raise BackupRefused(f"its {member.name} cannot be read")
+    return value
+
+
+def checked_name(member: tarfile.TarInfo) -> str:
+    """
+    The name below the home.
+
+    Raises:
+        BackupRefused: It leads elsewhere, or to a place that no backup has.
+    """
+    name = member.name.removeprefix(PREFIX)
+    parts = name.split("/")
+    fine = (
+        member.name.startswith(PREFIX)
+        and len(name) <= _LONGEST_NAME
+        and parts[0] in _TOPS
+        and (len(parts) > 1) == (parts[0] not in (DATABASE_NAME, CONFIG_NAME))
+        and all(part not in ("", ".", "..") and len(os.fsencode(part)) <= _LONGEST_PART for part in parts)
+        and "\0" not in name
+    )
+    if not fine:
+        raise BackupRefused(f"it holds a file with a name that no backup has: {member.name[:200]!r}")
+    return name
+
+
+def hashed(content: BinaryIO, out: BinaryIO | None = None) -> str:
+    """The sum of what is left to read, copied to ``out`` on the way."""
+    digest = hashlib.sha256()
+    while block := content.read(_BLOCK):
+        digest.update(block)
+        if out is not None:
+            out.write(block)
+    return digest.hexdigest()
+
+
+def _compare(manifest: dict[str, Any], seen: dict[str, dict[str, Any]]) -> None:
+    listed = manifest.get("files")
+    if not isinstance(listed, dict) or DATABASE_NAME not in seen:
+        raise BackupRefused("its manifest cannot be read, or it has no database")
+    wrong = [name for name in sorted(seen.keys() | listed.keys()) if seen.get(name) != listed.get(name)]
+    if wrong:
+        raise BackupRefused(f"{len(wrong)} files are not what its manifest says, the first is {wrong[0]!r}")

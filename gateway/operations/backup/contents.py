@@ -1,0 +1,151 @@
+"""
+What of a home folder belongs into a backup, in which order, and what is left out and why.
+
+The order makes a backup of a running daemon consistent without stopping it:
+
+1. ``EARLY``: cursors and summaries. A cursor says "so much of the history is condensed", so it must be older
+   than the history beside it; an older one only means that something is condensed once more.
+2. The database, and the lengths that the histories had at its moment (`gateway.queue.sqlite.snapshot`).
+3. ``HISTORIES``, each up to its length of that moment: then no line is missing that the database has handed
+   over, and none is there that it does not know.
+4. ``LATE``: versions of memory documents before the documents (a document that is newer than its last version
+   counts as edited, an older one would win over its newest version), then files of messages (they are saved
+   before a message that names them is accepted, so each is there), the workspace, what channels keep.
+
+Left out: the search index (made anew), logs, sockets, copies of older databases, and on purpose the keys and
+tokens of a Matrix device. Two machines with one device's keys break each other's encryption; a restored
+squidbot logs in as a new device, which its own cross-signing keys or the owner's verification make known.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+__all__ = ["CONFIG_NAME", "DATABASE_NAME", "Choice", "Found", "Part"]
+
+CONFIG_NAME = "squidbot.yaml"
+DATABASE_NAME = "gateway.db"
+_DEVICE_FILES = ("pickle_key", "crypto-*", "session.json", "cross_signing.json", "verified.json")
+_TOKEN_FILES = ("oauth.json",)
+_TEMPORARY = ("*.tmp", "*.new", "*.next")
+_MARK = "gateway-db.json"
+_LAST_GOOD = "last-good.yaml"
+"""A copy of the configuration, which goes into a backup by itself, without its secrets."""
+
+
+class Part(Enum):
+    """When a file is read, see the module."""
+
+    EARLY = 1
+    HISTORIES = 2
+    LATE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file: what it is called in the backup, where it is, and how much of it counts (None: all)."""
+
+    name: str
+    path: Path
+    limit: int | None = None
+
+
+@dataclass(slots=True)
+class Choice:
+    """
+    Chooses files of one home.
+
+    Args:
+        root: The home folder.
+        workspace: Where the workspace is; it may be elsewhere.
+        with_secrets: Also files that hold nothing but secrets.
+    """
+
+    root: Path
+    workspace: Path
+    with_secrets: bool = False
+    left_out: list[str] = field(default_factory=list, init=False)
+
+    def files(self, part: Part, lengths: Mapping[str, int] | None = None) -> Iterator[Found]:
+        """The files of one part, as they are at this moment."""
+        match part:
+            case Part.EARLY:
+                yield from self._early()
+            case Part.HISTORIES:
+                for name in sorted(lengths or {}):
+                    yield Found(f"sessions/{name}", self.root / "sessions" / name, (lengths or {})[name])
+            case Part.LATE:
+                yield from self._late()
+
+    def _early(self) -> Iterator[Found]:
+        for path in _listed(self.root / "sessions"):
+            if ".meta.json" in path.name:
+                yield from self._file(path, f"sessions/{path.name}")
+        for folder in _listed(self.root / "memory"):
+            for name in ("meta.json", "summary.md"):
+                yield from self._file(folder / name, f"memory/{folder.name}/{name}")
+
+    def _late(self) -> Iterator[Found]:
+        memory = [
+            found
+            for found in self._below(self.root / "memory", "memory")
+            if found.name.count("/") != 2 or found.path.name not in ("meta.json", "summary.md")
+        ]
+        versions = [found for found in memory if found.path.name.endswith(".history.jsonl")]
+        yield from versions
+        yield from (found for found in memory if found not in versions)
+        yield from self._below(self.workspace, "workspace")
+        yield from self._below(self.root / "attachments", "attachments", leave=("tmp",))
+        yield from self._below(self.root / "state", "state")
+        if self.with_secrets:
+            yield from self._below(self.root / "secrets", "secrets")
+
+    def _below(self, folder: Path, name: str, leave: tuple[str, ...] = ()) -> Iterator[Found]:
+        for path in _listed(folder):
+            inside = f"{name}/{path.name}"
+            mode = path.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                if path.name not in leave and path != self.root:
+                    yield from self._below(path, inside)
+            else:
+                yield from self._file(path, inside)
+
+    def _file(self, path: Path, name: str) -> Iterator[Found]:
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if stat.S_ISDIR(mode) or self._is_ours_to_leave(name):
+            return
+        if not stat.S_ISREG(mode):
+            self.left_out.append(f"{name} (a link or a special file)")
+            return
+        yield Found(name, path)
+
+    def _is_ours_to_leave(self, name: str) -> bool:
+        top, _, rest = name.partition("/")
+        last = rest.rpartition("/")[2]
+        if top == "state":
+            secret = (_any(last, _TOKEN_FILES) or rest == _LAST_GOOD) and not self.with_secrets
+            return rest == _MARK or secret or _any(last, (*_DEVICE_FILES, *_TEMPORARY))
+        return top in ("sessions", "memory") and _any(last, _TEMPORARY)
+
+
+def _any(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        if folder.is_symlink():
+            return []
+        with os.scandir(folder) as found:
+            return sorted(Path(entry.path) for entry in found)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,339 @@
+"""
+Bringing a backup back: into an empty home, or into one whose content is put aside first.
+
+Nothing in the file is believed. It is read twice: the first time every member is looked at and hashed and
+nothing is written; only what agrees with the manifest in every byte is unpacked by the second reading. Names
+that lead out of the home, links, devices, folders, sparse files and anything else that a tar can hold and a
+backup does not are refused, and so is what does not fit on the disk. It is unpacked beside the home's content
+and then moved into its place, the database last. Before the first file is moved everything is durable and a
+note says what is moved (`gateway.system.restore_marker`): a restore that is killed can always be finished,
+and until it is nobody else works on the home.
+
+Exactly once, afterwards: the database is that of the backup, but the servers are those of today. What was
+open in it is parked (`gateway.queue.sqlite.restore`), and what was sent to the bot between the backup and the
+restore may have been answered by the copy that is lost: it is fetched again, taken in, and waits in the
+quarantine for a person instead of being answered twice (`gateway.queue.rollback_guard`, "gap"). With
+``moved`` the operator says that nothing ran since the backup was made; then there is no such time and nothing
+is parked. Why a person and not a probe: what the lost copy answered has ids that nobody knows here.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from agent_core.storage import disk
+from gateway.errors import GatewayError, NotFound
+from gateway.operations.backup.archive import (
+    BackupRefused,
+    Looked,
+    checked_name,
+    damage_refused,
+    hashed,
+    look_into,
+    members,
+)
+from gateway.operations.backup.contents import DATABASE_NAME
+from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
+from gateway.proactive.jobs.triggers import At, TimingInvalid, parse_timing
+from gateway.queue.errors import StoreUnavailable, StoreUnusable
+from gateway.queue.rollback_guard import Extent, Gap, write_restored_mark
+from gateway.queue.sqlite.restore import Parked, examine_copy, park_open_work
+from gateway.system.home import open_home
+from gateway.system.lock import hold_home
+from gateway.system.restore_marker import NOTE, Unfinished, UnfinishedRestore, read_unfinished
+
+__all__ = ["HomeInUse", "Restored", "finish_restore", "restore"]
+
+_ROOM_LEFT = 32 * 1024 * 1024
+
+
+class HomeInUse(GatewayError):
+    """There is something in the home folder already. Nothing was changed."""
+
+    exit_code = 73
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was done. ``looked`` is None if an earlier restore was finished, without looking at its backup."""
+
+    looked: Looked | None
+    home: Path
+    parked: Parked
+    put_aside: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+def restore(
+    path: Path,
+    root: Path,
+    *,
+    now: datetime,
+    passphrase: str | None = None,
+    replace: bool = False,
+    moved: bool = False,
+    until: datetime | None = None,
+    agreed: Callable[[Looked], bool] = lambda _: True,
+) -> Restored | None:
+    """
+    Bring a backup back.
+
+    Args:
+        path: The backup.
+        root: The home folder.
+        now: This moment.
+        passphrase: Opens an encrypted backup.
+        replace: What is in the home is put aside, but for the backup itself (and what is in its folder), and
+            for the secrets, if the backup has none; otherwise it must be empty.
+        moved: Nothing ran between the backup and now.
+        until: When the lost copy ran at the latest; now, if nobody knows.
+        agreed: Asked when the backup is known to be sound, before anything is changed.
+
+    Returns:
+        What was done, or None if nobody agreed.
+
+    Raises:
+        HomeInUse, AlreadyRunning, BackupRefused, SealBroken, WrongPassphrase, StateUnusable: Nothing was
+            changed.
+    """
+    parent = next(folder for folder in (root, *root.parents) if folder.exists())
+    begun = read_unfinished(root)
+    if begun is None and not replace and _content_of(root):
+        raise HomeInUse(
+            f"{root} is not empty. Name another home with --home, or say --replace: then what is there is "
+            "put aside, not removed"
+        )
+    looked = look_into(
+        path, passphrase=passphrase, most_bytes=max(0, shutil.disk_usage(parent).free - _ROOM_LEFT)
+    )
+    if not agreed(looked):
+        return None
+    if begun is not None:
+        done = finish_restore(root)
+        if begun.backup == _identity(looked):
+            return Restored(looked, root, done.parked, done.put_aside, done.notes)
+        if not replace:
+            raise HomeInUse(
+                f"{root} is not empty: the restore of another backup was broken off here, and is finished "
+                "now. With --replace what is there is put aside"
+            )
+    home = open_home(root, as_guest=True)
+    with ExitStack() as stack:
+        stack.enter_context(hold_home(home))
+        for old in root.glob(".restore-*"):  # of one that was killed before it moved anything
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        stage = root / f".restore-{os.getpid()}"
+        unpacked = stack.enter_context(ExitStack())
+        unpacked.callback(shutil.rmtree, stage, ignore_errors=True)
+        try:
+            _unpack(path, passphrase, looked, stage)
+            parked, notes = _prepare(stage, looked, now=now, moved=moved, until=until)
+            stays = {path.resolve().relative_to(root.resolve()).parts[0]} if _is_in(path, root) else set()
+            if not any(name.startswith("secrets/") for name in looked.files):
+                stays.add("secrets")
+            plan = UnfinishedRestore(
+                _identity(looked),
+                stage.name,
+                _name_for_aside(root, now),
+                tuple(
+                    name
+                    for name in (_content_of(root) if replace else ())
+                    if name not in stays and not name.startswith("before-restore-")
+                ),
+                tuple(sorted(entry.name for entry in stage.iterdir())),
+                {"parked": asdict(parked), "notes": notes},
+            )
+            _make_durable(stage)
+            disk.replace(root / NOTE, json.dumps(asdict(plan)).encode())
+        except OSError as error:
+            raise BackupRefused(
+                f"it cannot be unpacked in {root}: {error.strerror or error}; run the same again"
+            ) from error
+        unpacked.pop_all()  # from now on it is needed, whatever happens
+        put_aside = _carry_out(root, plan)
+    return Restored(looked, root, parked, put_aside, notes)
+
+
+def finish_restore(root: Path) -> Restored:
+    """
+    Finish a restore that was broken off while it moved files. The backup is not needed for it.
+
+    Raises:
+        NotFound: None was broken off.
+        Unfinished: It cannot be finished now; what it has moved stays where it is.
+        AlreadyRunning, StateUnusable: Somebody works on the home, or it cannot be written to.
+    """
+    if read_unfinished(root) is None:
+        raise NotFound(f"there is nothing to finish in {root}: no restore was broken off there")
+    with hold_home(open_home(root, as_guest=True), while_unfinished=True):
+        plan = read_unfinished(root)
+        if plan is None:  # the one who was at work has finished it
+            return Restored(None, root, Parked())
+        put_aside = _carry_out(root, plan)
+    return Restored(None, root, _parked(plan.told), put_aside, tuple(map(str, plan.told.get("notes") or ())))
+
+
+def _parked(told: dict[str, Any]) -> Parked:
+    counts = told.get("parked")
+    known = {one.name for one in fields(Parked)}
+    given = counts.items() if isinstance(counts, dict) else ()
+    return Parked(**{name: count for name, count in given if name in known and isinstance(count, int)})
+
+
+def _identity(looked: Looked) -> str:
+    """Tells one backup from another by all that it holds."""
+    held = json.dumps([looked.head, looked.files], sort_keys=True).encode()
+    return hashlib.sha256(held).hexdigest()
+
+
+def _make_durable(stage: Path) -> None:
+    """All that was unpacked, with its names: nothing of it may be missing after a power cut."""
+    for folder, _, files in os.walk(stage):
+        for name in files:
+            handle = os.open(Path(folder, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        disk.sync_folder(Path(folder))
+
+
+@damage_refused()
+def _unpack(path: Path, passphrase: str | None, looked: Looked, stage: Path) -> None:
+    stage.mkdir(mode=0o700)
+    for member, content in members(path, passphrase):
+        if member.name in (HEAD_NAME, MANIFEST_NAME):
+            continue
+        name = checked_name(member)
+        place = stage / name
+        _make_folders(stage, place.parent)
+        mode = 0o700 if member.mode & 0o100 else 0o600
+        handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        with os.fdopen(handle, "wb") as file:
+            digest = hashed(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        # Somebody could have exchanged the file between the two readings.
+        if looked.files.get(name) != {"size": member.size, "sha256": digest}:
+            raise BackupRefused(f"it changed while it was read ({name!r})")
+        os.utime(place, (member.mtime, member.mtime))
+
+
+def _make_folders(stage: Path, folder: Path) -> None:
+    if folder != stage and not folder.is_dir():
+        _make_folders(stage, folder.parent)
+        folder.mkdir(mode=0o700)
+
+
+@damage_refused()
+def _prepare(
+    stage: Path, looked: Looked, *, now: datetime, moved: bool, until: datetime | None
+) -> tuple[Parked, tuple[str, ...]]:
+    """Make of the unpacked files what a gateway may open."""
+    database = stage / DATABASE_NAME
+    try:
+        _, secret, inbox, outbox = examine_copy(database)
+    except (StoreUnusable, StoreUnavailable) as error:
+        raise BackupRefused(str(error)) from error
+    extent = Extent.of(secret, inbox, outbox)
+    _make_folders(stage, stage / "state")
+    mark = stage / "state" / "gateway-db.json"
+    notes = [str(note) for note in looked.head.get("notes") or () if isinstance(note, str)]
+    if moved:
+        write_restored_mark(mark, extent, made_at=looked.made_at, now=now, gap=None)
+        return Parked(), tuple(notes)
+    gap = Gap(looked.made_at, min(until or now, now))
+    parked = park_open_work(
+        database, backed_up_at=looked.made_at.timestamp(), now=now.timestamp(), runs_once=_runs_once
+    )
+    write_restored_mark(mark, extent, made_at=looked.made_at, now=now, gap=gap)
+    return parked, tuple(notes)
+
+
+def _runs_once(timing: str) -> bool:
+    try:
+        return isinstance(parse_timing(str(timing)), At)
+    except TimingInvalid:
+        return True
+
+
+def _content_of(root: Path) -> list[str]:
+    """What is in the home and was not made by looking at it."""
+    try:
+        entries = sorted(root.iterdir())
+    except FileNotFoundError:
+        return []
+    return [
+        entry.name
+        for entry in entries
+        if not entry.name.startswith(".restore-")
+        and entry.name != "run"
+        and not (entry.is_dir() and not entry.is_symlink() and not any(entry.iterdir()))
+    ]
+
+
+def _is_in(path: Path, root: Path) -> bool:
+    return path.resolve().is_relative_to(root.resolve())
+
+
+def _name_for_aside(root: Path, now: datetime) -> str:
+    stamp = f"before-restore-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    names = (f"{stamp}{f'-{number}' if number else ''}" for number in count())
+    return next(name for name in names if not (root / name).exists())
+
+
+def _carry_out(root: Path, plan: UnfinishedRestore) -> Path | None:
+    """
+    Move what is still to be moved, however far an earlier try has come; returns where the old content is.
+
+    What waits in the stage was not moved in yet, so whatever stands in its place is not of this restore. The
+    old database goes first and the new one comes last: a home with a database is a whole one.
+
+    Raises:
+        Unfinished: It cannot be moved.
+    """
+    stage, aside = root / plan.stage, root / plan.aside
+    try:
+        waiting = {entry.name for entry in stage.iterdir()} if stage.is_dir() else set()
+        old = [name for name in plan.put_aside if name in waiting or name not in plan.brings]
+        old += [name for name in plan.brings if name in waiting and name not in old]
+        for name in sorted(old, key=lambda one: (not one.startswith(DATABASE_NAME), one)):
+            _put_aside(root / name, aside)
+        for name in sorted(waiting, key=lambda one: (one == DATABASE_NAME, one)):
+            (stage / name).rename(root / name)
+        if missing := [name for name in plan.brings if not os.path.lexists(root / name)]:
+            raise FileNotFoundError(errno.ENOENT, "what was unpacked is gone", str(stage / missing[0]))
+        for folder in (aside, root):
+            if folder.is_dir():
+                disk.sync_folder(folder)
+        open_home(root, as_guest=True)
+        (root / NOTE).unlink(missing_ok=True)
+        shutil.rmtree(stage, ignore_errors=True)
+        disk.sync_folder(root)
+    except OSError as error:
+        raise Unfinished(
+            f"{error.strerror or error} ({error.filename}); mend that, then finish the restore with: "
+            f"squidbot restore --finish --home {shlex.quote(str(root))}"
+        ) from error
+    return aside if aside.is_dir() else None
+
+
+def _put_aside(place: Path, aside: Path) -> None:
+    if place.is_dir() and not place.is_symlink() and not any(place.iterdir()):
+        place.rmdir()  # made by looking at the home
+    elif os.path.lexists(place):
+        aside.mkdir(mode=0o700, exist_ok=True)
+        names = (aside / f"{place.name}{f'-{number}' if number else ''}" for number in count())
+        place.rename(next(path for path in names if not os.path.lexists(path)))

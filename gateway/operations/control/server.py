@@ -1,0 +1,138 @@
+"""
+The daemon's side of the command line: `Operations` over ``HOME/run/control.sock``.
+
+HTTP with JSON, because it is there already: ``POST /op/NAME`` with the arguments as an object. The socket has
+mode 0600 in a folder of mode 0700, so whoever can speak here owns the home folder anyway. Other routes
+(health, the terminal channel) can be mounted beside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import structlog
+from aiohttp import web
+
+from channels.terminal.channel import TerminalChannel
+from gateway.errors import GatewayError, StateUnusable, describe
+from gateway.operations.control.terminal import terminal_routes
+from gateway.operations.http.health import Health, json_answer, one_more
+from gateway.operations.service import Operations
+from gateway.system.home import Home, short_path
+
+if TYPE_CHECKING:
+    from gateway.app import Built
+
+__all__ = ["serve_control"]
+
+_BODY_LIMIT = 1_000_000
+_LIMIT_S = 60.0
+_log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def serve_control(
+    home: Home,
+    operations: Operations,
+    *,
+    health: Health | None = None,
+    built: Built | None = None,
+    routes: Sequence[web.AbstractRouteDef] = (),
+) -> AsyncIterator[None]:
+    """
+    Serve while inside. The caller holds the lock of the home, so a socket that is there is a left-over.
+
+    Args:
+        home: Where the socket is made.
+        operations: What can be asked.
+        health: Its routes are served here too.
+        built: Its terminal channel can be spoken with here.
+        routes: Further routes.
+
+    Raises:
+        StateUnusable: The socket cannot be made.
+    """
+    app = web.Application(client_max_size=_BODY_LIMIT)
+    app.add_routes([web.post("/op/{name}", _Calls(operations).answer), *routes])
+    if health is not None:
+        app.add_routes(health.routes())
+    terminal = built.channels.get("terminal") if built is not None else None
+    if isinstance(terminal, TerminalChannel):
+        app.add_routes(terminal_routes(terminal))
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=2)
+    await runner.setup()
+    path = home.control_socket
+    listening: asyncio.Server | None = None
+    try:
+        try:
+            _remove_left_over(path)
+            with short_path(path) as short:
+                listening = await asyncio.get_running_loop().create_unix_server(
+                    lambda: one_more(runner.server), short
+                )
+            path.chmod(0o600)
+        except OSError as error:
+            raise StateUnusable(
+                f"the control socket {path} cannot be made: {error.strerror or error}", home=str(home.root)
+            ) from error
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            if listening is not None:
+                listening.close()
+            await runner.cleanup()
+            if listening is not None:
+                path.unlink(missing_ok=True)
+
+
+class _Calls:
+    """Turns requests into operations and their errors into answers."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    async def answer(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        try:
+            arguments = await request.json() if request.can_read_body else {}
+            if not isinstance(arguments, dict):
+                return _refused("RequestInvalid", "the arguments must be an object", 2, status=400)
+            with anyio.fail_after(_LIMIT_S):
+                return json_answer({"result": await self._operations.call(name, arguments)})
+        except GatewayError as error:
+            return _refused(type(error).__name__, str(error), error.exit_code, status=400)
+        except (ValueError, RecursionError, OverflowError):
+            return _refused("RequestInvalid", "the arguments cannot be read", 2, status=400)
+        except TimeoutError:
+            return _refused("TimeoutError", "this takes too long; try again later", 75, status=503)
+        except Exception as error:  # noqa: BLE001 - the person gets the sentence, the log gets the rest
+            told = describe(error)
+            known = hasattr(error, "public")
+            _log.error("control.failed", operation=name, exc_info=None if known else error, **told.fields)
+            message = (
+                str(error)
+                if known
+                else f"unexpected {type(error).__name__}; the daemon's log has the details"
+            )
+            code = 75 if told.temporary else 74 if known else 70  # as at a prompt without the daemon
+            return _refused(type(error).__name__, message, code, status=500)
+
+
+def _refused(kind: str, message: str, exit_code: int, *, status: int) -> web.Response:
+    return json_answer({"error": {"kind": kind, "message": message, "exit_code": exit_code}}, status=status)
+
+
+def _remove_left_over(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(17, "there is something that is no socket; remove it", str(path))
+    path.unlink()

@@ -1,0 +1,233 @@
+"""
+What a machine asks the daemon: ``/livez``, ``/readyz``, ``/metrics`` and ``/status``.
+
+``/livez`` answers while the event loop turns: 200 as long as turns are being worked on, else 503 and why.
+``/readyz`` is 200 once every channel that is switched on is connected and has caught up, and otherwise 503
+with the channels that are not and why. The answers hold states, counts and the bot's own addresses, never
+what people wrote or who they are.
+
+The same routes are mounted on the control socket, so a service without a port can be asked as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import orjson
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from channels.base import LinkState
+from gateway.errors import ListenFailed
+from gateway.observability import metrics
+from gateway.settings import is_loopback
+from gateway.supervision.supervisor import ChannelStatus
+
+__all__ = ["MAX_CONNECTIONS", "Health", "json_answer", "one_more", "serve"]
+
+MAX_CONNECTIONS = 64
+"""
+Everybody on this machine may connect, and each connection costs one of the process's open files. When one
+more comes, the oldest one that has not asked for anything yet has to go.
+"""
+
+_BODY_LIMIT = 65_536
+_log = structlog.get_logger(__name__)
+
+StatusReport = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+class Health:
+    """
+    Answers about the daemon's health.
+
+    Args:
+        channels: The state of the links.
+        status: Makes the report of ``/status``; it may take a moment, and may fail.
+        refresh: Brings the gauges of the metrics up to date; called before each ``/metrics``.
+        started: Whether the start is over; not ready before.
+        stuck: Why turns are not worked on; None while they are.
+        limit_s: How long ``status`` and ``refresh`` may take.
+    """
+
+    def __init__(
+        self,
+        channels: Callable[[], Sequence[ChannelStatus]],
+        status: StatusReport,
+        *,
+        refresh: Callable[[], Awaitable[None]] | None = None,
+        started: Callable[[], bool] = lambda: True,
+        stuck: Callable[[], str | None] = lambda: None,
+        limit_s: float = 5.0,
+    ) -> None:
+        self._channels = channels
+        self._status = status
+        self._refresh = refresh
+        self._started = started
+        self._stuck = stuck
+        self._limit_s = limit_s
+
+    def routes(self) -> list[web.AbstractRouteDef]:
+        """The four routes, to be added to an application."""
+        return [
+            web.get("/livez", self._livez),
+            web.get("/readyz", self._readyz),
+            web.get("/metrics", self._metrics),
+            web.get("/status", self._status_report),
+        ]
+
+    def app(self, *, host: str, more: Sequence[web.AbstractRouteDef] = ()) -> web.Application:
+        """
+        An application for ``host``; on this machine's own addresses other names for it are refused.
+
+        ``more`` are routes besides those of health.
+        """
+        guards = [_known_host] if is_loopback(host) else []
+        app = web.Application(client_max_size=_BODY_LIMIT, middlewares=guards)
+        app.add_routes([*self.routes(), *more])
+        return app
+
+    async def _livez(self, _request: web.Request) -> web.Response:
+        why = self._stuck()
+        if why is not None:
+            return json_answer({"alive": False, "detail": why}, status=503)
+        return json_answer({"alive": True})
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        statuses = self._channels()
+        waiting = {
+            status.name: {
+                "state": status.state.value,
+                "detail": status.detail,
+                "last_error": status.last_error,
+            }
+            for status in statuses
+            if status.state is not LinkState.UP
+        }
+        started = self._started()
+        report: dict[str, Any] = {
+            "ready": started and not waiting,
+            "up": [status.name for status in statuses if status.state is LinkState.UP],
+            "waiting": waiting,
+        }
+        if not started:
+            report["detail"] = "the daemon is starting"
+        return json_answer(report, status=200 if report["ready"] else 503)
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        metrics.show_channels(self._channels())
+        if self._refresh is not None:
+            try:
+                with anyio.fail_after(self._limit_s):
+                    await self._refresh()
+            except Exception as error:  # noqa: BLE001 - old gauges are better than none
+                _log.warning("metrics.stale", error=type(error).__name__)
+        return web.Response(body=metrics.exposition(), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    async def _status_report(self, _request: web.Request) -> web.Response:
+        try:
+            with anyio.fail_after(self._limit_s):
+                return json_answer(dict(await self._status()))
+        except Exception as error:  # noqa: BLE001 - whoever asks must learn that something is wrong
+            _log.warning("status.failed", error=type(error).__name__)
+            return json_answer({"error": "the status cannot be told at the moment"}, status=503)
+
+
+def json_answer(value: Any, *, status: int = 200) -> web.Response:
+    """``value`` as an answer that nobody stores."""
+    try:
+        body = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        # Half a surrogate pair, which people can write and orjson cannot.
+        body = json.dumps(value, default=str).encode()
+    return web.Response(
+        body=body, status=status, content_type="application/json", headers={"Cache-Control": "no-store"}
+    )
+
+
+@asynccontextmanager
+async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[int]:
+    """
+    Serve ``app`` while inside; gives the port, which was chosen if it is 0.
+
+    Raises:
+        ListenFailed: The address cannot be used.
+    """
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        keepalive_timeout=15,
+        shutdown_timeout=2,
+        logger=_server_log(),
+    )
+    await runner.setup()
+    listening: asyncio.Server | None = None
+    try:
+        try:
+            listening = await asyncio.get_running_loop().create_server(
+                lambda: one_more(runner.server), host, port
+            )
+        except OSError as error:
+            raise ListenFailed(
+                f"gateway.http.listen: {host}:{port} cannot be used ({error.strerror or error}); "
+                "is another program there? Choose another port, or leave the key out"
+            ) from error
+        yield int(listening.sockets[0].getsockname()[1])
+    finally:
+        with anyio.CancelScope(shield=True):
+            if listening is not None:
+                listening.close()
+            await runner.cleanup()
+
+
+def one_more(server: web.Server | None) -> asyncio.BaseProtocol:
+    """Who speaks with the next client: nobody, if too many are being answered at this moment."""
+    if server is None:
+        return _Refusal()
+    open_ones = [one for one in server.connections if one.transport is not None]
+    if len(open_ones) >= MAX_CONNECTIONS:
+        # aiohttp does not tell otherwise whether one is being answered.
+        idle = next((one for one in open_ones if one._current_request is None), None)  # noqa: SLF001
+        if idle is None or not isinstance(idle.transport, asyncio.WriteTransport):
+            return _Refusal()
+        idle.transport.abort()
+    return server()
+
+
+class _Refusal(asyncio.Protocol):
+    """Hangs up."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.WriteTransport):
+            transport.abort()
+
+
+def _server_log() -> logging.Logger:
+    """Where the HTTP server logs its own defects; not, with a traceback each, what clients do wrong."""
+    log = logging.getLogger("gateway.operations.http.health.http")
+    log.addFilter(_is_no_bad_request)
+    return log
+
+
+def _is_no_bad_request(record: logging.LogRecord) -> bool:
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, HttpProcessingError)
+
+
+@web.middleware
+async def _known_host(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """A web page that has its own name point at this machine must not read what is told here."""
+    name = request.url.host or ""
+    if not is_loopback(name):
+        return json_answer({"error": "ask for localhost or 127.0.0.1"}, status=403)
+    return await handler(request)

@@ -1,0 +1,125 @@
+"""
+The last day in small: what the queue and the turns were like, every few minutes. In memory, bounded, gone
+with the process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import anyio
+import structlog
+
+from agent_core.ports import Clock
+from gateway.observability import metrics
+from gateway.queue.ports import StoreStats, StoreUnavailable
+
+__all__ = ["DAY_S", "EVERY_S", "Counters", "DayHistory", "Sample", "read_counters"]
+
+DAY_S = 86_400.0
+EVERY_S = 300.0
+_WAITING = ("ready", "running")
+_UNSENT = ("pending", "sending", "uncertain")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What only grows: turns that were answered, the seconds that they took, tokens."""
+
+    turns: float = 0.0
+    turn_seconds: float = 0.0
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """
+    One span of `EVERY_S`, told at its end.
+
+    ``latency_s`` is what a turn took on average within it; None when there was none.
+    """
+
+    at: datetime
+    waiting: int
+    unsent: int
+    turns: float
+    latency_s: float | None
+    prompt_tokens: float
+    completion_tokens: float
+
+
+def read_counters() -> Counters:
+    """What the metrics have counted since the start."""
+    sums = {"sum": 0.0, "count": 0.0, "prompt": 0.0, "completion": 0.0}
+    for metric in (metrics.TURN_SECONDS, metrics.TOKENS):
+        for family in metric.collect():
+            for sample in family.samples:
+                kind = sample.labels.get("kind") or sample.name.rpartition("_")[2]
+                if kind in sums and not sample.name.endswith("_created"):
+                    sums[kind] += sample.value
+    return Counters(sums["count"], sums["sum"], sums["prompt"], sums["completion"])
+
+
+class DayHistory:
+    """
+    Keeps the samples of a day.
+
+    Args:
+        stats: The queue at this moment.
+        clock: The time.
+        counters: What was counted so far.
+    """
+
+    def __init__(
+        self,
+        stats: Callable[[], Awaitable[StoreStats]],
+        clock: Clock,
+        *,
+        counters: Callable[[], Counters] = read_counters,
+    ) -> None:
+        self._stats = stats
+        self._clock = clock
+        self._counters = counters
+        self._before = counters()
+        self._samples: deque[Sample] = deque(maxlen=int(DAY_S / EVERY_S))
+
+    def samples(self) -> Sequence[Sample]:
+        """Oldest first; never more than a day."""
+        return tuple(self._samples)
+
+    async def run(self) -> None:
+        """Sample until cancelled. Raises nothing but cancellation."""
+        while True:
+            await anyio.sleep(EVERY_S)
+            try:
+                await self.sample()
+            except StoreUnavailable as error:
+                _log.warning("web.sample_missed", error=str(error))
+
+    async def sample(self) -> None:
+        """
+        Take one sample.
+
+        Raises:
+            StoreUnavailable: The queue cannot be read; what was counted goes into the next one.
+        """
+        stats = await self._stats()
+        now, before = self._counters(), self._before
+        self._before = now
+        turns = now.turns - before.turns
+        self._samples.append(
+            Sample(
+                at=self._clock.now(),
+                waiting=sum(stats.inbox.get(state, 0) for state in _WAITING),
+                unsent=sum(stats.outbox.get(state, 0) for state in _UNSENT),
+                turns=turns,
+                latency_s=(now.turn_seconds - before.turn_seconds) / turns if turns else None,
+                prompt_tokens=now.prompt_tokens - before.prompt_tokens,
+                completion_tokens=now.completion_tokens - before.completion_tokens,
+            )
+        )

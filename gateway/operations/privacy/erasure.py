@@ -1,0 +1,260 @@
+"""
+`squidbot forget`: everything of one person goes, and what is left is told.
+
+Histories are append-only, and this is the one exception: it is done while no daemon runs, each file is
+written anew beside the old one and renamed, and every line keeps its place, so that cursors and positions
+stay what they were. In a conversation that others shared, the person's lines become a marker.
+
+The order is: the database first, because its journal would append lines again, then histories and summaries,
+memory, files, the index. Each step can be repeated, and what it is about is written down before the first one
+(``erasure_journal.py``): after a crash the same command does the rest.
+
+A summary in which something of the person may stand is dropped, with its cursor: it is written again from the
+history, which does not have it any more. A room's memory document loses the lines that were written into it
+in the person's turns, in all its versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from agent_core.models import MemoryScope, ScopeKind
+from agent_core.storage import disk
+from agent_core.storage.attachment_refs import named_files
+from agent_core.storage.layout import Layout
+from agent_core.storage.lines import encode_object
+from channels.attachments import forget_share
+from gateway.operations.backup.catalog import known_backups
+from gateway.operations.privacy.erasure_journal import begin, finish, with_the_rest
+from gateway.operations.privacy.inventory import (
+    Person,
+    PersonFiles,
+    Share,
+    find_person,
+    is_theirs,
+    lines_of,
+    without_theirs,
+)
+from gateway.operations.privacy.repetitions import blank_everywhere, places_of, words_of
+from gateway.operations.privacy.summaries import drop_summary, literal
+from gateway.queue.sqlite.erasure import erase_rows, named_in_rows
+from gateway.routing.access import normalise
+
+__all__ = ["MARKER", "Forgotten", "forget_person", "still_named"]
+
+MARKER = "[removed]"
+_ATTACHMENT = re.compile(r"attachments/([0-9a-f]{2})/\1[0-9a-f]{62}\.[a-z0-9]{1,8}")
+_MOST_TOLD = 50
+_BLOCK = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """
+    What was (or would be) removed, which files still name an address, and where backups are.
+
+    ``repeated`` are the places in answers to others where the person's words stand again; they stay, unless
+    ``also_repeated`` was wished for.
+    """
+
+    counts: dict[str, int]
+    kept_files: int
+    still_named: tuple[str, ...]
+    backups: tuple[str, ...]
+    repeated: tuple[str, ...] = ()
+
+
+def forget_person(
+    layout: Layout,
+    database: Path,
+    person: Person,
+    *,
+    now: datetime,
+    only_look: bool = False,
+    also_repeated: bool = False,
+) -> Forgotten:
+    """
+    Forget. The caller holds the lock of the home.
+
+    Args:
+        layout: Where histories and memory are.
+        database: The durable queue.
+        person: Who.
+        now: This moment.
+        only_look: Change nothing, say what would be.
+        also_repeated: Blank the person's words in answers to others, too (`privacy.repetitions`).
+
+    Raises:
+        OSError, StoreUnavailable: Not to the end; the same once more does the rest.
+    """
+    found = with_the_rest(layout, find_person(layout, database, person))
+    counts, total = found.counts(), len(found.attachments)
+    backups = tuple(str(path) for _, path in known_backups(layout.home))
+    words = words_of(layout, found)
+    repeated = tuple(places_of(layout, database, found, words))
+    if only_look:
+        return Forgotten(counts, 0, (), backups, repeated)
+    begin(layout, found)
+    if also_repeated:
+        blank_everywhere(layout, database, found, words)
+    for copy in database.parent.glob(f"{database.name}.v*.bak"):
+        copy.unlink()
+    if database.exists():
+        found.rows = erase_rows(
+            database, person.addresses, found.own_sessions, found.turns, now=now.timestamp()
+        )
+    turns = found.turns
+    for share in found.shares:
+        if share.whole:
+            _remove_session(layout, share)
+        else:
+            _mark_lines(layout, share, person, turns)
+    _forget_documents(layout, found, turns)
+    kept = _remove_attachments(layout, database, found)
+    places = ["", *(f" {share.key.channel}" for share in found.shares)]
+    for name in {f"{normalise(address)}{place}" for address in person.addresses for place in places}:
+        forget_share(layout.home / "attachments", name)
+    for ending in ("", "-wal", "-shm", "-journal"):
+        (layout.home / f"search.db{ending}").unlink(missing_ok=True)
+    _sync(layout)
+    finish(layout, person)
+    counts["attachments"] = total - kept
+    return Forgotten(counts, kept, tuple(still_named(layout.home, person.addresses)), backups, repeated)
+
+
+def _remove_session(layout: Layout, share: Share) -> None:
+    for path in layout.sessions.glob(f"{literal(share.path.stem)}.*"):
+        if path.name.startswith((f"{share.path.stem}.jsonl", f"{share.path.stem}.meta.json")):
+            path.unlink()
+    shutil.rmtree(layout.home / "memory" / share.path.stem, ignore_errors=True)
+
+
+def _mark_lines(layout: Layout, share: Share, person: Person, turns: Collection[str]) -> None:
+    """Write the history anew with markers in the place of the person's lines."""
+    if not share.path.exists():
+        return
+    making = share.path.with_name(f"{share.path.name}.forgetting")
+    first: int | None = None
+    handle = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb", buffering=_BLOCK) as out:
+        for position, (raw, line) in enumerate(lines_of(share.path)):
+            if line is not None and is_theirs(line, person, turns):
+                out.write(encode_object(_marker(line)))
+                first = position if first is None else first
+            elif line is not None and (left := without_theirs(line, person)) != line:
+                out.write(encode_object(left))
+            else:
+                # A line that cannot be read may hold anything; its place stays, an empty one.
+                out.write((raw if line is not None else b"") + b"\n")
+        out.flush()
+        os.fsync(out.fileno())
+    making.replace(share.path)
+    disk.sync_folder(share.path.parent)
+    drop_summary(layout, share.key)
+
+
+def _marker(line: dict[str, Any]) -> dict[str, Any]:
+    """The line without anything of the person: its place, its time, who could read along."""
+    kept: dict[str, Any] = {name: line[name] for name in ("id", "turn", "timestamp", "n") if name in line}
+    scope = line.get("scope")
+    if isinstance(scope, str) and scope.startswith(f"{ScopeKind.ROOM.value}:"):
+        kept["scope"] = scope
+    return {**kept, "role": "user" if line.get("role") == "user" else "assistant", "content": MARKER}
+
+
+def _forget_documents(layout: Layout, found: PersonFiles, turns: Collection[str]) -> None:
+    for scope in found.documents:
+        document = layout.document(scope)
+        for path in document.parent.glob(f"{literal(document.name)}*"):
+            path.unlink()
+        shutil.rmtree(layout.versions(scope).parent, ignore_errors=True)
+    owners = layout.versions(MemoryScope(ScopeKind.OWNER))
+    for versions in sorted((layout.home / "memory").rglob("MEMORY.history.jsonl")):
+        document = layout.workspace / "MEMORY.md" if versions == owners else versions.with_name("MEMORY.md")
+        _unwrite(document, versions, turns)
+
+
+def _unwrite(document: Path, versions: Path, turns: Collection[str]) -> None:
+    """Take the lines out of a document that came into it in these turns, out of every version."""
+    every = [line for _, line in lines_of(versions) if line is not None]
+    before: set[str] = set()
+    theirs: set[str] = set()
+    for version in every:
+        now = set(str(version.get("text", "")).splitlines())
+        if version.get("turn") in turns:
+            theirs |= now - before
+        before = now
+    theirs.discard("")
+    if not theirs:
+        return
+    text = document.read_bytes().decode("utf-8", "replace") if document.exists() else None
+    if text is not None:
+        disk.replace(document, _left(text, theirs).encode())
+    for path in document.parent.glob("MEMORY.md.*"):
+        path.unlink()
+    # The last, because they tell which lines these are.
+    disk.replace(
+        versions,
+        b"".join(
+            encode_object({**version, "text": _left(str(version.get("text", "")), theirs)})
+            for version in every
+        ),
+    )
+
+
+def _left(text: str, gone: Collection[str]) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if line.rstrip("\r\n") not in gone)
+
+
+def _remove_attachments(layout: Layout, database: Path, found: PersonFiles) -> int:
+    """Remove files that nobody else's message names; returns how many are kept because of that."""
+    files = {path for path in found.attachments if _ATTACHMENT.fullmatch(path)}
+    if not files:
+        return 0
+    needed = files & set(named_files(layout.sessions))
+    if database.exists():
+        needed |= named_in_rows(database, files)
+    for path in files - needed:
+        (layout.home / path).unlink(missing_ok=True)
+    return len(needed)
+
+
+def _sync(layout: Layout) -> None:
+    for folder in (layout.home, layout.sessions, layout.home / "memory", layout.home / "attachments"):
+        with contextlib.suppress(FileNotFoundError):
+            disk.sync_folder(folder)
+
+
+def still_named(root: Path, addresses: Collection[str]) -> Iterator[str]:
+    """Files under the home in which one of the addresses still stands, whoever wrote it there."""
+    wanted = [re.escape(address.encode()) for address in sorted(addresses)]
+    pattern = re.compile(b"|".join(wanted), re.IGNORECASE)
+    longest = max(map(len, wanted))
+    told = 0
+    for path in sorted(root.rglob("*")):
+        if told >= _MOST_TOLD:
+            yield "…"
+            return
+        if path.is_symlink() or not path.is_file():
+            continue
+        if _holds(path, pattern, longest):
+            told += 1
+            yield str(path.relative_to(root))
+
+
+def _holds(path: Path, pattern: re.Pattern[bytes], longest: int) -> bool:
+    rest = b""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            if pattern.search(rest + block):
+                return True
+            rest = block[-longest:]
+    return False

@@ -1,0 +1,106 @@
+"""
+What is still to be forgotten, should `squidbot forget` be killed on its way.
+
+What a person said is found by their name on it, and what belongs to it by what they said: the answers, lines
+of a room's memory, files. Once the first is gone, the rest could not be found any more. So all of it is noted
+before the first step (``state/forgetting-….json``), and the note is taken away after the last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from agent_core.messages import SessionKey
+from agent_core.storage import disk
+from agent_core.storage.layout import Layout
+from agent_core.storage.lines import as_object
+from gateway.operations.privacy.inventory import Person, PersonFiles, Share
+
+__all__ = ["begin", "broken_off", "finish", "with_the_rest"]
+
+_NAME = "forgetting-{}.json"
+
+
+def with_the_rest(layout: Layout, found: PersonFiles) -> PersonFiles:
+    """What was found, and what an earlier try had found and perhaps not removed."""
+    shares = {share.key: share for share in found.shares}
+    attachments, turns = set(found.attachments), set(found.known_turns)
+    for plan in _plans(layout, found.person).values():
+        attachments |= set(plan["attachments"])
+        turns |= set(plan["turns"])
+        for text, whole in plan["sessions"].items():
+            key = SessionKey.parse(text)
+            history = layout.history(key)
+            # A history that is there and in which nothing of theirs was found has become that of others.
+            gone = Share(key, history, whole and not history.exists(), frozenset(), 0)
+            now = shares.get(key, gone)
+            shares[key] = replace(now, turns=now.turns | set(plan["turns"]))
+    return replace(
+        found,
+        shares=sorted(shares.values(), key=lambda share: str(share.key)),
+        attachments=frozenset(attachments),
+        known_turns=frozenset(turns),
+    )
+
+
+def begin(layout: Layout, found: PersonFiles) -> None:
+    """
+    Write down what is going to be removed, durably.
+
+    Raises:
+        OSError: It cannot be written; nothing was changed.
+    """
+    addresses = sorted(found.person.addresses)
+    digest = hashlib.sha256("\n".join(addresses).encode()).hexdigest()[:16]
+    plan = {
+        "addresses": addresses,
+        "turns": sorted(found.turns),
+        "attachments": sorted(found.attachments),
+        "sessions": {str(share.key): share.whole for share in found.shares},
+    }
+    disk.replace(_folder(layout) / _NAME.format(digest), json.dumps(plan).encode())
+
+
+def finish(layout: Layout, person: Person) -> None:
+    """All of it is gone."""
+    for path in _plans(layout, person):
+        path.unlink(missing_ok=True)
+    disk.sync_folder(_folder(layout))
+
+
+def broken_off(layout: Layout) -> list[tuple[str, ...]]:
+    """The addresses of everybody whom a `squidbot forget` began to erase and did not end."""
+    found = (as_object(disk.read(path)) for path in sorted(_folder(layout).glob(_NAME.format("*"))))
+    return [tuple(plan["addresses"]) for plan in found if plan is not None and _is_one(plan)]
+
+
+def _folder(layout: Layout) -> Path:
+    return layout.home / "state"
+
+
+def _plans(layout: Layout, person: Person) -> dict[Path, dict[str, Any]]:
+    """What was written down about a person who shares an address with this one."""
+    found = {}
+    for path in sorted(_folder(layout).glob(_NAME.format("*"))):
+        plan = as_object(disk.read(path))
+        if plan is not None and _is_one(plan) and person.addresses & set(plan["addresses"]):
+            found[path] = plan
+    return found
+
+
+def _is_one(plan: dict[str, Any]) -> bool:
+    """Whether it is what `begin` writes; it may have come out of somebody else's backup."""
+    lists = (plan.get("addresses"), plan.get("turns"), plan.get("attachments"))
+    sessions = plan.get("sessions")
+    if not isinstance(sessions, dict) or not all(isinstance(whole, bool) for whole in sessions.values()):
+        return False
+    try:
+        for key in sessions:
+            SessionKey.parse(key)
+    except ValueError:
+        return False
+    return all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in lists)

@@ -1,0 +1,164 @@
+"""
+`squidbot export PERSON`: all there is of one person, in a folder that can be read without squidbot.
+
+Markdown for people, JSON and lines of JSON for programs. It is made while a daemon runs or not; nothing is
+changed. In a conversation that others shared, only what the person said and what the assistant answered them
+is in it: what others said is theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from agent_core.models import MemoryScope
+from agent_core.storage import disk
+from agent_core.storage.layout import Layout, folder_name
+from gateway.errors import GatewayError
+from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_person, is_theirs, lines_of
+from gateway.queue.sqlite.erasure import normal
+from gateway.queue.sqlite.quotes import changed, without_in_line, without_in_message
+
+__all__ = ["ExportRefused", "export_person"]
+
+_README = """\
+# What squidbot has of {name}
+
+Made on {when}. Addresses: {addresses}.
+
+- `conversations/*/history.jsonl`: what was said, one JSON object per line, oldest first; `history.md`: to be
+  read. `summary.md`: the assistant's summary, of conversations that nobody else took part in.
+- `memory/`: what the assistant remembers, and every earlier version (`versions.jsonl`).
+- `attachments/`: files that came or went with messages.
+- `queue.json`: messages in the durable queue with their states; `usage.json`: tokens and money by day;
+  `jobs.json`: reminders and recurring tasks.
+
+Not in it: what others said in conversations that were shared, and what stands in backups.
+"""
+
+
+class ExportRefused(GatewayError):
+    """The export cannot be written there."""
+
+    exit_code = 73
+
+
+def export_person(
+    layout: Layout, database: Path, person: Person, target: Path, *, now: datetime
+) -> PersonFiles:
+    """
+    Write everything into a new folder, readable for its owner alone.
+
+    Raises:
+        ExportRefused: The folder exists, or cannot be written; then nothing is left there.
+        OSError, StoreUnavailable: Something of the home cannot be read.
+    """
+    found = find_person(layout, database, person)
+    try:
+        target.mkdir(mode=0o700, parents=False)
+    except OSError as error:
+        raise ExportRefused(f"{target} cannot be made: {error.strerror or error}") from error
+    try:
+        _write_all(layout, found, target, now)
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise ExportRefused(f"{target} cannot be written: {error.strerror or error}") from error
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    return found
+
+
+def _write_all(layout: Layout, found: PersonFiles, target: Path, now: datetime) -> None:
+    person = found.person
+    _write(
+        target / "README.md",
+        _README.format(
+            name=person.name,
+            when=f"{now.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
+            addresses=", ".join(sorted(person.addresses)),
+        ),
+    )
+    for share in (one for one in found.shares if one.whole or one.lines):
+        _write_share(layout, found, share, target / "conversations" / share.path.stem)
+    for scope in found.documents:
+        _write_document(layout, scope, target / "memory" / folder_name(str(scope)))
+    for path in sorted(found.attachments):
+        source = layout.home / path
+        if source.is_file() and source.resolve().is_relative_to((layout.home / "attachments").resolve()):
+            disk.make_folder(target / "attachments")
+            _copy(source, target / "attachments" / source.name)
+    rows = dict(found.rows.tables())
+    rows["inbox"] = [_of_theirs(row, found) for row in rows["inbox"]]
+    for name, tables in (("usage", ("usage",)), ("jobs", ("jobs", "ledger"))):
+        _write(target / f"{name}.json", _json({table: rows.pop(table) for table in tables}))
+    _write(target / "queue.json", _json(rows))
+
+
+def _write_share(layout: Layout, found: PersonFiles, share: Share, folder: Path) -> None:
+    disk.make_folder(folder)
+    turns = found.turns
+    with _new(folder / "history.jsonl") as raw, _new(folder / "history.md") as text:
+        text.write(f"# {share.key}\n")
+        for line in _lines(share, found, turns):
+            raw.write(json.dumps(line) + "\n")
+            who = line.get("sender") or line.get("role")
+            text.write(f"\n**{who}**, {line.get('timestamp') or '?'}\n\n{_printable(line.get('content'))}\n")
+    summary = layout.summary(share.key)
+    if share.whole and summary.is_file():
+        _copy(summary, folder / "summary.md")
+
+
+def _lines(share: Share, found: PersonFiles, turns: frozenset[str]) -> Iterator[dict[str, Any]]:
+    for _, line in lines_of(share.path):
+        if line is not None and share.whole:
+            yield line
+        elif line is not None and is_theirs(line, found.person, turns):
+            yield without_in_line(line, lambda who: normal(who) not in found.person.addresses)
+
+
+def _of_theirs(row: dict[str, Any], found: PersonFiles) -> dict[str, Any]:
+    """A row without what others had said in a shared conversation before the question."""
+    if row["session"] in found.own_sessions:
+        return row
+    gone = lambda who: normal(who) not in found.person.addresses  # noqa: E731 - bound to this person
+    left = changed(row["payload"], without_in_message, gone)
+    return row if left is None else {**row, "payload": left}
+
+
+def _write_document(layout: Layout, scope: MemoryScope, folder: Path) -> None:
+    disk.make_folder(folder)
+    for source, name in ((layout.document(scope), "MEMORY.md"), (layout.versions(scope), "versions.jsonl")):
+        if source.is_file():
+            _copy(source, folder / name)
+
+
+def _printable(content: object) -> str:
+    return str(content or "").encode("utf-8", "replace").decode()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, default=str)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as file, open(_made(target), "wb") as copy:
+        shutil.copyfileobj(file, copy)
+
+
+def _made(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _new(path: Path) -> Any:
+    return os.fdopen(_made(path), "w", encoding="utf-8", errors="replace")
+
+
+def _write(path: Path, text: str) -> None:
+    with _new(path) as file:
+        file.write(text)

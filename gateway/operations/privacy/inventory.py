@@ -1,0 +1,238 @@
+"""
+What there is of one person under a home folder: found here, for `squidbot export` and `squidbot forget`.
+
+A person is a set of addresses (on Matrix, by mail). A conversation in which nobody else has ever said
+anything is theirs, whole. In one that they shared, what they said is theirs, and what the assistant said and
+did in the turns that answered them, because answers repeat questions; what others said about them is not.
+What they had said before the question of somebody else, and came along with it, is theirs again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope, ScopeKind
+from agent_core.storage import disk
+from agent_core.storage.layout import Layout
+from agent_core.storage.lines import MAX_LINE_BYTES, as_object
+from agent_core.storage.reverse_lines import lines_forwards
+from agent_core.storage.session_record import session_in
+from gateway.errors import GatewayError
+from gateway.queue.sqlite.erasure import PersonRows, normal, person_rows
+from gateway.queue.sqlite.quotes import without_in_line
+
+__all__ = [
+    "Person",
+    "PersonFiles",
+    "PersonUnclear",
+    "Share",
+    "find_person",
+    "is_theirs",
+    "lines_of",
+    "people",
+    "without_theirs",
+]
+
+
+class PersonUnclear(GatewayError):
+    """It is not clear who is meant."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who is meant: their addresses in one spelling, and whether they are the owner."""
+
+    addresses: frozenset[str]
+    owner: bool = False
+
+    @property
+    def name(self) -> str:
+        """For names of files and for messages."""
+        return "owner" if self.owner else min(self.addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """
+    What a person has of one conversation: all of it, or what was said in these turns.
+
+    ``quoted``: words of theirs stand in the questions of others as well, or only there.
+    """
+
+    key: SessionKey
+    path: Path
+    whole: bool
+    turns: frozenset[str]
+    lines: int
+    quoted: bool = False
+
+
+@dataclass(slots=True)
+class PersonFiles:
+    """Everything of one person. ``attachments`` are paths relative to the home, as messages name them."""
+
+    person: Person
+    shares: list[Share] = field(default_factory=list)
+    rows: PersonRows = field(default_factory=PersonRows)
+    documents: list[MemoryScope] = field(default_factory=list)
+    attachments: frozenset[str] = frozenset()
+    known_turns: frozenset[str] = frozenset()
+    """Those that are known from before and cannot be found any more; see `privacy.erasure_journal`."""
+
+    @property
+    def turns(self) -> frozenset[str]:
+        """All turns that answered them."""
+        return self.rows.turns.union(self.known_turns, *(share.turns for share in self.shares))
+
+    @property
+    def own_sessions(self) -> list[str]:
+        """Conversations of theirs alone."""
+        return [str(share.key) for share in self.shares if share.whole]
+
+    def counts(self) -> dict[str, int]:
+        """How much there is of what."""
+        return {
+            "conversations": len(self.own_sessions),
+            "shared_conversations": len(self.shares) - len(self.own_sessions),
+            "lines": sum(share.lines for share in self.shares),
+            "memory_documents": len(self.documents),
+            "attachments": len(self.attachments),
+            **{f"queue_{name}": count for name, count in self.rows.counts().items()},
+        }
+
+
+def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
+    """
+    Who is meant by these words: addresses, or ``owner``.
+
+    Args:
+        names: As somebody wrote them.
+        owner_aliases: The owner's addresses.
+
+    Raises:
+        PersonUnclear: A word is no address; or some of the addresses are the owner's and others are not.
+    """
+    aliases = {normal(alias) for alias in owner_aliases}
+    wanted: set[str] = set()
+    for name in names:
+        if name == "owner":
+            wanted |= aliases
+        elif "@" not in name.strip():
+            raise PersonUnclear(f"{name!r} is no address; say @person:server, person@domain or owner")
+        else:
+            wanted.add(normal(name))
+    if not wanted:
+        raise PersonUnclear("nobody is named, or the configuration names no owner.aliases")
+    of_owner = wanted & aliases
+    if of_owner and wanted - aliases:
+        raise PersonUnclear(f"{', '.join(sorted(of_owner))} is the owner; the others are not: one at a time")
+    return Person(frozenset(wanted | (aliases if of_owner else set())), owner=bool(of_owner))
+
+
+def find_person(layout: Layout, database: Path, person: Person) -> PersonFiles:
+    """
+    Look through all histories and the database; nothing is changed.
+
+    Raises:
+        OSError, StoreUnavailable: Something cannot be read, so that nothing is known for certain.
+    """
+    found = PersonFiles(person)
+    files: set[str] = set()
+    for key, path in histories(layout):
+        share, named = _share_of(key, path, person)
+        if share is not None:
+            found.shares.append(share)
+            files |= named
+    if database.exists():
+        found.rows = person_rows(database, person.addresses, found.own_sessions, found.turns)
+    for row in (*found.rows.inbox, *found.rows.outbox):
+        files |= _files_in(as_object((row["payload"] or "").encode("utf-8", "replace")) or {})
+    found.attachments = frozenset(files)
+    names = set(person.addresses)
+    names |= {f"{address} {share.key.channel}" for address in names for share in found.shares}
+    names |= {scope.name for scope in layout.scopes() if scope.name.partition(" ")[0] in person.addresses}
+    scopes = [MemoryScope(ScopeKind.PERSON, name) for name in sorted(names)]
+    for scope in [MemoryScope(ScopeKind.OWNER), *scopes] if person.owner else scopes:
+        if layout.document(scope).exists() or layout.versions(scope).exists():
+            found.documents.append(scope)
+    return found
+
+
+def histories(layout: Layout) -> Iterator[tuple[SessionKey, Path]]:
+    """Each conversation with its history."""
+    for path in sorted(layout.sessions.glob("*.jsonl")):
+        try:
+            yield SessionKey.from_file_name(path.stem), path
+        except ValueError:
+            key = session_in(path.with_name(f"{path.stem}.meta.json"))
+            if key is not None and key.is_named(path.stem):
+                yield key, path
+
+
+def lines_of(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """Each line of a history as it is, and what it says; None if it cannot be read."""
+    handle = disk.opened(path, os.O_NOFOLLOW)
+    try:
+        for _, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
+            yield raw or b"", as_object(raw) if raw else None
+    finally:
+        os.close(handle)
+
+
+def is_theirs(line: dict[str, Any], person: Person, turns: Collection[str]) -> bool:
+    """Whether a line of a shared conversation is theirs, or was said or done to answer them."""
+    sender = line.get("sender")
+    if isinstance(sender, str) and sender:
+        return normal(sender) in person.addresses
+    return line.get("role") != "user" and line.get("turn") in turns
+
+
+def _share_of(key: SessionKey, path: Path, person: Person) -> tuple[Share | None, set[str]]:
+    """What of a conversation is theirs, and the files that it names."""
+    turns: set[str] = set()
+    others = quoted = False
+    for _, line in lines_of(path):
+        quoted = quoted or (line is not None and without_theirs(line, person) != line)
+        sender = line.get("sender") if line is not None else None
+        if line is None or not isinstance(sender, str) or not sender:
+            continue
+        if normal(sender) not in person.addresses:
+            others = True
+        elif isinstance(line.get("turn"), str):
+            turns.add(line["turn"])
+        else:
+            turns.add("")
+    if not turns and not quoted:
+        return None, set()
+    others = others or not turns
+    files: set[str] = set()
+    count = 0
+    for _, line in lines_of(path):
+        if line is not None and (not others or is_theirs(line, person, turns - {""})):
+            count += 1
+            files |= _files_in(line)
+    return Share(key, path, not others, frozenset(turns - {""}), count, quoted), files
+
+
+def without_theirs(line: dict[str, Any], person: Person) -> dict[str, Any]:
+    """A line without what the person had said before somebody else's question."""
+    content = line.get("content")
+    if not isinstance(content, str) or not any(one.lower() in content.lower() for one in person.addresses):
+        return line
+    return without_in_line(line, lambda address: normal(address) in person.addresses)
+
+
+def _files_in(message: dict[str, Any]) -> set[str]:
+    listed = message.get("attachments")
+    return {
+        str(one["path"])
+        for one in (listed if isinstance(listed, list) else [])
+        if isinstance(one, dict) and isinstance(one.get("path"), str)
+    }

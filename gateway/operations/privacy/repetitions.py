@@ -1,0 +1,190 @@
+"""
+Where the words of a person were repeated in answers to others: found, and blanked if that is wished for.
+
+A question of somebody else can be answered with what the person has said: by the search, by a room's memory,
+by a summary. Those answers are not the person's, so `squidbot forget` leaves them unless told otherwise.
+They are recognised by runs of six words (or by all of a shorter message, of three words at least) and by
+single words that are rare: numbers, addresses, very long ones. What others have said themselves does not
+count. So something told in other words is not found, and nobody can promise that it is.
+
+It is done before anything else of the person is removed, because their words tell what to look for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_core.messages import SessionKey
+from agent_core.storage import disk
+from agent_core.storage.integrity import documents
+from agent_core.storage.layout import Layout
+from agent_core.storage.lines import as_object, encode_object
+from gateway.operations.privacy.inventory import PersonFiles, histories, is_theirs, lines_of
+from gateway.operations.privacy.summaries import drop_summary
+from gateway.queue.sqlite.erasure import normal
+from gateway.queue.sqlite.repetitions import repeated_in_rows
+
+__all__ = ["BLANK", "Words", "blank_everywhere", "places_of", "words_of"]
+
+BLANK = "[removed]"
+_WORD = re.compile(r"[^\W_]+(?:[@.:/+_\-][^\W_]+)*")
+_RUN = 6
+_SHORTEST_RUN = 3
+_RARE_DIGITS = 4
+_RARE_LENGTH = 16
+_BLOCK = 1024 * 1024
+
+
+@dataclass(slots=True)
+class Words:
+    """Runs of words and rare words by which what somebody has said is recognised."""
+
+    runs: set[str] = field(default_factory=set)
+    rare: set[str] = field(default_factory=set)
+
+    def add(self, text: str) -> None:
+        """Something that was said."""
+        words = [match[0].casefold() for match in _WORD.finditer(text)]
+        self.rare.update(filter(_is_rare, words))
+        length = min(_RUN, len(words))
+        if length >= _SHORTEST_RUN:
+            self.runs.update(" ".join(words[at : at + length]) for at in range(len(words) - length + 1))
+
+    def without(self, other: Words) -> Words:
+        """These, but for what somebody else has said as well."""
+        return Words(self.runs - other.runs, self.rare - other.rare)
+
+    def blanked(self, text: str) -> str:
+        """The text with every repetition replaced; the same text if there is none."""
+        found = list(_WORD.finditer(text))
+        words = [match[0].casefold() for match in found]
+        gone = [word in self.rare for word in words]
+        for length in range(_SHORTEST_RUN, _RUN + 1):
+            for at in range(len(words) - length + 1):
+                if " ".join(words[at : at + length]) in self.runs:
+                    gone[at : at + length] = [True] * length
+        out, end, inside = [], 0, False
+        for match, is_gone in zip(found, gone, strict=True):
+            if is_gone and not inside:
+                out += [text[end : match.start()], BLANK]
+            elif not is_gone and inside:
+                out.append(text[end : match.start()])
+                end = match.start()
+            if is_gone:
+                end = match.end()
+            inside = is_gone
+        return text if not out else "".join([*out, text[end:]])
+
+    def blanked_in(self, value: Any) -> Any:
+        """The same in all texts of a value of JSON, however deep; names stay."""
+        if isinstance(value, str):
+            return self.blanked(value)
+        if isinstance(value, list):
+            return [self.blanked_in(one) for one in value]
+        if isinstance(value, dict):
+            return {key: one if key in _NO_TEXT else self.blanked_in(one) for key, one in value.items()}
+        return value
+
+
+_NO_TEXT = frozenset(
+    {"id", "turn", "timestamp", "scope", "role", "key", "session", "channel", "account", "path", "sha256"}
+)
+"""What machines read; a number of the person's in it is not theirs."""
+
+
+def _is_rare(word: str) -> bool:
+    digits = sum(char.isdigit() for char in word)
+    return digits >= _RARE_DIGITS or "@" in word or "://" in word or len(word) >= _RARE_LENGTH
+
+
+def words_of(layout: Layout, found: PersonFiles) -> Words:
+    """By what the person's words are recognised."""
+    theirs, others = Words(), Words()
+    for _, path in histories(layout):
+        for _, line in lines_of(path):
+            sender = line.get("sender") if line is not None else None
+            if line is not None and isinstance(sender, str) and sender:
+                of_person = normal(sender) in found.person.addresses
+                (theirs if of_person else others).add(str(line.get("content") or ""))
+    for row in found.rows.inbox:
+        payload = as_object((row.get("payload") or "").encode("utf-8", "replace")) or {}
+        theirs.add(str(payload.get("text") or ""))
+    return theirs.without(others)
+
+
+def places_of(layout: Layout, database: Path, found: PersonFiles, words: Words) -> list[str]:
+    """Where repetitions stand that `squidbot forget` leaves; nothing is changed."""
+    told = []
+    for key, path in histories(layout):
+        lines = [line for _, line in lines_of(path) if line is not None]
+        count = sum(_left(line, words, found, key) != line for line in lines)
+        told += [f"sessions/{path.name} ({count} lines)"] if count else []
+        if words.blanked(text := _read(layout.summary(key))) != text:
+            told.append(f"the summary of {key}")
+    if database.exists():
+        rows = repeated_in_rows(database, words.blanked_in, found.rows, change=False)
+        told += [f"{database.name}, {table} ({count} rows)" for table, count in rows.items()]
+    for document, versions in documents(layout):
+        for path in (document, versions):
+            if words.blanked(text := _read(path)) != text:
+                told.append(str(path.relative_to(layout.home) if path.is_relative_to(layout.home) else path))
+    return told
+
+
+def blank_everywhere(layout: Layout, database: Path, found: PersonFiles, words: Words) -> None:
+    """
+    Replace every repetition by `BLANK`. A summary that has one is written anew from what is left.
+
+    Raises:
+        OSError, StoreUnavailable: Not to the end; the same once more does the rest.
+    """
+    for document, versions in documents(layout):
+        if words.blanked(text := _read(document)) != text:
+            disk.replace(document, words.blanked(text).encode())
+            for copy in document.parent.glob("MEMORY.md.*"):
+                copy.unlink()
+        if words.blanked(text := _read(versions)) != text:
+            lines = [line for _, line in lines_of(versions) if line is not None]
+            disk.replace(versions, b"".join(encode_object(words.blanked_in(line)) for line in lines))
+    if database.exists():
+        repeated_in_rows(database, words.blanked_in, found.rows, change=True)
+    for key, path in histories(layout):
+        changed = _rewritten(path, words, found, key)
+        if changed or words.blanked(text := _read(layout.summary(key))) != text:
+            drop_summary(layout, key)
+
+
+def _left(line: dict[str, Any], words: Words, found: PersonFiles, key: SessionKey) -> dict[str, Any]:
+    """A line without repetitions. What people have said is theirs; the person's own lines go otherwise."""
+    if line.get("role") == "user":
+        return line
+    turns = next((share.turns for share in found.shares if share.key == key), frozenset[str]())
+    if is_theirs(line, found.person, found.turns | turns):
+        return line
+    changed: dict[str, Any] = words.blanked_in(line)
+    return changed
+
+
+def _rewritten(path: Path, words: Words, found: PersonFiles, key: SessionKey) -> bool:
+    """Write a history anew without repetitions, each line in its place; whether there was one."""
+    if all(line is None or _left(line, words, found, key) == line for _, line in lines_of(path)):
+        return False
+    making = path.with_name(f"{path.name}.forgetting")
+    handle = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb", buffering=_BLOCK) as out:
+        for raw, line in lines_of(path):
+            left = _left(line, words, found, key) if line is not None else None
+            out.write(raw + b"\n" if left is None or left == line else encode_object(left))
+        out.flush()
+        os.fsync(out.fileno())
+    making.replace(path)
+    disk.sync_folder(path.parent)
+    return True
+
+
+def _read(path: Path) -> str:
+    return disk.read(path).decode("utf-8", "replace") if path.is_file() else ""

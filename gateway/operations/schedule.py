@@ -1,0 +1,304 @@
+"""
+What a person can ask about check-ins and jobs: ``squidbot heartbeat …`` and ``squidbot cron …``.
+
+With a daemon everything can be asked; on a home folder at rest the jobs can be listed and changed, and what
+is to be run at once runs at the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from agent_core.messages import Audience, SessionKey
+from channels.base import ChannelError
+from channels.heartbeat.channel import HeartbeatChannel
+from channels.heartbeat.schedule import tick_name
+from gateway.errors import NotFound
+from gateway.operations.arguments import RequestInvalid, parse_session, within
+from gateway.proactive.jobs.scheduler import job_message
+from gateway.proactive.jobs.service import JobDesk, Place
+from gateway.proactive.jobs.trigger_parsing import Wish, span_of, zone_named
+from gateway.proactive.jobs.triggers import TimingInvalid
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.job_port import Entry, Job, JobKind, JobState, PlanStore, TooManyJobs
+from gateway.queue.ports import Pending, WorkStore
+
+if TYPE_CHECKING:
+    from agent_core.ports import Clock
+    from gateway.settings import Settings
+
+__all__ = ["PLAN_OPERATIONS", "PlanOperations", "Planned", "planned_at_rest"]
+
+PLAN_OPERATIONS = frozenset(
+    {
+        "cron_list",
+        "cron_add",
+        "cron_remove",
+        "cron_pause",
+        "cron_resume",
+        "cron_run",
+        "heartbeat_log",
+        "heartbeat_now",
+    }
+)
+_WAIT_S = 50.0
+_LOOK_EVERY_S = 0.2
+_CHARS_PER_TOKEN = 4
+_LONGEST_TEXT = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """
+    What these operations work with.
+
+    Args:
+        plans, desk, target: Jobs, ledger, and where the owner is.
+        owner: All addresses of the owner.
+        zone: For times that are shown.
+        clock: The time.
+        heartbeat: The channel of a running daemon, if it has one.
+        running: Whether a daemon is there, to do what is due.
+    """
+
+    plans: PlanStore
+    desk: JobDesk
+    target: OwnerTarget
+    owner: Sequence[str]
+    zone: tzinfo | None
+    clock: Clock
+    heartbeat: HeartbeatChannel | None = None
+    running: bool = False
+
+
+def planned_at_rest(settings: Settings, store: Any, clock: Clock) -> Planned:
+    """The same on a home folder that no daemon works on; ``store`` is a `WorkStore` and a `PlanStore`."""
+    scheduling, heartbeat = settings.agents.schedule, settings.agents.heartbeat
+    return Planned(
+        plans=store,
+        desk=JobDesk(
+            store, scheduling, zone=zone_named(scheduling.timezone, heartbeat.timezone), clock=clock
+        ),
+        target=OwnerTarget(store),
+        owner=(*(alias.address for alias in settings.owner.aliases), "local"),
+        zone=heartbeat.schedule().zone,
+        clock=clock,
+    )
+
+
+class PlanOperations:
+    """The part of `gateway.operations.service.Operations` for check-ins and jobs."""
+
+    _store: WorkStore
+    _wake: Callable[[SessionKey], None]
+    _planned: Planned | None
+
+    def _plan(self) -> Planned:
+        if self._planned is None:
+            raise RequestInvalid("this gateway has no schedule")
+        return self._planned
+
+    # ── jobs ──
+
+    async def cron_list(self, every: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - called by name
+        """The jobs, the next one first; with ``every`` also those that were for once and have run."""
+        planned = self._plan()
+        return {"jobs": [_job_row(planned, job) for job in await planned.plans.jobs(done=every)]}
+
+    async def cron_add(
+        self,
+        text: str,
+        *,
+        at: str = "",
+        after: str = "",
+        every: str = "",
+        cron: str = "",
+        zone: str = "",
+        ask: bool = False,
+        session: str | None = None,
+    ) -> dict[str, Any]:
+        """Keep a job, for the conversation ``session``, or for the owner where the owner is reached."""
+        planned = self._plan()
+        if not text.strip():
+            raise RequestInvalid("the text is empty: what is to be sent, or asked?")
+        if len(text) > _LONGEST_TEXT:
+            raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
+        if not planned.desk.enabled:
+            raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
+        place = await (self._place_of(parse_session(session)) if session else self._place_of_owner())
+        try:
+            wish = Wish(
+                at=at,
+                in_minutes=span_of(after) if after else None,
+                every_minutes=span_of(every) if every else None,
+                cron=cron,
+                zone=zone,
+            )
+            kind = JobKind.ASK if ask else JobKind.REMIND
+            job = await planned.desk.add(place, wish, text=text, kind=kind)
+        except TimingInvalid as error:
+            raise RequestInvalid(str(error)) from error
+        except TooManyJobs as error:
+            raise RequestInvalid(error.public) from error
+        return {"job": _job_row(planned, job)}
+
+    async def cron_remove(self, id: str) -> dict[str, Any]:  # noqa: A002 - the word that people type
+        """A job does not run any more."""
+        job = await self._job(id)
+        return {"id": job.id, "changed": await self._plan().desk.remove(job)}
+
+    async def cron_pause(self, id: str) -> dict[str, Any]:  # noqa: A002
+        """A job does not run until it is resumed."""
+        return await self._paused(id, paused=True)
+
+    async def cron_resume(self, id: str) -> dict[str, Any]:  # noqa: A002
+        """A job runs again; what fell due meanwhile is not made up for."""
+        return await self._paused(id, paused=False)
+
+    async def cron_run(self, id: str) -> dict[str, Any]:  # noqa: A002
+        """A job runs now, besides its times, and also while it is paused."""
+        planned, job = self._plan(), await self._job(id)
+        now = planned.clock.now()
+        instant = now.replace(microsecond=now.microsecond // 1000 * 1000)
+        message = job_message(job, instant, late=False, forced=True)
+        rows = await self._store.accept(message.channel, message.account, [Pending(message)], {})
+        self._wake(job.session)
+        return {"id": job.id, "inbox": rows[0].id if rows else None, "running": planned.running}
+
+    async def _paused(self, job_id: str, *, paused: bool) -> dict[str, Any]:
+        planned, job = self._plan(), await self._job(job_id)
+        if job.state is JobState.DONE:
+            raise RequestInvalid(f"{job.id} was for once, and has run")
+        try:
+            changed = await planned.desk.set_paused(job, paused=paused)
+        except TimingInvalid as error:
+            raise RequestInvalid(f"{job.id} cannot be resumed: {error}") from error
+        return {"job": _job_row(planned, changed or job)}
+
+    async def _job(self, job_id: str) -> Job:
+        job = await self._plan().plans.job(job_id.strip().lower())
+        if job is None:
+            raise NotFound(f"there is no job {job_id!r}; `squidbot cron list` shows them")
+        return job
+
+    async def _place_of(self, session: SessionKey) -> Place:
+        rows = await self._store.inbox(session=session, limit=50)
+        said = next((row.message for row in rows if row.message.kind == "message"), None)
+        if said is None or not said.sender.address:
+            raise NotFound(f"nobody has talked in {session} lately; `squidbot sessions list` shows sessions")
+        person = said.sender.address
+        if said.audience is Audience.GROUP:
+            speakers = [row.message.sender.address for row in rows]
+            person = next((address for address in speakers if self._is_owner(address)), person)
+        owner = self._plan().owner if self._is_owner(person) else ()
+        return Place(session, said.account, person, said.audience, said.context, persons=owner)
+
+    def _is_owner(self, address: str) -> bool:
+        return address in self._plan().owner
+
+    async def _place_of_owner(self) -> Place:
+        planned = self._plan()
+        reached = await planned.target.reach(topic=f"job {planned.clock.now().isoformat()}")
+        target = reached.target
+        if target is None:
+            raise RequestInvalid(
+                f"{reached.why}; write to me directly first, set agents.heartbeat.target, or say which "
+                "conversation is meant with --session"
+            )
+        person = target.person or next(iter(planned.owner), "")
+        return Place(target.session, target.account, person, persons=planned.owner)
+
+    # ── check-ins ──
+
+    async def heartbeat_log(self, limit: int = 30, jobs: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
+        """What check-ins (with ``jobs`` jobs as well) have done, newest first."""
+        planned = self._plan()
+        entries = await planned.plans.ledger(limit=within(limit) if jobs else 1000)
+        shown = [entry for entry in entries if jobs or not entry.name.startswith("job:")]
+        return {"entries": [_entry_row(planned, entry) for entry in shown[: within(limit)]]}
+
+    async def heartbeat_now(self, dry_run: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
+        """
+        Check in at this moment, at any hour, and say what came of it.
+
+        With ``dry_run`` only what would happen: nothing is asked of a model, sent or noted.
+        """
+        planned = self._plan()
+        heartbeat = planned.heartbeat
+        if heartbeat is None:
+            raise RequestInvalid("no heartbeat is running: start the daemon, with the heartbeat enabled")
+        if dry_run:
+            return await self._dry_run(planned, heartbeat)
+        try:
+            instant, found = await heartbeat.now()
+        except ChannelError as error:
+            raise RequestInvalid(str(error)) from error
+        if not found.text:
+            return {"at": tick_name(instant), "outcome": "skipped", "reason": found.reason, "tokens": 0}
+        entry = await self._outcome(planned, heartbeat.name, instant)
+        if entry is None:
+            return {"at": tick_name(instant), "outcome": "running", "reason": "", "tokens": 0}
+        return _entry_row(planned, entry)
+
+    async def _dry_run(self, planned: Planned, heartbeat: HeartbeatChannel) -> dict[str, Any]:
+        now = planned.clock.now()
+        found, following = await heartbeat.would_find(now), heartbeat.schedule.next_run(now)
+        known = await planned.target.get()
+        return {
+            "at": tick_name(now),
+            "outcome": "would ask" if found.text else "would skip",
+            "reason": found.reason,
+            "prompt": found.text,
+            "tokens": len(found.text) // _CHARS_PER_TOKEN,
+            "active": heartbeat.schedule.is_open(now),
+            "next": None if following is None else tick_name(following),
+            "target": planned.target.setting or (str(known.session) if known is not None else ""),
+        }
+
+    async def _outcome(self, planned: Planned, name: str, instant: datetime) -> Entry | None:
+        with anyio.move_on_after(_WAIT_S):
+            while True:
+                for entry in await planned.plans.ledger(name=name, limit=5):
+                    if entry.instant <= instant <= (entry.until or entry.instant):
+                        return entry
+                await anyio.sleep(_LOOK_EVERY_S)
+        return None
+
+
+def _job_row(planned: Planned, job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "state": job.state.value,
+        "kind": job.kind.value,
+        "when": planned.desk.told_time(job),
+        "timing": job.timing,
+        "next": None if job.next_at is None else _told(job.next_at, planned.zone),
+        "last": None if job.last_at is None else _told(job.last_at, planned.zone),
+        "person": job.person,
+        "session": str(job.session),
+        "text": job.text,
+        "note": job.note,
+    }
+
+
+def _entry_row(planned: Planned, entry: Entry) -> dict[str, Any]:
+    return {
+        "at": _told(entry.instant, planned.zone),
+        "until": _told(entry.until or entry.instant, planned.zone),
+        "ticks": entry.ticks,
+        "name": entry.name,
+        "outcome": entry.outcome.value,
+        "reason": entry.reason,
+        "tokens": entry.tokens,
+        "calls": entry.calls,
+        "took_s": entry.took_s,
+    }
+
+
+def _told(at: datetime, zone: tzinfo | None) -> str:
+    return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,85 @@
+"""What a person can have said to others: a message that answers nothing, by way of the outbox like all."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from agent_core.messages import OutboundKind, SessionKey
+from channels.base import Channel, ChannelError, Reaching
+from channels.matrix.config import MatrixConfig
+from channels.split import split_markdown
+from gateway.operations.arguments import RequestInvalid
+from gateway.queue.ports import NewOutbound, WorkStore
+from gateway.settings import Settings
+
+__all__ = ["SendOperations", "accounts_of"]
+
+_MAX_TEXT_BYTES = 16_000
+_NAMED_BY_THE_CHANNEL = ("@", "#", "!")
+
+
+def accounts_of(settings: Settings) -> dict[str, str]:
+    """The bot's own address on each channel that is switched on."""
+    return {
+        name: config.user_id if isinstance(config, MatrixConfig) else config.address
+        for name, config in settings.channels.enabled().items()
+    }
+
+
+class SendOperations:
+    """The part of `Operations` that sends."""
+
+    _store: WorkStore
+    _wake_sending: Callable[[], None]
+    _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
+    _accounts: Mapping[str, str]
+    _channels: Mapping[str, Channel]
+
+    async def send(self, to: str, text: str) -> dict[str, Any]:
+        """
+        Send a text: ``to`` is a channel and a place on it, such as ``matrix:@alice:hs.test``.
+
+        A person on Matrix is written to in the room of two, which is made if there is none; a room by its id
+        or alias. Mail needs the daemon, which knows where a thread to somebody begins.
+        """
+        name, colon, place = to.strip().partition(":")
+        if not colon or not place or any(char.isspace() for char in place):
+            raise RequestInvalid(
+                f"{to!r} is no place; write matrix:@person:server, matrix:#room:server, matrix:!room or "
+                "email:person@domain"
+            )
+        account = self._accounts.get(name)
+        if account is None:
+            known = ", ".join(sorted(self._accounts)) or "none"
+            raise RequestInvalid(f"there is no channel {name!r} that could send; switched on: {known}")
+        parts = split_markdown(text, _MAX_TEXT_BYTES)
+        if not parts:
+            raise RequestInvalid("there is nothing to send")
+        session = await self._place(name, place, topic=text.strip().splitlines()[0][:80])
+        rows = await self._store.post(
+            [
+                NewOutbound(name, account, session, each, OutboundKind.MESSAGE, remembered=True)
+                for each in parts
+            ]
+        )
+        self._wake_sending()
+        return {"to": to, "outbox": [row.id for row in rows], "running": self._report is not None}
+
+    async def _place(self, name: str, place: str, *, topic: str) -> SessionKey:
+        if place.startswith(_NAMED_BY_THE_CHANNEL):
+            # Found, or made, when it is sent: that works without the daemon too.
+            if place[0] != "!" and ":" not in place:
+                raise RequestInvalid(f"{place!r} lacks its server, as in {place}:example.org")
+            return SessionKey(name, place)
+        channel = self._channels.get(name)
+        if channel is None and self._report is None:
+            raise RequestInvalid(
+                f"{name} can be written to while the daemon runs: start it (squidbot run), then send again"
+            )
+        if not isinstance(channel, Reaching):
+            raise RequestInvalid(f"{name} is not connected, or cannot write to somebody first")
+        try:
+            return await channel.direct_session(place, topic=topic)
+        except ChannelError as error:
+            raise RequestInvalid(f"{place} cannot be written to: {error}") from error

@@ -1,0 +1,253 @@
+"""
+What a person can ask of a gateway: looking at messages, sessions and memory, and putting them right.
+
+One set of operations for both ways in: through the control socket of a running daemon, and directly on the
+home folder when none runs. They take and return what JSON can hold. `OPERATIONS` names all that may be
+called from outside; arguments are checked against the signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError, validate_call
+
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import OutboundKind, SessionKey
+from channels.base import Channel
+from gateway.errors import NotFound
+from gateway.operations.approvals import CALL_OPERATIONS
+from gateway.operations.arguments import (
+    RequestInvalid,
+    parse_scope,
+    parse_session,
+    parse_state,
+    show_scope,
+    within,
+)
+from gateway.operations.drafts import DraftOperations, given_up_by_a_person
+from gateway.operations.email import MAIL_OPERATIONS, MailOperations
+from gateway.operations.matrix import MATRIX_OPERATIONS, MatrixOperations
+from gateway.operations.memory import MemoryOperations
+from gateway.operations.schedule import PLAN_OPERATIONS, Planned, PlanOperations
+from gateway.operations.send import SendOperations
+from gateway.operations.sessions import SessionCare, SessionOperations
+from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
+from gateway.operations.usage import Costs, UsageOperations
+from gateway.operations.views import inbox_row, outbox_row, trouble
+from gateway.queue.approval_port import AskStore
+from gateway.queue.ports import OutboxRow, WorkStore
+from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.system.version import version_of
+
+__all__ = ["OPERATIONS", "Operations", "RequestInvalid", "SessionCare", "parse_scope", "show_scope"]
+
+_SHOWN = 10
+_LOOKED_AT = 200
+
+
+class Operations(
+    SessionOperations,
+    MemoryOperations,
+    DraftOperations,
+    SendOperations,
+    MatrixOperations,
+    MailOperations,
+    PlanOperations,
+    UsageOperations,
+    BackupOperations,
+):
+    """
+    Answers a person's questions.
+
+    Args:
+        store: The durable queue.
+        memory: Histories, summaries and memory documents.
+        status: The report of the running daemon; None outside of one.
+        wake: Told of sessions that have something to do again.
+        wake_sending: Told that something may be to be sent again.
+        upkeep: Knows prompts and the search index.
+        accounts: The bot's own address on each channel that is switched on.
+        channels: The channels of the running daemon.
+        planned: Jobs and check-ins.
+        costs: What models have cost.
+        questions: The calls of tools that wait for a yes.
+    """
+
+    def __init__(
+        self,
+        store: WorkStore,
+        memory: MemoryPort,
+        *,
+        status: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
+        wake: Callable[[SessionKey], None] = lambda _session: None,
+        wake_sending: Callable[[], None] = lambda: None,
+        upkeep: SessionCare | None = None,
+        accounts: Mapping[str, str] | None = None,
+        channels: Mapping[str, Channel] | None = None,
+        planned: Planned | None = None,
+        costs: Costs | None = None,
+        questions: AskStore | None = None,
+    ) -> None:
+        self._questions = questions
+        self._costs = costs
+        self._planned = planned
+        self._store = store
+        self._memory = memory
+        self._report = status
+        self._wake = wake
+        self._wake_sending = wake_sending
+        self._upkeep = upkeep
+        self._channels = channels or {}
+        self._accounts = accounts or {}
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Call an operation by its name.
+
+        Raises:
+            RequestInvalid: There is no such operation, or the arguments do not fit.
+            NotFound: There is nothing by that name.
+        """
+        if name not in OPERATIONS:
+            raise RequestInvalid(f"there is no operation {name!r}")
+        operation: Callable[..., Awaitable[dict[str, Any]]] = validate_call(getattr(self, name))
+        try:
+            return await operation(**arguments)
+        except ValidationError as error:
+            said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+            raise RequestInvalid(f"{name}: {said}") from error
+
+    # ── everything at a glance ──
+
+    async def status(self, reasons: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - called by name
+        """
+        The daemon, its channels, the queue, and what is stuck. No texts, no people.
+
+        With ``reasons`` also why it is stuck, and what is tried again and why; that may name people.
+        """
+        report = await (self._report() if self._report is not None else self._without_daemon())
+        stuck, given_up = await self._stuck(reasons=reasons)
+        report = {**report, "running": self._report is not None, "stuck": stuck, "given_up": given_up}
+        return {**report, "trying": await self._trying()} if reasons else report
+
+    async def _without_daemon(self) -> dict[str, Any]:
+        return {
+            "version": version_of("squidbot-gateway"),
+            "ready": False,
+            "channels": {},
+            "work": (await self._store.stats()).as_work(),
+        }
+
+    async def _stuck(self, *, reasons: bool) -> tuple[list[dict[str, Any]], int]:
+        """What nobody was told of, and how many were given up with an apology that was delivered."""
+        dead = await self._store.inbox(states=[InboxState.DEAD], limit=_LOOKED_AT)
+        unsent = await self._store.outbox(states=[OutboxState.DEAD, OutboxState.UNKNOWN], limit=_LOOKED_AT)
+        troubles = [("not answered", row.id, row) for row in dead] + [
+            ("not sent" if row.state is OutboxState.DEAD else "perhaps not sent", row.inbox_id, row)
+            for row in unsent
+        ]
+        found: list[dict[str, Any]] = []
+        told: set[int] = set()
+        for what, inbox_id, row in troubles:
+            if isinstance(row, OutboxRow) and given_up_by_a_person(row):
+                continue
+            decided = row.state is not OutboxState.UNKNOWN  # a person must say what became of it
+            if decided and inbox_id is not None and (inbox_id in told or await self._apologised(inbox_id)):
+                told.add(inbox_id)
+            else:
+                found.append(trouble(what, inbox_id, row))
+        found = found[: 2 * _SHOWN]
+        return found if reasons else [{**one, "why": None} for one in found], len(told)
+
+    async def _apologised(self, inbox_id: int) -> bool:
+        """The person has been told, by the newest apology of this message."""
+        found = await self._store.inbox_row(inbox_id)
+        kind = OutboundKind.APOLOGY
+        apologies = [row for row in found[1] if row.message.kind is kind] if found else []
+        return bool(apologies) and apologies[-1].state is OutboxState.SENT
+
+    async def _trying(self) -> list[dict[str, Any]]:
+        unanswered = await self._store.inbox(states=[InboxState.READY], limit=10)
+        unsent = await self._store.outbox(states=[OutboxState.PENDING, OutboxState.UNCERTAIN], limit=10)
+        found = [trouble("not answered yet", row.id, row) for row in unanswered if row.error]
+        return found + [trouble("not sent yet", row.inbox_id, row) for row in unsent if row.error]
+
+    # ── messages ──
+
+    async def inbox_list(
+        self, states: list[str] | None = None, session: str | None = None, limit: int = 50
+    ) -> dict[str, Any]:
+        """Accepted messages, newest first. Without states: all but those that were ignored."""
+        rows = await self._store.inbox(
+            states=[parse_state(state) for state in states or ()],
+            session=None if session is None else parse_session(session),
+            limit=within(limit),
+        )
+        return {"rows": [inbox_row(row, preview=80) for row in rows]}
+
+    async def inbox_show(self, id: int) -> dict[str, Any]:  # noqa: A002 - the word that people type
+        """One message, and what was or will be sent for it."""
+        found = await self._store.inbox_row(id)
+        if found is None:
+            raise NotFound(f"there is no message {id}; `squidbot inbox list` shows them")
+        row, outbound = found
+        return {"row": inbox_row(row), "outbound": [outbox_row(sent) for sent in outbound]}
+
+    async def inbox_retry(self, id: int) -> dict[str, Any]:  # noqa: A002
+        """Try a message that failed once more, from the beginning."""
+        await self.inbox_show(id)
+        session = await self._store.requeue(id)
+        if session is not None:
+            self._wake(session)
+            self._wake_sending()
+        return {"id": id, "changed": session is not None, "running": self._report is not None}
+
+    async def inbox_drop(self, id: int) -> dict[str, Any]:  # noqa: A002
+        """Give a message up: it is not answered, and what was to be sent for it is not sent."""
+        await self.inbox_show(id)
+        return {"id": id, "changed": await self._store.drop(id)}
+
+    async def inbox_release(self, id: int) -> dict[str, Any]:  # noqa: A002
+        """Let a quarantined message in: it is answered, and its sender counts as verified for it."""
+        await self.inbox_show(id)
+        try:
+            session = await self._store.admit(id)
+        except IllegalMove:
+            return {"id": id, "changed": False, "running": self._report is not None}
+        self._wake(session)
+        return {"id": id, "changed": True, "running": self._report is not None}
+
+
+OPERATIONS = frozenset(
+    {
+        "status",
+        "inbox_list",
+        "inbox_show",
+        "inbox_retry",
+        "inbox_drop",
+        "inbox_release",
+        "drafts_list",
+        "drafts_show",
+        "drafts_approve",
+        "drafts_reject",
+        "send",
+        "sessions_list",
+        "sessions_show",
+        "sessions_page",
+        "sessions_reindex",
+        "sessions_reset",
+        "memory_diff",
+        "memory_list",
+        "memory_show",
+        "memory_history",
+        "memory_undo",
+        "usage",
+        *CALL_OPERATIONS,
+        *MATRIX_OPERATIONS,
+        *MAIL_OPERATIONS,
+        *PLAN_OPERATIONS,
+        *BACKUP_OPERATIONS,
+    }
+)

@@ -1,0 +1,74 @@
+"""Rows and messages as JSON can hold them, the way the command line is told of them. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent_core.models import Message
+from gateway.queue.ports import InboxRow, OutboxRow
+
+__all__ = ["draft", "inbox_row", "message_line", "outbox_row", "trouble"]
+
+
+def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
+    """An accepted message; ``preview`` is how much of its text is told, None: all."""
+    message = row.message
+    text = message.text if preview is None else _short(message.text, preview)
+    return {
+        "id": row.id,
+        "name": f"m{row.id}",
+        "state": row.state.value,
+        "channel": message.channel,
+        "session": str(message.session),
+        "sender": message.sender.address,
+        "verified": message.sender.verified,
+        "doubt": message.context.get("doubt", ""),
+        "text": text,
+        "accepted_at": row.accepted_at.isoformat(),
+        "attempts": row.attempts,
+        "deferrals": row.deferrals,
+        "next_at": row.next_at.isoformat() if row.next_at else None,
+        "error": row.error,
+    }
+
+
+def outbox_row(row: OutboxRow) -> dict[str, Any]:
+    """A message on its way out."""
+    return {
+        "id": row.id,
+        "state": row.state.value,
+        "kind": row.message.kind.value,
+        "text": row.message.text,
+        "attempts": row.attempts,
+        "provider_id": row.provider_id,
+        "error": row.error,
+    }
+
+
+def draft(row: OutboxRow) -> dict[str, Any]:
+    """A message that waits for somebody's approval, or has waited for it."""
+    return {
+        "id": row.id,
+        "name": f"d{row.id}",
+        "state": row.state.value,
+        "channel": row.message.channel,
+        "session": str(row.message.session),
+        "inbox": row.inbox_id,
+        "created_at": row.message.created_at.isoformat(),
+        "text": row.message.text,
+    }
+
+
+def trouble(what: str, inbox_id: int | None, row: InboxRow | OutboxRow) -> dict[str, Any]:
+    """What is the matter with a message; ``why`` may name people."""
+    return {"what": what, "inbox": inbox_id, "channel": row.message.channel, "why": row.error}
+
+
+def message_line(message: Message) -> dict[str, Any]:
+    """A line of a history."""
+    return message.model_dump(mode="json", exclude_defaults=True)
+
+
+def _short(text: str, length: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= length else f"{line[: length - 1]}…"

@@ -1,0 +1,336 @@
+"""
+What the owner is told without having asked: that something was stopped, and what waits in quarantine.
+
+An alert goes out as soon as the store takes it, and not twice within an hour. What waits in quarantine is
+told in one message a day, and only if something new is there: whoever can forge an address can send a
+thousand of them, and must not be able to ring the owner's bell a thousand times.
+
+Both name people and what they wrote, so they go only where the owner reads alone (`OwnerTarget.reach`). An
+alert does not wait for that place: if there is none yet, or its channel is down, it goes by any other channel
+that reaches the owner, in a conversation that is made for it. While there is no such place either, alerts are
+kept in the store, counted in ``status``, and told when there is one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from math import inf
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.messages import OutboundKind
+from agent_core.ports import Clock
+from channels.base import LinkState
+from gateway.proactive.owner_contact import OwnerTarget, Reached
+from gateway.queue.job_port import PlanStore
+from gateway.queue.ports import InboxRow, NewOutbound, StoreUnavailable, WorkStore
+from gateway.queue.states import InboxState
+from gateway.supervision.supervisor import ChannelStatus
+
+__all__ = ["OwnerNotes", "told_daily"]
+
+LOOK_EVERY_S = 600.0
+DIGEST_EVERY = timedelta(hours=24)
+ALERT_AGAIN_S = 3600.0
+LETTER_AGAIN_S = 900.0
+"""After an alert by mail the next ones are collected for so long, and are one mail."""
+MAX_ALERTS = 50
+MAX_LINES = 20
+MAX_ROWS = 500
+ASK_AGAIN_S = 60.0
+"""If it cannot be said now where the owner reads alone."""
+_WHERE = ("gateway", "owner", "quarantine_digest")
+_KEPT = ("gateway", "owner", "alerts")
+_LONGEST = 2000
+_TOPIC = "notes"
+_RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
+_log = structlog.get_logger(__name__)
+
+
+def told_daily(row: InboxRow) -> bool:
+    """Whether a quarantined message is for the daily note, and not for a question of its own."""
+    return row.state is InboxState.QUARANTINED and bool(row.message.context.get("quarantine"))
+
+
+class OwnerNotes:
+    """
+    Tells the owner.
+
+    Args:
+        store: Where messages wait, and where notes are put.
+        plans: The same store; puts what was kept into the outbox once, whatever is killed when.
+        target: Where the owner is reached.
+        reaches: Whether a channel of this name runs.
+        clock: Where time comes from.
+        on_outbox: Something may be sent by the channel of this name.
+        by_letter: Whether what goes by this channel is a letter each: nobody wants ten of them in a row.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: WorkStore,
+        plans: PlanStore,
+        target: OwnerTarget,
+        reaches: Callable[[str], bool],
+        clock: Clock,
+        on_outbox: Callable[[str], None],
+        by_letter: Callable[[str], bool] = lambda _: False,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        self._store = store
+        self._plans = plans
+        self._target = target
+        self._reaches = reaches
+        self._clock = clock
+        self._on_outbox = on_outbox
+        self._look_every_s = look_every_s
+        self._by_letter = by_letter
+        self._letter_again_at = -inf
+        self._alerts: OrderedDict[str, str] = OrderedDict()
+        self._kept: str | None = None
+        self._loaded = False
+        self._begun = False
+        """Whether there is a place where the owner can be told something, or none can be made."""
+        self._why_not = ""
+        self._told_at: dict[str, float] = {}
+        self._news = anyio.Event()
+        self._down: set[str] = set()
+
+    def alert(self, about: str, text: str) -> None:
+        """
+        Tell that something needs a person. Returns at once.
+
+        Args:
+            about: What it is about; the same thing is told once an hour at most.
+            text: A sentence or two, without secrets.
+        """
+        now = self._clock.monotonic()
+        if now - self._told_at.get(about, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
+            return
+        if len(self._alerts) >= MAX_ALERTS:
+            _log.warning("owner.alert_dropped", about=about)
+            return
+        self._told_at = {each: at for each, at in self._told_at.items() if now - at < ALERT_AGAIN_S}
+        self._told_at[about] = now
+        self._alerts[about] = text[:_LONGEST]
+        self._news.set()
+
+    def memory_unusable(self, what: str) -> None:
+        """A memory document is no file."""
+        self.alert(
+            f"memory {what}",
+            f"I cannot read what I have written down: {what}. Until it is moved away I answer without it. "
+            "`squidbot check --state` says it too, and with `--fix`, while I do not run, puts that "
+            "aside and brings the last text back.",
+        )
+
+    def history_set_aside(self, what: str) -> None:
+        """Something that is no file was moved out of the place of a history."""
+        self.alert(
+            f"history {what}",
+            f"Something that is no file stood in the place of a history in `sessions/` ({what}). I moved it "
+            "away and go on with a new history. If you have the old one, stop me, put it in the place of the "
+            "new one, and start me again.",
+        )
+
+    async def keep(self, about: str, text: str) -> None:
+        """
+        As `alert`, for what is known at this moment only: it is in the store when this returns.
+
+        Raises:
+            StoreUnavailable: It is not.
+        """
+        await self._load()
+        if about not in self._alerts and len(self._alerts) < MAX_ALERTS:
+            self._alerts[about] = text[:_LONGEST]
+        await self._keep()
+        self._news.set()
+
+    def look(self) -> None:
+        """There may be a place now. Returns at once."""
+        if self._alerts or not self._begun:
+            self._news.set()
+
+    def state(self) -> dict[str, Any]:
+        """For ``status``: how many alerts wait, and why; no texts, no people."""
+        return {"alerts_waiting": len(self._alerts), "why": self._why_not if self._alerts else ""}
+
+    def channel_changed(self, status: ChannelStatus) -> None:
+        """Hear of a channel's state; one that needs a person is told."""
+        if status.state is LinkState.UP:
+            self._down.discard(status.name)
+            self.look()
+        elif status.state in (LinkState.DOWN, LinkState.FAILED):
+            self._down.add(status.name)
+        if status.state is LinkState.FAILED and status.detail:
+            self.alert(f"channel {status.name}", f"The channel {status.name} needs you: {status.detail}")
+
+    async def run(self) -> None:
+        """Tell what is to be told until cancelled. Raises nothing but cancellation."""
+        failures = 0
+        while True:
+            self._news = anyio.Event()
+            wait_s = self._look_every_s
+            try:
+                if not self._begun:
+                    self._begun = await self._target.begin()
+                wait_s = min(wait_s, await self._tell_alerts())
+                await self._tell_digest()
+                failures = 0
+            except StoreUnavailable as error:
+                failures += 1
+                wait_s = _RETRY.delay(failures, random=random.random())
+                _log.warning("owner.not_told", error=str(error), retry_in_s=round(wait_s, 1))
+            with anyio.move_on_after(wait_s):
+                await self._news.wait()
+
+    async def _tell_alerts(self) -> float:
+        """
+        Tell what has come up, in one message. Where that is a letter, the next ones wait for one another.
+
+        Returns how long they still have to.
+        """
+        await self._load()
+        wait_s = self._letter_again_at - self._clock.monotonic()
+        if not self._alerts or wait_s > 0:
+            return max(wait_s, 0.0) if self._alerts else inf
+        # What was kept goes alone: whether it has gone already is known of exactly that.
+        told = _alerts_of(self._kept) or dict(self._alerts)
+        many = len(told) > 1
+        text = "\n".join(f"- {each}" for each in told.values()) if many else next(iter(told.values()))
+        if many:
+            text = f"{len(told)} things need you:\n\n{text}"
+        reached = await self._post(text, OutboundKind.ALERT, once=self._kept)
+        if reached.target is None:
+            if reached.why != self._why_not:
+                self._why_not = reached.why
+                _log.warning("owner.not_told", about=[*told], error=reached.why)
+            await self._keep()
+            return ASK_AGAIN_S
+        if self._by_letter(reached.target.channel):
+            self._letter_again_at = self._clock.monotonic() + LETTER_AGAIN_S
+        self._why_not = ""
+        for about, each in told.items():
+            if self._alerts.get(about) == each:
+                del self._alerts[about]
+        await self._keep()
+        return inf if not self._alerts else max(self._letter_again_at - self._clock.monotonic(), 0.0)
+
+    async def _load(self) -> None:
+        """What an earlier life could not tell comes first."""
+        if self._loaded:
+            return
+        self._kept = await self._store.position(*_KEPT)
+        self._loaded = True
+        for about, text in reversed(_alerts_of(self._kept).items()):
+            self._alerts.setdefault(about, text)
+            self._alerts.move_to_end(about, last=False)
+
+    async def _keep(self) -> None:
+        """Let the store have what is not told yet; nothing is written as long as there was nothing."""
+        alerts = dict(self._alerts)
+        if alerts == _alerts_of(self._kept):
+            return
+        # The time makes it another value than all before, see `_post`.
+        kept = json.dumps({"at": self._clock.now().isoformat(), "alerts": alerts})
+        channel, account, name = _KEPT
+        await self._store.accept(channel, account, [], {name: kept})
+        self._kept = kept
+
+    async def _tell_digest(self) -> None:
+        last_at, last_id = _read(await self._store.position(*_WHERE))
+        now = self._clock.now()
+        if last_at is not None and timedelta(0) <= now - last_at < DIGEST_EVERY:
+            return
+        rows = await self._store.inbox(states=[InboxState.QUARANTINED], limit=MAX_ROWS)
+        waiting = [row for row in rows if told_daily(row)]
+        newest = max((row.id for row in waiting), default=0)
+        if newest <= last_id:
+            return
+        if (await self._post(_digest(waiting), OutboundKind.NOTICE)).target is None:
+            return
+        # In this order a crash in between tells it twice, which is better than never.
+        channel, account, name = _WHERE
+        kept = json.dumps({"at": now.isoformat(), "id": newest})
+        await self._store.accept(channel, account, [], {name: kept})
+        _log.info("owner.quarantine_told", waiting=len(waiting))
+
+    async def _post(self, text: str, kind: OutboundKind, *, once: str | None = None) -> Reached:
+        """
+        Put it where the owner reads alone; what is returned has no target if there is no such place.
+
+        What was kept is put there ``once``: a kill before it is forgotten tells nothing twice.
+        """
+        reached = await self._target.reach(topic=_TOPIC)
+        waits = reached.later and not self._down
+        if (
+            kind is OutboundKind.ALERT
+            and not waits
+            and (reached.target is None or reached.target.channel in self._down)
+        ):
+            other = await self._target.elsewhere(topic=_TOPIC, without=self._down)
+            reached = other if other.target is not None else reached
+        target = reached.target
+        if target is None:
+            return reached
+        if not self._reaches(target.channel):
+            return Reached(why=f"the owner's channel, {target.channel}, is switched off")
+        note = NewOutbound(target.channel, target.account, target.session, text, kind)
+        if once is None or not _alerts_of(once):
+            await self._store.post([note])
+        else:
+            value = hashlib.sha256(once.encode()).hexdigest()
+            await self._plans.post_planned("owner alerts", value, [note])
+        self._on_outbox(target.channel)
+        return reached
+
+
+def _alerts_of(kept: str | None) -> dict[str, str]:
+    """What `OwnerNotes` kept; nothing, if that cannot be read."""
+    try:
+        alerts = json.loads(kept or "")["alerts"]
+        return {str(about): str(text) for about, text in alerts.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _read(text: str | None) -> tuple[datetime | None, int]:
+    try:
+        kept = json.loads(text or "")
+        return datetime.fromisoformat(kept["at"]), int(kept["id"])
+    except (ValueError, KeyError, TypeError):
+        return None, 0
+
+
+def _digest(rows: list[InboxRow]) -> str:
+    """One line for each, newest first; what senders wrote stands in code marks and cannot pose as ours."""
+    lines = []
+    for row in rows[:MAX_LINES]:
+        subject = _plain(str(row.message.context.get("subject") or "") or row.message.text)
+        doubt = _plain(str(row.message.context.get("doubt") or ""))
+        why = (row.error or "").replace("_", " ") + (f": {doubt}" if doubt else "")
+        at = f"{row.message.received_at:%Y-%m-%d %H:%M}"
+        lines.append(f"- **m{row.id}**, {at}, `{_plain(row.message.sender.address)}` ({why}): `{subject}`")
+    if len(rows) > MAX_LINES:
+        lines.append(f"- and {len(rows) - MAX_LINES} more")
+    count = "One message is" if len(rows) == 1 else f"{len(rows)} messages are"
+    return (
+        f"{count} kept back, because nothing proves the senders (or the brake was pulled). "
+        "Nobody was answered, and nothing of it was shown to a model.\n\n"
+        + "\n".join(lines)
+        + "\n\nWrite `!approve NAME` to let one in, or `!reject NAME`. I tell this once a day."
+    )
+
+
+def _plain(text: str) -> str:
+    flat = " ".join(text.split()).replace("`", "'")
+    return flat[:80] + "…" if len(flat) > 80 else flat or "-"

@@ -1,0 +1,334 @@
+"""
+Watches over what happens unasked: sends the digest, and tells when check-ins have not run.
+
+The digest: alerts to a mail address are collected in the store and leave it as one mail a day, in the
+transaction that puts that mail into the outbox. So each is sent once, whatever is killed when.
+
+The dead man's notice: who relies on check-ins must learn that there are none. When so many of them in active
+hours in a row have not run or have failed, the owner is told once, and again only after they have run in
+between. A machine that was off tells it at its start, where the check-ins of that time are merged into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.messages import OutboundKind, SessionKey
+from agent_core.ports import Clock
+from channels.base import Channel, ChannelError, ChannelUnavailable, Reaching
+from channels.heartbeat.channel import NOTHING, OUTSIDE
+from channels.heartbeat.config import HeartbeatConfig
+from channels.heartbeat.schedule import tick_name
+from gateway.proactive.jobs.triggers import Cron, newest_due
+from gateway.proactive.owner_contact import OwnerTarget, Target
+from gateway.queue.job_port import Collected, Entry, Outcome, PlanStore
+from gateway.queue.ports import NewOutbound, StoreUnavailable
+from gateway.routing.reply_parts import parcels
+from gateway.turns.heartbeat import alert_line, failing_since, resting_until
+
+__all__ = ["Vigil", "alive_at", "digest_text"]
+
+_LOOK_EVERY_S = 30.0
+_PRUNE_EVERY_S = 6 * 3600.0
+_KEEP_S = 90 * 86_400.0
+_ASK_LIMIT_S = 30.0
+_LOOKED_AT = 100
+_ENDED_AMONG = 500
+_log = structlog.get_logger(__name__)
+
+
+class Vigil:
+    """
+    Looks now and then whether anything is to be told; implements `channels.heartbeat.channel.TickLog`.
+
+    Args:
+        plans: Ledger and digest.
+        target: Where the owner is reached unasked.
+        channels: All channels by name.
+        config: The settings of the heartbeat.
+        zone: The zone of the digest's hour, as a name.
+        clock: The time.
+        heartbeat: The name of the heartbeat's channel; None: there is none.
+        committed: Told of sessions whose history has got something.
+        on_outbox: Told of channels that have something to send.
+        keep: Keeps a note for the owner until there is a place to tell it; what it is about, and its text.
+    """
+
+    def __init__(
+        self,
+        *,
+        plans: PlanStore,
+        target: OwnerTarget,
+        channels: Mapping[str, Channel],
+        config: HeartbeatConfig,
+        zone: str,
+        clock: Clock,
+        heartbeat: str | None = "heartbeat",
+        committed: Callable[[SessionKey], None] = lambda _: None,
+        on_outbox: Callable[[str], None] = lambda _: None,
+        keep: Callable[[str, str], Awaitable[None]] | None = None,
+        look_every_s: float = _LOOK_EVERY_S,
+    ) -> None:
+        self._plans = plans
+        self._target = target
+        self._channels = channels
+        self._config = config
+        self._schedule = config.schedule()
+        self._digest_at = Cron(f"{config.digest.minute % 60} {config.digest.minute // 60} * * *", zone)
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._committed = committed
+        self._on_outbox = on_outbox
+        self._keep = keep
+        self._look_every_s = look_every_s
+        self._began_at = clock.now()
+        self._pruned_at: float | None = None
+        self._nobody_for = ("", "")
+        self._digest_blocked = ("", "")
+
+    async def run(self) -> None:
+        """Work until cancelled; nothing that fails comes out of here."""
+        while True:
+            try:
+                await self.look()
+            except StoreUnavailable as error:
+                _log.warning("vigil.blocked", error=str(error))
+            await anyio.sleep(self._look_every_s)
+
+    async def look(self) -> None:
+        """
+        Do what is due.
+
+        Raises:
+            StoreUnavailable: Not now; what was not done is due still.
+        """
+        await self._send_digests()
+        if self._heartbeat is not None and self._config.dead_man_intervals:
+            await self._look_for_signs_of_life(self._heartbeat)
+        now = self._clock.monotonic()
+        if self._pruned_at is None or now - self._pruned_at > _PRUNE_EVERY_S:
+            self._pruned_at = now
+            await self._plans.prune_plans(older_than_s=_KEEP_S)
+
+    # ── the ledger of ticks that are no turns ──
+
+    async def skipped(self, name: str, instant: datetime, reason: str) -> None:
+        """A tick was left out."""
+        try:
+            await self._plans.note(Entry(name, instant, Outcome.SKIPPED, reason))
+        except StoreUnavailable as error:
+            _log.warning("ledger.not_noted", error=str(error))
+
+    async def missed(self, name: str, since: datetime, until: datetime) -> None:
+        """Ticks were merged into the one at ``until``; if they are many, the owner is told."""
+        limit = self._config.dead_man_intervals
+        if not limit:
+            return
+        try:
+            # A clock that was wrong in between, such as one that begins with 1970, says nothing: then the
+            # ledger knows later ticks than the one before, and perhaps this one.
+            lines = await self._plans.ledger(name=name, limit=_LOOKED_AT)
+        except StoreUnavailable as error:
+            _log.warning("ledger.unreadable", error=str(error))
+            lines = []
+        ended = [one.until or one.instant for one in lines if one.reason != OUTSIDE]
+        since = max([since, *(at for at in ended if at <= until)])
+        count = self._schedule.open_between(since, until - timedelta(microseconds=1), at_most=100_000)
+        if count < limit:
+            return
+        zone = self._schedule.zone
+        text = (
+            f"My check-ins from {_told(since, zone)} to {_told(until, zone)} have not run ({count} of them): "
+            "I was not running, or this machine was asleep. They are merged into one, which runs now."
+        )
+        try:
+            # This is known at this moment only: what cannot be told now, such as at the start, is kept.
+            if not await self._tell_owner(tick_name(since), text) and self._keep is not None:
+                await self._keep(f"check-ins since {tick_name(since)}", text)
+        except StoreUnavailable as error:
+            _log.warning("vigil.blocked", error=str(error))
+
+    async def ended(self, name: str, instant: datetime) -> bool | None:
+        """How a tick ended; see `TickLog.ended`."""
+        try:
+            entries = await self._plans.ledger(name=name, limit=_ENDED_AMONG)
+        except StoreUnavailable as error:
+            _log.warning("ledger.unreadable", error=str(error))
+            return None
+        return how_ended(entries, instant)
+
+    # ── the dead man's notice ──
+
+    async def _look_for_signs_of_life(self, name: str) -> None:
+        entries = await self._plans.ledger(name=name, limit=_LOOKED_AT)
+        since = alive_at(entries)
+        now = self._clock.now()
+        if since is None or since < self._began_at:
+            # Before this start it is the matter of `missed`, and after it nothing can be late at once.
+            since = max(self._began_at, since or self._began_at)
+        limit = self._config.dead_man_intervals
+        if self._schedule.open_between(since, now, at_most=limit) < limit:
+            return
+        failed = failing_since(entries)
+        why = f" The last one failed: {failed[0].reason}" if failed else ""
+        zone = self._schedule.zone
+        text = f"My check-ins have not worked since {_told(since, zone)}, {limit} of them or more.{why}"
+        await self._tell_owner(tick_name(since), text)
+
+    async def _tell_owner(self, since: str, text: str) -> bool:
+        """Tell it once; False: there is no place to tell it in now."""
+        reached = await self._target.reach(topic=f"check-ins since {since}")
+        if reached.target is None:
+            if self._nobody_for != (since, reached.why):
+                self._nobody_for = (since, reached.why)
+                _log.warning("heartbeat.missed", since=since, why=reached.why)
+            return False
+        if await self._post("dead_man", since, reached.target, text, OutboundKind.NOTICE):
+            _log.warning("heartbeat.missed", since=since, told=reached.target.channel)
+        return True
+
+    # ── the digest ──
+
+    async def _send_digests(self) -> None:
+        now = self._clock.now()
+        due = newest_due(self._digest_at, None, now)
+        waiting = [
+            one
+            for one in await self._plans.collected()
+            if due is not None and (one.at <= due or one.at > now)
+        ]
+        for channel, person in dict.fromkeys((one.channel, one.person) for one in waiting):
+            theirs = [one for one in waiting if (one.channel, one.person) == (channel, person)]
+            if due is not None:
+                await self._send_digest(channel, person, theirs, tick_name(due))
+
+    async def _send_digest(self, name: str, person: str, alerts: list[Collected], at: str) -> None:
+        target, why = await self._digest_target(name, person, at)
+        if target is None:
+            if why and self._digest_blocked != (at, why):
+                self._digest_blocked = (at, why)
+                _log.warning("digest.blocked", channel=name, why=why)
+            return  # at the next look
+        text = digest_text(alerts, self._schedule.zone)
+        ids = [one.id for one in alerts]
+        if await self._post(f"digest {name} {person}", at, target, text, OutboundKind.ALERT, collected=ids):
+            _log.info("digest.sent", channel=target.channel, alerts=len(ids))
+
+    async def _digest_target(self, name: str, person: str, at: str) -> tuple[Target | None, str]:
+        """
+        Where alerts go that were collected for somebody: to that address, and if that is not possible any
+        more, or it is not the owner's any more, to where the owner is reached now.
+        """
+        channel, topic = self._channels.get(name), f"digest {at}"
+        if isinstance(channel, Reaching) and self._target.is_owner(name, person):
+            try:
+                with anyio.fail_after(_ASK_LIMIT_S):
+                    session = await channel.direct_session(person, topic=topic)
+                return Target(name, channel.account, session, person), ""
+            except (ChannelUnavailable, TimeoutError):
+                return None, ""
+            except ChannelError as error:
+                _log.warning("digest.moved", channel=name, error=str(error))
+        reached = await self._target.reach(topic=topic)
+        return reached.target, reached.why
+
+    async def _post(
+        self,
+        what: str,
+        value: str,
+        target: Target,
+        text: str,
+        kind: OutboundKind,
+        *,
+        collected: list[int] | None = None,
+    ) -> bool:
+        channel = self._channels[target.channel]
+        outbound = [
+            NewOutbound(target.channel, target.account, target.session, part, kind)
+            for part, _ in parcels(text, (), channel.capabilities)
+        ]
+        line = alert_line(text, f"{what} {value}.alert", self._clock.now())
+        posted = await self._plans.post_planned(
+            what, value, outbound, history=[(target.session, (line,))], collected=collected or ()
+        )
+        if posted:
+            self._committed(target.session)
+            self._on_outbox(target.channel)
+        return posted
+
+    # ── what is shown ──
+
+    async def state(self) -> dict[str, Any]:
+        """
+        How check-ins and digest are, for ``status``; no texts, no people.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        if self._heartbeat is None:
+            return {"enabled": False}
+        entries = await self._plans.ledger(name=self._heartbeat, limit=_LOOKED_AT)
+        now, last = self._clock.now(), entries[0] if entries else None
+        failed = failing_since(entries)
+        interval = timedelta(minutes=self._config.interval_minutes)
+        resting, following = resting_until(entries, now, interval), self._schedule.next_run(now)
+        return {
+            "enabled": True,
+            "active": self._schedule.is_open(now),
+            "next": None if following is None else tick_name(following),
+            "last": None
+            if last is None
+            else {
+                "at": tick_name(last.until or last.instant),
+                "outcome": last.outcome.value,
+                "reason": last.reason,
+                "tokens": last.tokens,
+            },
+            "failures": len(failed),
+            "resting_until": None if resting is None else tick_name(resting),
+            "collected": len(await self._plans.collected()),
+        }
+
+
+def alive_at(entries: list[Entry]) -> datetime | None:
+    """When a check-in has last done what it should, newest first; pure. None: never, as far as is known."""
+    for entry in entries:
+        good = entry.outcome in (Outcome.SILENT, Outcome.DELIVERED, Outcome.COLLECTED)
+        if good or (entry.outcome is Outcome.SKIPPED and entry.reason.startswith(NOTHING)):
+            return entry.until or entry.instant
+    return None
+
+
+def how_ended(entries: list[Entry], instant: datetime) -> bool | None:
+    """
+    How the tick at ``instant``, for which there was something to do, has ended by the ledger, newest first.
+    Pure.
+
+    True: with an answer. False: without one. None: not yet. Ticks end in order, so one without a line of its
+    own has ended unheard when a later one has ended.
+    """
+    passed = False
+    for entry in entries:
+        if entry.outcome is Outcome.SKIPPED and entry.reason.startswith((NOTHING, OUTSIDE)):
+            continue  # not said of this one, even if it stands in the middle of such a row
+        if entry.instant <= instant <= (entry.until or entry.instant):
+            return entry.outcome not in (Outcome.SKIPPED, Outcome.FAILED)
+        passed = passed or entry.instant > instant
+    return False if passed else None
+
+
+def digest_text(alerts: list[Collected], zone: tzinfo | None) -> str:
+    """Collected alerts as one text; pure."""
+    if len(alerts) == 1:
+        return alerts[0].text
+    parts = [f"**{_told(one.at, zone)}**\n\n{one.text}" for one in alerts]
+    return f"{len(alerts)} things since the last mail:\n\n" + "\n\n---\n\n".join(parts)
+
+
+def _told(at: datetime, zone: tzinfo | None) -> str:
+    return f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}"

@@ -1,0 +1,60 @@
+"""
+Who may have something done at a time, and who would hear it: by what holds now, not when it was wished for.
+
+A job outlives the message in which it was wished for. Since then its person may have lost the right to speak,
+in general or in this room, and somebody may have come into a room that was for two.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from agent_core.errors import AgentError
+from agent_core.messages import Audience, InboundMessage
+from channels.base import Channel, ChannelUnavailable, Reaching, Ruling
+from gateway.routing.access import Access, Role
+
+__all__ = ["PlaceUnknown", "is_overheard", "role_now"]
+
+_ASK_LIMIT_S = 30.0
+
+
+class PlaceUnknown(AgentError):
+    """The channel cannot say now who is in this conversation."""
+
+    temporary = True
+
+
+def role_now(access: Access, channel: Channel | None, message: InboundMessage) -> Role:
+    """
+    What the sender is to the bot in this conversation now, whatever the message says of it.
+
+    Raises:
+        ChannelUnavailable: The channel cannot say now.
+    """
+    context = {name: value for name, value in message.context.items() if name != "allowed_here"}
+    if isinstance(channel, Ruling):
+        here = channel.allowed_here(message.session, message.sender.address)
+        if here is not None:
+            context["allowed_here"] = here
+    return access.decide(message.model_copy(update={"context": context})).role
+
+
+async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool:
+    """
+    Whether what was private when it was wished for would be read by somebody else now.
+
+    A letter goes to whom it goes to; only into a room somebody can come.
+
+    Raises:
+        PlaceUnknown: It cannot be said now.
+    """
+    if message.audience is not Audience.DIRECT or not isinstance(channel, Reaching):
+        return False
+    if channel.capabilities.letters:
+        return False
+    try:
+        with anyio.fail_after(_ASK_LIMIT_S):
+            return not await channel.alone_with(message.session, message.sender.address)
+    except (ChannelUnavailable, TimeoutError) as error:
+        raise PlaceUnknown("it cannot be said now who can read along there") from error

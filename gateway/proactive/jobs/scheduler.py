@@ -1,0 +1,247 @@
+"""
+Lets time pass and puts what is due into the inbox.
+
+A due job becomes a row of the channel and the session that it answers in, with the native id
+``job:ID:INSTANT``. So it is taken exactly once, whatever is killed when, whatever the clock does, and by how
+many processes ever: the row is there first, and only then the job waits for its next instant. A crash in
+between offers the same row again. Of all instants that were missed the newest runs, once.
+
+A job whose person may not speak any more does not run; that is noted and shown, and it runs again when they
+may. A job of a channel that is switched off waits for the channel. Waiting is done in short pieces, because
+the timers of a suspended machine stand still and its wall clock may jump. Should the clock have shown a later
+year for a while, the instants after the true time count again, and those that have run are known by their
+names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+
+import anyio
+import anyio.lowlevel
+import structlog
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.ports import Clock
+from channels.base import Channel, ChannelUnavailable
+from gateway.proactive.jobs.config import ScheduleConfig
+from gateway.proactive.jobs.permissions import role_now
+from gateway.proactive.jobs.triggers import (
+    LATEST,
+    At,
+    Timing,
+    TimingInvalid,
+    newest_due,
+    next_after,
+    parse_timing,
+)
+from gateway.queue.job_port import Entry, Job, JobKind, JobState, Outcome, PlanStore
+from gateway.queue.ports import Pending, StoreUnavailable, WorkStore
+from gateway.routing.access import Access, Role
+
+__all__ = ["NOT_ALLOWED", "UNREADABLE", "Scheduler", "job_message", "job_name", "ledger_name"]
+
+NOT_ALLOWED = "its person is not allowed to talk to me any more"
+UNREADABLE = "its time cannot be read any more"
+_LOOK_EVERY_S = 30.0
+_SOONEST_S = 0.02
+_AT_ONCE = 50
+_ALL_EVERY = timedelta(minutes=10)
+_STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=60.0)
+_MICROSECOND = timedelta(microseconds=1)
+_log = structlog.get_logger(__name__)
+
+
+class Scheduler:
+    """
+    Watches the jobs.
+
+    Args:
+        plans: The jobs.
+        store: Takes what is due.
+        access: Who may still speak.
+        channels: The channels that are there, by name.
+        config: Jitter, and what is said of what is late.
+        clock: The wall clock.
+        wake: Told of sessions that have work.
+    """
+
+    def __init__(
+        self,
+        *,
+        plans: PlanStore,
+        store: WorkStore,
+        access: Access,
+        channels: Mapping[str, Channel],
+        config: ScheduleConfig,
+        clock: Clock,
+        wake: Callable[[SessionKey], None],
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+    ) -> None:
+        self._plans = plans
+        self._store = store
+        self._access = access
+        self._channels = channels
+        self._config = config
+        self._clock = clock
+        self._wake = wake
+        self._sleep = sleep
+        self._news = anyio.Event()
+        self._failures = 0
+        self._clock_is_wrong = False
+        self._looked_at: datetime | None = None
+        self._all_again_at = LATEST
+
+    def changed(self) -> None:
+        """Somebody has changed the jobs: look again."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Work until cancelled; nothing that fails comes out of here."""
+        while True:
+            self._news = anyio.Event()
+            try:
+                wait_s = await self.look()
+                self._failures = 0
+            except StoreUnavailable as error:
+                self._failures += 1
+                wait_s = _STORE_RETRY.delay(self._failures, random=random.random())
+                _log.error("schedule.blocked", error=str(error), retry_in_s=round(wait_s, 1))
+            async with anyio.create_task_group() as waiting:
+                waiting.start_soon(self._end_with, waiting.cancel_scope, wait_s)
+                await self._news.wait()
+                waiting.cancel_scope.cancel()
+
+    async def _end_with(self, scope: anyio.CancelScope, wait_s: float) -> None:
+        await self._sleep(wait_s)
+        scope.cancel()
+
+    async def look(self) -> float:
+        """
+        Put what is due into the inbox. Returns in how many seconds to look again.
+
+        Raises:
+            StoreUnavailable: Not now; what was not taken is due still.
+        """
+        now = self._clock.now()
+        if now >= LATEST:
+            # Nothing would ever be due again, and so every job would be done with for good.
+            if not self._clock_is_wrong:
+                _log.error("schedule.clock_wrong", now=now.isoformat())
+            self._clock_is_wrong, self._looked_at = True, now
+            return _LOOK_EVERY_S
+        self._clock_is_wrong = False
+        wait_s = _LOOK_EVERY_S
+        # Only a clock that was set back makes those interesting that wait for a later time.
+        # Now and then all are looked at, whatever there may be to find.
+        if self._looked_at is None or now < self._looked_at or now >= self._all_again_at:
+            jobs, self._all_again_at = await self._plans.jobs(), now + _ALL_EVERY
+        else:
+            jobs = await self._plans.jobs(until=now + timedelta(seconds=2 * _LOOK_EVERY_S))
+        for number, job in enumerate(jobs):
+            if job.state is not JobState.ACTIVE or job.next_at is None:
+                continue
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await anyio.lowlevel.checkpoint()  # let others have their turn
+            starts_at = await self._look_at(job, now)
+            if starts_at is not None:
+                wait_s = min(wait_s, (starts_at - self._clock.now()).total_seconds())
+        self._looked_at = now
+        return max(wait_s, _SOONEST_S)
+
+    async def _look_at(self, job: Job, now: datetime) -> datetime | None:
+        """Start a job if it is due. Returns when to look at it again; None: not because of it."""
+        try:
+            timing = parse_timing(job.timing)
+        except TimingInvalid as error:
+            if job.note != UNREADABLE:
+                _log.error("job.unreadable", job=job.id, error=str(error))
+                seen = job.last_at or job.created_at
+                await self._plans.job_fired(job.id, job.revision, seen, job.next_at, note=UNREADABLE)
+            return None
+        waited_for = job.next_at or now
+        first = next_after(timing, now)
+        if first is not None and first < waited_for and waited_for > now:
+            # It was written when the clock showed a later time.
+            await self._plans.set_job_state(job.id, job.state, first)
+            _log.info("job.set_back", job=job.id)
+            return first
+        instant = newest_due(timing, waited_for - _MICROSECOND, now)
+        if instant is None:
+            return waited_for + self._jitter(job, timing, waited_for)
+        starts_at = instant + self._jitter(job, timing, instant)
+        if starts_at > now:
+            return starts_at
+        try:
+            await self._start(job, timing, instant, now)
+        except ChannelUnavailable:
+            return None  # its channel is switched off, or cannot say yet whether its person may speak there
+        following = next_after(timing, max(instant, now))
+        return None if following is None else following + self._jitter(job, timing, following)
+
+    async def _start(self, job: Job, timing: Timing, instant: datetime, now: datetime) -> None:
+        following = next_after(timing, max(instant, now))
+        due_at = instant + self._jitter(job, timing, instant)
+        late = now - due_at > timedelta(minutes=self._config.late_after_minutes)
+        message = job_message(job, instant, late=late and self._config.late == "say")
+        channel = self._channels.get(job.session.channel)
+        if channel is None:
+            raise ChannelUnavailable("it is switched off")
+        if role_now(self._access, channel, message) is Role.STRANGER:
+            entry = Entry(ledger_name(job.id), instant, Outcome.SKIPPED, NOT_ALLOWED)
+            await self._plans.note(entry)
+            _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)
+            await self._plans.job_fired(job.id, job.revision, instant, following, note=NOT_ALLOWED)
+            return
+        rows = await self._store.accept(message.channel, message.account, [Pending(message)], {})
+        if rows:
+            _log.info("job.due", job=job.id, kind=job.kind.value, inbox=rows[0].id, late=late)
+            self._wake(job.session)
+        if not await self._plans.job_fired(job.id, job.revision, instant, following):
+            self._news.set()  # a person has changed it meanwhile: what they want now counts
+
+    def _jitter(self, job: Job, timing: Timing, instant: datetime) -> timedelta:
+        """
+        The same for the same run: it must not change with a restart. At most half of the time to the next
+        run, or a run would be merged into the next one before it begins.
+        """
+        if job.kind is JobKind.REMIND or isinstance(timing, At) or not self._config.jitter_seconds:
+            return timedelta(0)
+        longest = timedelta(seconds=self._config.jitter_seconds)
+        following = next_after(timing, instant)
+        if following is not None:
+            longest = min(longest, (following - instant) / 2)
+        digest = hashlib.sha256(job_name(job.id, instant).encode()).digest()
+        return longest * (int.from_bytes(digest[:4]) / 2**32)
+
+
+def job_message(job: Job, instant: datetime, *, late: bool, forced: bool = False) -> InboundMessage:
+    """The inbox row that a due job is, the same for the same instant; ``forced``: a person wants it now."""
+    note = {"id": job.id, "kind": job.kind.value, "late": late, **({"forced": True} if forced else {})}
+    return InboundMessage(
+        channel=job.session.channel,
+        account=job.account,
+        native_id=job_name(job.id, instant),
+        session=job.session,
+        sender=Sender(address=job.person, verified=True),
+        text=job.text,
+        received_at=instant,
+        audience=job.audience,
+        kind="job",
+        context={**job.context, "job": note},
+    )
+
+
+def job_name(job_id: str, instant: datetime) -> str:
+    """The one name of a run, for ever."""
+    at = instant.isoformat(timespec="milliseconds" if instant.microsecond else "seconds")
+    return f"job:{job_id}:{at.replace('+00:00', 'Z')}"
+
+
+def ledger_name(job_id: str) -> str:
+    """Under which name the runs of a job are in the ledger."""
+    return f"job:{job_id}"

@@ -1,0 +1,250 @@
+"""
+Where jobs are wished for, listed and changed: by a model for the person it talks with, and by the operator.
+
+A person sees and changes their own jobs only, and in a shared room only those of this room: what somebody has
+planned in private is nobody else's business. A turn in which several people speak has nobody's jobs: no model
+can be relied upon to tell whose wish is whose. A run of a job, and a check-in, cannot make jobs: what was
+asked once by a person must not multiply by itself.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
+from agent_core.messages import Audience, SessionKey
+from agent_core.ports import Clock
+from gateway.proactive.jobs.config import ScheduleConfig
+from gateway.proactive.jobs.trigger_parsing import Wish, parse_wish, told_timing, wish_of
+from gateway.proactive.jobs.triggers import Timing, TimingInvalid, count_within, next_after, parse_timing
+from gateway.queue.job_port import Job, JobKind, JobState, PlanStore, TooManyJobs
+from gateway.queue.ports import StoreUnavailable
+
+__all__ = ["JobDesk", "Place", "SessionDesk"]
+
+_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
+_ID_LENGTH = 5
+_DAY = timedelta(days=1)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    For whom a job is, and where it answers.
+
+    Args:
+        session, account, audience, context: The conversation, and the channel's note to answer in it.
+        person: Who wishes.
+        persons: All addresses of this person.
+    """
+
+    session: SessionKey
+    account: str
+    person: str
+    audience: Audience = Audience.DIRECT
+    context: Mapping[str, Any] = field(default_factory=dict)
+    persons: Sequence[str] = ()
+
+    def owns(self, job: Job) -> bool:
+        """Whether a job is this person's, and may be shown here."""
+        # The same address on another account may be somebody else, unless it is known to be the owner.
+        theirs = job.person in self.persons or (
+            job.person == self.person and job.session.channel == self.session.channel
+        )
+        return theirs and (self.audience is Audience.DIRECT or job.session == self.session)
+
+
+class JobDesk:
+    """
+    Keeps jobs.
+
+    Args:
+        plans: Where they are.
+        config: Limits.
+        zone: The zone that is meant if none is said.
+        clock: The time.
+        changed: Called when something was changed; the scheduler looks again.
+    """
+
+    def __init__(
+        self,
+        plans: PlanStore,
+        config: ScheduleConfig,
+        *,
+        zone: str,
+        clock: Clock,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.plans = plans
+        self.zone = zone
+        self._config = config
+        self._clock = clock
+        self._changed = changed
+
+    @property
+    def enabled(self) -> bool:
+        """Whether jobs are done at all."""
+        return self._config.enabled
+
+    async def add(self, place: Place, wish: Wish, *, text: str, kind: JobKind) -> Job:
+        """
+        Keep a job.
+
+        Raises:
+            TimingInvalid: The time cannot be meant, or the jobs of a guest would run too often together.
+            TooManyJobs: The person has as many as allowed.
+            StoreUnavailable: Not now.
+        """
+        now = self._clock.now()
+        shortest = timedelta(minutes=self._config.min_interval_minutes)
+        timing = parse_wish(wish, now, zone=self.zone, min_interval=shortest)
+        if self._config.runs_per_day and not place.persons:
+            await self._check_runs(place, timing, now)
+        job = Job(
+            id="".join(secrets.choice(_LETTERS) for _ in range(_ID_LENGTH)),
+            kind=kind,
+            text=text,
+            timing=str(timing),
+            session=place.session,
+            account=place.account,
+            person=place.person,
+            created_at=now,
+            audience=place.audience,
+            context=dict(place.context),
+            next_at=next_after(timing, now),
+        )
+        await self.plans.add_job(job, at_most=self._config.jobs_per_person, persons=place.persons)
+        _log.info("job.added", job=job.id, kind=kind.value, channel=place.session.channel)
+        self._changed()
+        return job
+
+    async def _check_runs(self, place: Place, timing: Timing, now: datetime) -> None:
+        """
+        Whether a guest's jobs would keep the bot busy all day long.
+
+        Raises:
+            TimingInvalid: They would.
+        """
+        limit = self._config.runs_per_day
+        runs = count_within(timing, now, _DAY, at_most=limit + 1)
+        for job in await self.plans.jobs():
+            if job.person == place.person and runs <= limit:
+                with suppress(TimingInvalid):  # it does not run at all
+                    runs += count_within(parse_timing(job.timing), now, _DAY, at_most=limit + 1)
+        if runs > limit:
+            raise TimingInvalid(
+                f"your jobs would run more than {limit} times a day together, which is the limit"
+            )
+
+    async def of(self, place: Place) -> list[Job]:
+        """The jobs that may be shown at a place."""
+        return [job for job in await self.plans.jobs() if place.owns(job)]
+
+    async def set_paused(self, job: Job, *, paused: bool) -> Job | None:
+        """
+        Pause or resume; what fell due during a pause is not made up for.
+
+        Raises:
+            TimingInvalid: Its time cannot be read any more, so it cannot be resumed.
+            StoreUnavailable: Not now.
+        """
+        state, next_at = JobState.PAUSED, job.next_at
+        if not paused:
+            next_at = next_after(parse_timing(job.timing), self._clock.now())
+            state = JobState.ACTIVE if next_at is not None else JobState.DONE
+        changed = await self.plans.set_job_state(job.id, state, next_at)
+        self._changed()
+        return changed
+
+    async def remove(self, job: Job) -> bool:
+        """It does not run any more."""
+        gone = await self.plans.remove_job(job.id)
+        self._changed()
+        return gone
+
+    def told(self, job: Job) -> str:
+        """A job in one line."""
+        paused = "paused, " if job.state is JobState.PAUSED else ""
+        note = f" [{job.note}]" if job.note else ""
+        text = " ".join(job.text.split())
+        short = text if len(text) <= 80 else f"{text[:79]}…"
+        return f"{job.id}: {paused}{job.kind.value} {self.told_time(job)}: {short}{note}"
+
+    def told_time(self, job: Job) -> str:
+        """When a job runs, in words."""
+        try:
+            return told_timing(parse_timing(job.timing), self.zone)
+        except TimingInvalid:
+            return job.timing
+
+
+class SessionDesk:
+    """
+    Implements `agent_core.tools.schedule.JobsPort` for one run.
+
+    Args:
+        desk: Where jobs are kept.
+        place: For whom, and where.
+        refusal: Why no job may be made in this run; empty if one may.
+        closed: Why jobs may not even be looked at in this run; empty if they may.
+    """
+
+    def __init__(self, desk: JobDesk, place: Place, *, refusal: str = "", closed: str = "") -> None:
+        self._desk = desk
+        self._place = place
+        self._refusal = refusal
+        self._closed = closed
+
+    async def add(self, text: str, *, ask: bool, when: Mapping[str, Any]) -> str:
+        """Keep a job."""
+        if why := self._closed or self._refusal:
+            raise ToolDenied(why)
+        kind = JobKind.ASK if ask else JobKind.REMIND
+        try:
+            job = await self._desk.add(self._place, wish_of(when), text=text, kind=kind)
+        except TimingInvalid as error:
+            raise ToolRetry(f"Nothing was scheduled: {error}.") from error
+        except TooManyJobs as error:
+            raise ToolDenied(error.public) from error
+        except StoreUnavailable as error:
+            raise ToolFailed("Nothing was scheduled: the disk does not take anything now.") from error
+        return f"Scheduled as {job.id}, {self._desk.told_time(job)}."
+
+    async def listed(self) -> str:
+        """The jobs, one per line."""
+        jobs = await self._jobs()
+        return "\n".join(self._desk.told(job) for job in jobs) or "There are no jobs."
+
+    async def change(self, job_id: str, action: str) -> str:
+        """Remove, pause or resume one."""
+        job = next((job for job in await self._jobs() if job.id == job_id.lower()), None)
+        if job is None:
+            raise ToolRetry(f"There is no job {job_id!r} here; action 'list' shows the ids.")
+        try:
+            if action == "remove":
+                await self._desk.remove(job)
+                return f"{job.id} is removed."
+            await self._desk.set_paused(job, paused=action == "pause")
+        except TimingInvalid as error:
+            raise ToolRetry(
+                f"{job.id} cannot be resumed: {error}. Remove it and make another one."
+            ) from error
+        except StoreUnavailable as error:
+            raise ToolFailed("Nothing was changed: the disk does not take anything now.") from error
+        return f"{job.id} is {'paused' if action == 'pause' else 'active again'}."
+
+    async def _jobs(self) -> list[Job]:
+        if self._closed:
+            raise ToolDenied(self._closed)
+        try:
+            return await self._desk.of(self._place)
+        except StoreUnavailable as error:
+            raise ToolFailed("The jobs cannot be read now.") from error

@@ -1,0 +1,242 @@
+"""
+How people and models say when: a wish becomes a timing. Pure, but for the look at this machine's own zone.
+
+A model is good at filling in forms and bad at sums, so it may say "in so many minutes" and a bare "09:00",
+and does not have to know what day it is tomorrow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from gateway.proactive.jobs.triggers import (
+    At,
+    Every,
+    Timing,
+    TimingInvalid,
+    checked_cron,
+    next_after,
+    shortest_gap,
+)
+
+__all__ = ["Wish", "local_zone_name", "parse_wish", "span_of", "told_timing", "wish_of", "zone_named"]
+
+_CLOCK = re.compile(
+    r"(?:(?P<day>today|tomorrow)[ T,]*(?:at )?)?(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2})?", re.IGNORECASE
+)
+_SPAN = re.compile(
+    r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)?", re.IGNORECASE
+)
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_SLACK = timedelta(minutes=1)
+_FURTHEST = timedelta(days=366 * 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """
+    When something shall be done; exactly one of the first four.
+
+    Args:
+        at: A time: ``2026-11-22 09:00`` (with an offset or without), ``09:00``, ``tomorrow 09:00``.
+        in_minutes: So many minutes from now.
+        every_minutes: Each so many minutes.
+        cron: A cron expression of five fields.
+        zone: Whose wall clock; a name of the IANA database.
+    """
+
+    at: str = ""
+    in_minutes: float | None = None
+    every_minutes: float | None = None
+    cron: str = ""
+    zone: str = ""
+
+
+def wish_of(given: Mapping[str, Any]) -> Wish:
+    """
+    The wish in the arguments of a tool.
+
+    Raises:
+        TimingInvalid: A value is of the wrong kind.
+    """
+
+    def number(name: str) -> float | None:
+        value = given.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TimingInvalid(f"'{name}' must be a number")
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise TimingInvalid(f"'{name}' is too large") from error
+
+    return Wish(
+        at=str(given.get("at") or "").strip(),
+        in_minutes=number("in_minutes"),
+        every_minutes=number("every_minutes"),
+        cron=str(given.get("cron") or "").strip(),
+        zone=str(given.get("timezone") or "").strip(),
+    )
+
+
+def parse_wish(wish: Wish, now: datetime, *, zone: str, min_interval: timedelta) -> Timing:
+    """
+    When that is.
+
+    Args:
+        wish: What was said.
+        now: The time.
+        zone: The zone that is meant if none is said.
+        min_interval: Repeated jobs may not come more often.
+
+    Raises:
+        TimingInvalid: It is no time, it is over, or it is too often; the text says what to do instead.
+    """
+    said = [bool(wish.at), wish.in_minutes is not None, wish.every_minutes is not None, bool(wish.cron)]
+    if sum(said) != 1:
+        raise TimingInvalid(
+            "say when, in exactly one way: at, in (in_minutes), every (every_minutes) or cron"
+        )
+    timing = _timing(wish, now, wish.zone or zone)
+    gap = shortest_gap(timing, now)
+    if gap is not None and gap < min_interval:
+        raise TimingInvalid(f"that is too often: {_spoken(min_interval)} is the shortest interval")
+    return timing
+
+
+def _timing(wish: Wish, now: datetime, zone: str) -> Timing:
+    if wish.cron:
+        timing = checked_cron(wish.cron, zone)
+        if next_after(timing, now) is None:
+            raise TimingInvalid(f"{wish.cron!r} never comes")
+        return timing
+    if wish.every_minutes is not None:
+        seconds = round(_positive(wish.every_minutes, "every_minutes") * 60)
+        return Every(max(seconds, 1), _whole(now + timedelta(seconds=seconds)))
+    if wish.in_minutes is not None:
+        return At(_whole(now + timedelta(minutes=_positive(wish.in_minutes, "in_minutes"))))
+    return At(_moment(wish.at, now, _zone_of(zone)))
+
+
+def _moment(text: str, now: datetime, zone: tzinfo) -> datetime:
+    local = now.astimezone(zone)
+    clock = _CLOCK.fullmatch(text)
+    try:
+        if clock is not None:
+            wall = datetime(local.year, local.month, local.day, int(clock["hour"]), int(clock["minute"]))  # noqa: DTZ001 - the wall's
+            day = (clock["day"] or "").lower()
+            if day == "tomorrow" or (not day and _placed(wall, zone) <= now):
+                wall += timedelta(days=1)
+            moment = _placed(wall, zone)
+        else:
+            given = datetime.fromisoformat(text)
+            if "T" not in text.upper() and ":" not in text:
+                raise TimingInvalid(f"{text!r} has no time of the day; write for example '{text} 09:00'")
+            moment = _placed(given, zone) if given.tzinfo is None else given.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, TimingInvalid):
+            raise
+        raise TimingInvalid(
+            f"{text!r} is no time; write '2026-11-22 09:00', '09:00' or 'tomorrow 09:00'"
+        ) from error
+    if moment < now - _SLACK:
+        raise TimingInvalid(f"{text} is over; it is {local:%Y-%m-%d %H:%M} now")
+    if moment > now + _FURTHEST:
+        raise TimingInvalid(f"{text} is too far away")
+    return max(_whole(moment), _whole(now + timedelta(seconds=1)))
+
+
+def _placed(wall: datetime, zone: tzinfo) -> datetime:
+    """
+    The instant of a wall time. One that occurs twice is the first; one that is skipped is as much later as
+    the clocks are moved.
+    """
+    return wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+
+
+def _whole(instant: datetime) -> datetime:
+    """In whole seconds, not earlier."""
+    whole = instant.astimezone(UTC).replace(microsecond=0)
+    return whole if whole == instant else whole + timedelta(seconds=1)
+
+
+def _positive(number: float, name: str) -> float:
+    if not 0 < number <= _FURTHEST.total_seconds() / 60:
+        raise TimingInvalid(f"'{name}' must be more than 0, and less than ten years")
+    return number
+
+
+def _zone_of(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    # A name of many folders goes deeper than the interpreter does.
+    except (KeyError, ValueError, OSError, RecursionError) as error:
+        raise TimingInvalid(
+            f"unknown time zone {name!r}; give a name such as Europe/Berlin or UTC"
+        ) from error
+
+
+def span_of(text: str) -> float:
+    """
+    Minutes from ``90``, ``90m``, ``1.5h``, ``2 days``.
+
+    Raises:
+        TimingInvalid: It is no span.
+    """
+    found = _SPAN.fullmatch(text.strip())
+    if found is None:
+        raise TimingInvalid(f"{text!r} is no span; write 30m, 2h or 1d")
+    return float(found[1]) * _UNITS[(found[2] or "m")[0].lower()] / 60
+
+
+def told_timing(timing: Timing, zone: str) -> str:
+    """A timing in words, for people and models."""
+    match timing:
+        case At(instant):
+            return f"once, on {instant.astimezone(_zone_of(zone)):%a %Y-%m-%d %H:%M %Z}"
+        case Every(seconds, _):
+            return f"every {_spoken(timedelta(seconds=seconds))}"
+        case _:
+            return f"at {timing.expression} ({timing.zone})"
+
+
+def _spoken(span: timedelta) -> str:
+    seconds = span.total_seconds()
+    for unit, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= unit and seconds % unit == 0:
+            count = int(seconds // unit)
+            return name if count == 1 else f"{count} {name}s"
+    return f"{seconds:g} seconds"
+
+
+def zone_named(*names: str) -> str:
+    """The first of the names that says something; for ``local`` that of this machine."""
+    named = next((name for name in names if name), "local")
+    return local_zone_name() if named == "local" else named
+
+
+def local_zone_name() -> str:
+    """The name of this machine's zone in the IANA database; UTC if it cannot be told."""
+    candidates = [os.environ.get("TZ", "").removeprefix(":")]
+    try:
+        parts = Path("/etc/localtime").resolve().parts
+        if "zoneinfo" in parts:
+            candidates.append("/".join(parts[parts.index("zoneinfo") + 1 :]))
+        candidates.append(Path("/etc/timezone").read_text(encoding="ascii").strip())
+    except (OSError, ValueError):
+        pass  # this machine keeps it elsewhere
+    for name in candidates:
+        try:
+            if name:
+                return ZoneInfo(name).key
+        except (KeyError, ValueError, OSError):
+            continue
+    return "UTC"

@@ -1,0 +1,295 @@
+"""
+Where the owner is reached when nobody has asked: what the settings say, else the owner's own direct
+conversation, kept in the store.
+
+Never a group, never another person, and never simply "whoever wrote last": only a direct conversation in
+which the owner's verified address has spoken, and only as long as nobody else can read along there, which
+the channel is asked each time (`channels.base.Reaching`). Matrix is preferred to mail, because a check-in is
+short. A setting must name one of the owner's addresses, or a room with the owner alone in it.
+
+An owner who has never written is written to at the address in the settings: the channel finds or makes the
+conversation with the owner alone. `OwnerTarget.begin` does so from the first start, so that nothing that is
+to be told waits for the owner's first words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import anyio
+import structlog
+
+from agent_core.messages import Audience, InboundMessage, SessionKey
+from channels.base import Channel, ChannelError, ChannelUnavailable, Reaching
+from channels.heartbeat.config import split_target
+from gateway.queue.ports import StoreUnavailable, WorkStore
+from gateway.routing.access import LOCAL_CHANNELS, Access, Role
+
+__all__ = ["NO_TARGET", "OwnerTarget", "Reached", "Target", "better"]
+
+NO_TARGET = "the owner has no direct conversation yet"
+_WHERE = ("gateway", "owner", "direct_conversation")
+_PREFERENCE = ("matrix", "email")
+_ASK_LIMIT_S = 30.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A conversation that can be written to. ``person`` is whose it is, where that is known."""
+
+    channel: str
+    account: str
+    session: SessionKey
+    person: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A target, or why there is none; ``later`` says that waiting can help."""
+
+    target: Target | None = None
+    why: str = ""
+    later: bool = False
+
+
+def better(new: Target, old: Target | None, kind: Callable[[str], str] = str) -> bool:
+    """
+    Whether ``new`` shall replace ``old``: the same channel moves on, another one must be preferred.
+
+    ``kind`` tells what a channel is by its name, see `Access.kind`.
+    """
+    if old is None or new.channel == old.channel:
+        return new != old
+    return _rank(kind(new.channel)) < _rank(kind(old.channel))
+
+
+def _rank(kind: str) -> int:
+    return _PREFERENCE.index(kind) if kind in _PREFERENCE else len(_PREFERENCE)
+
+
+class OwnerTarget:
+    """
+    Learns and remembers the owner's direct conversation, and finds where to write.
+
+    Args:
+        store: Keeps what was learned.
+        setting: What the settings name (`agents.heartbeat.target`); empty: what was learned.
+        channels: All channels by name; may be set later, when they are known.
+        access: Tells the owner from others.
+    """
+
+    def __init__(
+        self,
+        store: WorkStore,
+        *,
+        setting: str = "",
+        channels: Mapping[str, Channel] | None = None,
+        access: Access | None = None,
+    ) -> None:
+        self._store = store
+        self.setting = setting
+        self.channels = channels or {}
+        self._access = access
+        self._known: Target | None = None
+        self._loaded = False
+        self.changed: Callable[[], None] = lambda: None
+        """Called when the owner's conversation is another one than before."""
+
+    async def get(self) -> Target | None:
+        """
+        The owner's direct conversation, or None if the owner has never written directly.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        if not self._loaded:
+            self._known = _parsed_or_none(await self._store.position(*_WHERE))
+            self._loaded = True
+        return self._known
+
+    def is_owner(self, channel: str, person: str) -> bool:
+        """Whether this address is one of the owner's now."""
+        return self._access is None or self._access.role(channel, person, verified=True) is Role.OWNER
+
+    async def is_owners(self, session: SessionKey) -> bool:
+        """Whether a session is known to be the owner's own: a thread of letters, or where they last wrote."""
+        person = session.thread or ""
+        if "@" in person and self.is_owner(session.channel, person):
+            return True
+        try:
+            known = await self.get()
+        except StoreUnavailable:
+            return False
+        return known is not None and known.session == session
+
+    async def reach(self, *, topic: str = "") -> Reached:
+        """
+        Where to write now, and that nobody else reads it.
+
+        Args:
+            topic: What it is about; a channel that keeps topics apart has a conversation for each.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        try:
+            with anyio.fail_after(_ASK_LIMIT_S):
+                return await (self._set(topic) if self.setting else self._learned(topic))
+        except (ChannelUnavailable, TimeoutError):
+            return Reached(why="the target's channel cannot be asked now", later=True)
+        except ChannelError as error:
+            return Reached(why=f"the target cannot be written to: {error}")
+
+    async def elsewhere(self, *, topic: str = "", without: Collection[str] = ()) -> Reached:
+        """
+        Another place where the owner reads alone, made if there is none: for what cannot wait for `reach`.
+
+        Args:
+            topic: What it is about.
+            without: Channels that cannot carry anything now.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        try:
+            with anyio.fail_after(_ASK_LIMIT_S):
+                return await self._begun(topic, without=without, keep=False)
+        except TimeoutError:
+            return Reached(why=NO_TARGET, later=True)
+
+    async def _set(self, topic: str) -> Reached:
+        name, place = split_target(self.setting)
+        channel = self.channels.get(name)
+        if channel is None:
+            return Reached(why=f"the channel of the target, {name}, is not there")
+        if not isinstance(channel, Reaching):
+            return Reached(why=f"the channel {name} cannot write to somebody unasked")
+        kind = self._kind(name)
+        if kind == "matrix" and place.startswith("!"):
+            session = SessionKey(name, place)
+            for address in self._access.owner_on(name) if self._access is not None else ():
+                if await channel.alone_with(session, address):
+                    return Reached(Target(name, channel.account, session, address))
+            return Reached(
+                why="in the target's room somebody else could read along, or the owner is not there"
+            )
+        if self._access is None or not self.is_owner(name, place):
+            return Reached(why="the target is none of the owner's addresses")
+        session = await channel.direct_session(place, topic=topic)
+        return Reached(Target(name, channel.account, session, place))
+
+    async def _learned(self, topic: str) -> Reached:
+        known = await self.get()
+        if known is None:
+            return await self._begun(topic)
+        channel = self.channels.get(known.channel)
+        if channel is None:
+            return Reached(why=f"the owner's channel, {known.channel}, is switched off")
+        return await self._checked(known, channel, topic)
+
+    async def begin(self) -> bool:
+        """
+        Have a conversation with the owner alone, before there is anything to tell; whether that is settled.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        if self.setting or await self.get() is not None:
+            return True
+        reached = await self.reach()
+        return reached.target is not None or not reached.later
+
+    async def _begun(self, topic: str, *, without: Collection[str] = (), keep: bool = True) -> Reached:
+        """The conversation that the bot begins with an owner who has never written, or not there."""
+        missed: Reached = Reached(why=NO_TARGET)
+        for name in sorted(self.channels, key=lambda name: _rank(self._kind(name))):
+            channel = self.channels[name]
+            if self._access is None or name in without or not isinstance(channel, Reaching):
+                continue
+            for address in self._access.owner_on(name):
+                try:
+                    session = await channel.direct_session(address, topic=topic)
+                except ChannelUnavailable:
+                    missed = Reached(why="the owner's channel cannot be asked now", later=True)
+                    continue
+                except ChannelError as error:
+                    _log.warning("target.not_begun", channel=name, error=str(error))
+                    continue
+                seen = Target(name, channel.account, session, address)
+                if keep and not channel.capabilities.letters:
+                    await self._keep(seen)
+                return Reached(seen)
+        return missed
+
+    async def _checked(self, known: Target, channel: Channel, topic: str) -> Reached:
+        """What was learned, as far as it still holds."""
+        if not known.person:
+            return Reached(known)
+        if not self.is_owner(known.channel, known.person):
+            return Reached(why="whoever wrote in the known conversation is not the owner any more")
+        if not isinstance(channel, Reaching):
+            return Reached(known)
+        if channel.capabilities.letters and topic:
+            return Reached(
+                Target(
+                    known.channel,
+                    known.account,
+                    await channel.direct_session(known.person, topic=topic),
+                    known.person,
+                )
+            )
+        if not await channel.alone_with(known.session, known.person):
+            return Reached(why="somebody else can read along in the owner's conversation")
+        return Reached(known)
+
+    async def learn(self, message: InboundMessage, role: Role) -> None:
+        """The owner may have written directly; remember where. Forget it as soon as others are there."""
+        if message.kind != "message" or message.channel in LOCAL_CHANNELS:
+            return
+        known = await self.get()
+        if known is not None and message.session == known.session and message.audience is Audience.GROUP:
+            await self._keep(None)
+            _log.info("target.forgotten", channel=message.channel)
+            return
+        if role is not Role.OWNER or message.audience is not Audience.DIRECT or not message.sender.verified:
+            return
+        seen = Target(message.channel, message.account, message.session, message.sender.address)
+        gone = known is not None and bool(self.channels) and known.channel not in self.channels
+        if gone or better(seen, known, self._kind):
+            await self._keep(seen)
+
+    def _kind(self, channel: str) -> str:
+        return channel if self._access is None else self._access.kind(channel)
+
+    async def _keep(self, seen: Target | None) -> None:
+        channel, account, name = _WHERE
+        kept = (
+            {}
+            if seen is None
+            else {
+                "channel": seen.channel,
+                "account": seen.account,
+                "session": str(seen.session),
+                "person": seen.person,
+            }
+        )
+        await self._store.accept(channel, account, [], {name: json.dumps(kept) if kept else ""})
+        self._known = seen
+        self.changed()
+
+
+def _parsed_or_none(text: str | None) -> Target | None:
+    """What `OwnerTarget.learn` wrote; the owner's next message mends anything else."""
+    if not text:
+        return None
+    try:
+        kept = json.loads(text)
+        person = kept.get("person", "")
+        session = SessionKey.parse(kept["session"])
+        return Target(str(kept["channel"]), str(kept["account"]), session, str(person))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        _log.error("target.unreadable", error=type(error).__name__)
+        return None

@@ -1,0 +1,223 @@
+"""
+How far the database was, noted outside of it: so that an older copy, put back in its place, is recognised.
+
+An older copy works. But it does not know what came after it was made: that is fetched from the servers once
+more and answered once more. Nothing else can tell, so the operator is told, in the log and by the check.
+
+`squidbot restore` knows more: when the copy was made, and when the one that is lost can have run at the
+latest. What was sent to the bot until then (`Gap`), and is not in the copy, may have been answered already,
+by a gateway of which nothing is left, so it waits in the quarantine for a person instead of being answered
+twice.
+
+The mark is a hint. It may be missing or behind, and then merely less is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import anyio
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from agent_core.ports import Clock
+from gateway.queue.ports import StoreUnavailable
+
+__all__ = [
+    "Extent",
+    "Gap",
+    "Mark",
+    "MarkKeeper",
+    "older_copy",
+    "read_mark",
+    "warning_of",
+    "write_restored_mark",
+]
+
+_EVERY_S = 600.0
+_TOLD_FOR = timedelta(days=7)
+_GAP_FOR = timedelta(days=90)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Which database it is (no secret), and its highest ids of messages and of answers."""
+
+    identity: str
+    inbox: int
+    outbox: int
+
+    @classmethod
+    def of(cls, secret: str, inbox: int, outbox: int) -> Extent:
+        """The extent of the database with this secret."""
+        return cls(hashlib.sha256(f"mark\0{secret}".encode()).hexdigest()[:16], inbox, outbox)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """From a backup to the moment at which the gateway that is lost can have run at the latest."""
+
+    since: datetime
+    until: datetime
+
+    def holds(self, instant: datetime) -> bool:
+        """
+        Whether something that was sent at this instant, and that the backup does not know, may be answered.
+
+        What was sent before the backup counts, too: it may have been fetched only after it, and a mail has
+        its date in whole seconds.
+        """
+        return instant <= self.until
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """
+    What was noted: how far it was, when, and when an older copy was found for the last time.
+
+    ``gap`` is there after a restore.
+    """
+
+    extent: Extent
+    at: datetime
+    older_since: datetime | None = None
+    told: str = ""
+    gap: Gap | None = None
+
+
+_MARK = TypeAdapter(Mark)
+
+
+def read_mark(path: Path) -> Mark | None:
+    """What was noted last; None if nothing was, or it cannot be read."""
+    try:
+        return _MARK.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def older_copy(mark: Mark | None, now: Extent) -> str | None:
+    """What to tell the operator if the database is behind what was noted; None if all is well."""
+    if mark is None or (mark.extent.identity == now.identity and mark.extent.inbox <= now.inbox):
+        return None
+    known = f"On {mark.at:%Y-%m-%d %H:%M} UTC it had {mark.extent.inbox} messages"
+    if mark.extent.identity != now.identity and not (now.inbox or now.outbox):
+        # It knows no position either, so every channel begins as at a first start.
+        return (
+            f"gateway.db is gone, and a new one was begun. {known}. What waited in it, and what has come "
+            "since, is not answered any more: whoever wrote it must write again. Histories and memory are as "
+            "they were."
+        )
+    if mark.extent.identity != now.identity:
+        was = f"gateway.db is another database than before. {known}, now it has {now.inbox}."
+    else:
+        was = f"gateway.db is an older copy. {known}, now it has {now.inbox}."
+    return (
+        f"{was} What it does not know of is fetched from the servers once more, as far as they still have "
+        "it, and answered once more; an answer that was just being sent may be sent twice. Histories and "
+        "memory are as they were."
+    )
+
+
+def warning_of(path: Path, now: datetime) -> str | None:
+    """What the check says of an older copy that was found in the last days."""
+    mark = read_mark(path)
+    if mark is None or mark.older_since is None or now - mark.older_since > _TOLD_FOR:
+        return None
+    return f"{mark.told} (found on {mark.older_since:%Y-%m-%d %H:%M} UTC)"
+
+
+class MarkKeeper:
+    """
+    Looks once, and notes from then on.
+
+    Args:
+        path: Where the mark is kept.
+        extent: How far the database is.
+    """
+
+    def __init__(self, path: Path, extent: Callable[[], Awaitable[Extent]], clock: Clock) -> None:
+        self._path = path
+        self._extent = extent
+        self._clock = clock
+        self._mark: Mark | None = None
+
+    async def look(self) -> str | None:
+        """At the start: whether the database is an older copy; told in the log, too."""
+        mark, extent, now = read_mark(self._path), await self._extent(), self._clock.now()
+        told = older_copy(mark, extent)
+        since, text = (mark.older_since, mark.told) if mark is not None else (None, "")
+        gap = mark.gap if mark is not None else None
+        if gap is not None and now - gap.until > _GAP_FOR:
+            gap = None  # no server still has what was not fetched for so long
+        if told is not None:
+            _log.warning("store.older_copy_found", detail=told)
+            since, text = now, told
+        self._mark = Mark(extent, now, since, text, gap)
+        self._write(self._mark)
+        return told
+
+    async def run(self) -> None:
+        """Note how far it is, every few minutes."""
+        while True:
+            await anyio.sleep(_EVERY_S)
+            await self.note()
+
+    async def note(self) -> None:
+        """Note how far it is now."""
+        with suppress(StoreUnavailable):
+            extent, last = await self._extent(), self._mark
+            self._mark = Mark(
+                extent,
+                self._clock.now(),
+                last.older_since if last else None,
+                last.told if last else "",
+                last.gap if last else None,
+            )
+            self._write(self._mark)
+
+    def perhaps_answered(self, sent_at: datetime) -> bool:
+        """Whether a message of this time may have been answered by a gateway of which nothing is left."""
+        gap = self._mark.gap if self._mark is not None else None
+        return gap is not None and gap.holds(sent_at)
+
+    def _write(self, mark: Mark) -> None:
+        try:
+            _write(self._path, mark)
+        except OSError as error:
+            _log.info("store.mark_not_written", path=str(self._path), error=str(error))
+
+
+def write_restored_mark(
+    path: Path, extent: Extent, *, made_at: datetime, now: datetime, gap: Gap | None
+) -> None:
+    """
+    Note that a database came out of a backup.
+
+    Raises:
+        OSError: It cannot be noted.
+    """
+    told = f"gateway.db was restored from a backup of {made_at:%Y-%m-%d %H:%M} UTC."
+    if gap is not None:
+        told += (
+            f" Messages of the time until {gap.until:%Y-%m-%d %H:%M} UTC that are not in it may have "
+            "been answered by what was lost: they are kept and not answered by themselves; squidbot inbox "
+            "list --quarantine shows them, squidbot inbox release ID lets one in"
+        )
+    _write(path, Mark(extent, now, now if gap is not None else None, told, gap))
+
+
+def _write(path: Path, mark: Mark) -> None:
+    new = path.with_name(f"{path.name}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(asdict(mark), file, default=datetime.isoformat)
+    new.replace(path)

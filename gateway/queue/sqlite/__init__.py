@@ -1,0 +1,1 @@
+"""The queue's one adapter: inbox, outbox, jobs and usage in ``gateway.db`` (SQLite)."""

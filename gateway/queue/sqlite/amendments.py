@@ -1,0 +1,238 @@
+"""
+What changes a message after it was accepted, as SQL: edited, taken back, stopped, let in.
+
+A turn that was begun is a unit. It may have done things in the world that its steps remember, and the steps
+fit only the question as it was; so a message is taken out of it only if no step is lost by that, or if all of
+its messages are. Until then it is marked in ``withdrawn``. When the last row of a turn is marked, all leave
+``running`` in the same transaction, and whoever works on it finds that the turn is lost: nothing needs to be
+remembered over a crash.
+"""
+# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agent_core.messages import Amendment, SessionKey
+from gateway.queue.sqlite.codec import Raw, dump, error_text, key_text, read_payload
+from gateway.queue.states import IllegalMove, InboxState
+
+__all__ = ["LEFT", "Effects", "admit", "amend", "clear_marked", "forget_steps", "ignore"]
+
+LEFT = "I am not in its conversation any more"
+"""Why the jobs of a conversation are paused that was left."""
+_STRIP = "json_remove(json_set(payload, '$.text', ''), '$.context', '$.attachments', '$.background')"
+_WORK = "state IN ('ready', 'running')"
+_OPEN = "state IN ('ready', 'running', 'quarantined')"
+_SENDER = "CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.address') END"
+_UNSENT = "state IN ('pending', 'sending', 'uncertain', 'held')"
+
+
+@dataclass(slots=True)
+class Effects:
+    """What amendments did: turns that ran (session, turn, why), and sessions from which something went."""
+
+    stopped: list[tuple[str, str, str]] = field(default_factory=list)
+    touched: list[str] = field(default_factory=list)
+
+
+def ignore(
+    db: sqlite3.Connection, where: str, arguments: Sequence[str | float], reason: str, now: float
+) -> int:
+    """Rows become IGNORED, without their texts; returns how many."""
+    return db.execute(
+        f"UPDATE inbox SET state = 'ignored', error = ?, ended_at = ?, next_at = NULL,"
+        f" payload = CASE WHEN json_valid(payload) THEN {_STRIP} END WHERE {where}",
+        (error_text(reason), now, *arguments),
+    ).rowcount
+
+
+def forget_steps(db: sqlite3.Connection, turn: str | None) -> None:
+    """Drop the steps of a turn that nobody will take up again."""
+    db.execute(
+        "DELETE FROM turn_steps WHERE turn = :turn AND NOT EXISTS"
+        " (SELECT 1 FROM inbox WHERE state IN ('ready', 'running') AND turn = :turn)",
+        {"turn": turn},
+    )
+
+
+def amend(
+    db: sqlite3.Connection,
+    channel: str,
+    account: str,
+    amendments: Iterable[Amendment],
+    *,
+    new: Mapping[str, int],
+    now: float,
+) -> Effects:
+    """Apply amendments, in order; ``new`` are the ids of the rows that came with them."""
+    amender = _Amender(db, (channel, account), now)
+    for each in amendments:
+        match each.kind:
+            case "replace":
+                amender.replace(each)
+            case "withdraw":
+                amender.withdraw(each)
+            case "leave":
+                amender.leave(each)
+            case "stop":
+                amender.stop(each, new)
+            case "bounce":
+                amender.bounce(each)
+    return amender.effects
+
+
+@dataclass(slots=True)
+class _Amender:
+    """Applies amendments of one batch; ``place`` is its channel and account."""
+
+    db: sqlite3.Connection
+    place: tuple[str, str]
+    now: float
+    effects: Effects = field(default_factory=Effects)
+
+    def replace(self, amendment: Amendment) -> None:
+        row = self._row(amendment)
+        if row is None or row[2] not in (InboxState.READY, InboxState.QUARANTINED) or row[3] is not None:
+            return
+        message = read_payload(row[4])
+        if message is not None and message.sender.address == amendment.sender:
+            changed = dump(message.model_copy(update={"text": amendment.text}))
+            self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (changed, row[0]))
+
+    def withdraw(self, amendment: Amendment) -> None:
+        row = self._row(amendment)
+        message = None if row is None else read_payload(row[4])
+        if row is None or message is None or message.sender.address != amendment.sender:
+            return
+        if self._take_away("id = ?", (row[0],), "withdrawn"):
+            self.effects.touched.append(row[1])
+
+    def leave(self, amendment: Amendment) -> None:
+        if amendment.session is None:
+            return
+        whole = str(SessionKey(amendment.session.channel, amendment.session.conversation))
+        # A thread's key is the conversation's, a slash, and its name; "0" is what follows the slash.
+        where = "channel = ? AND account = ? AND (session = ? OR (session > ? AND session < ?))"
+        there = (*self.place, whole, f"{whole}/", f"{whole}0")
+        self.effects.touched += [
+            session
+            for (session,) in self.db.execute(
+                f"SELECT DISTINCT session FROM inbox WHERE {_OPEN} AND {where}", there
+            ).fetchall()
+        ]
+        self._take_away(where, there, "left")
+        self.db.execute(
+            f"UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'left'"
+            f" WHERE {_UNSENT} AND {where}",
+            (self.now, *there),
+        )
+        # Otherwise each of their runs would ask a model for an answer that nobody can get.
+        self.db.execute(
+            "UPDATE jobs SET state = 'paused', revision = revision + 1, note = ?"
+            " WHERE state = 'active' AND account = ? AND (session = ? OR (session > ? AND session < ?))",
+            (LEFT, *there[1:]),
+        )
+
+    def stop(self, amendment: Amendment, new: Mapping[str, int]) -> None:
+        if amendment.session is None:
+            return
+        session, before = str(amendment.session), 1 << 62
+        if amendment.native_id:
+            asked = new.get(key_text(amendment.native_id))
+            if asked is None:
+                return  # a repetition: what it was to stop is stopped, what came since is not meant
+            before = asked
+        # Who is not the owner stops nobody else in a room of several people.
+        where = f"{_WORK} AND session = ? AND id < ? AND (? = '' OR {_SENDER} = ?)"
+        there = (session, before, amendment.sender, amendment.sender)
+        gone = self._take_away(where, there, "stopped")
+        if amendment.native_id:
+            self.db.execute(
+                "UPDATE inbox SET payload = json_set(payload, '$.context.stopped', ?) WHERE id = ?",
+                (gone, before),
+            )
+        if gone:
+            self.effects.touched.append(session)
+
+    def bounce(self, amendment: Amendment) -> None:
+        """What was sent stays sent, and says why it did not arrive."""
+        self.db.execute(
+            "UPDATE outbox SET error = ? WHERE state = 'sent'"
+            " AND channel = ? AND account = ? AND provider_id = ?",
+            (error_text(f"undeliverable: {amendment.text}"), *self.place, amendment.native_id),
+        )
+
+    def _row(self, amendment: Amendment) -> Raw | None:
+        row: Raw | None = self.db.execute(
+            "SELECT id, session, state, turn, payload FROM inbox"
+            " WHERE channel = ? AND account = ? AND native_id = ?",
+            (*self.place, key_text(amendment.native_id)),
+        ).fetchone()
+        return row
+
+    def _take_away(self, where: str, arguments: Sequence[str | int], why: str) -> int:
+        """Mark rows, and make IGNORED what nothing speaks against; returns how many are marked by this."""
+        turns = self.db.execute(
+            f"SELECT DISTINCT session, turn, state FROM inbox WHERE turn IS NOT NULL AND {_WORK} AND {where}",
+            tuple(arguments),
+        ).fetchall()
+        marked = self.db.execute(
+            f"UPDATE inbox SET withdrawn = ? WHERE withdrawn IS NULL AND {_OPEN} AND {where}",
+            (why, *arguments),
+        ).rowcount
+        ignore(self.db, f"turn IS NULL AND {_OPEN} AND {where}", arguments, why, self.now)
+        for session, turn, state in turns:
+            gone = clear_marked(self.db, session, turn, self.now)
+            if gone and state == InboxState.RUNNING:
+                self.effects.stopped.append((session, turn, why))
+        return marked
+
+
+def clear_marked(db: sqlite3.Connection, session: str, turn: str, now: float) -> bool:
+    """
+    Make the marked rows of a turn IGNORED if that is possible now; returns whether it was.
+
+    It is if all of its rows are marked, or if it waits and has done nothing yet.
+    """
+    mine = f"{_WORK} AND session = ? AND turn = ?"
+    rows = db.execute(f"SELECT state, withdrawn FROM inbox WHERE {mine}", (session, turn)).fetchall()
+    whys = {why for _, why in rows if why is not None}
+    waits = all(state == InboxState.READY for state, _ in rows)
+    if not all(why is not None for _, why in rows) and not (waits and whys and not _has_steps(db, turn)):
+        return False
+    for why in whys:
+        ignore(db, f"{mine} AND withdrawn = ?", (session, turn, why), why, now)
+    forget_steps(db, turn)
+    return True
+
+
+def _has_steps(db: sqlite3.Connection, turn: str) -> bool:
+    return db.execute("SELECT 1 FROM turn_steps WHERE turn = ? LIMIT 1", (turn,)).fetchone() is not None
+
+
+def admit(db: sqlite3.Connection, inbox_id: int) -> str:
+    """
+    Let a quarantined message in; returns its session.
+
+    Raises:
+        IllegalMove: It is not quarantined, or cannot be read any more.
+    """
+    row = db.execute("SELECT state, session, payload FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
+    state = "no such row" if row is None else row[0]
+    message = None if row is None else read_payload(row[2])
+    if state != InboxState.QUARANTINED or message is None:
+        raise IllegalMove(f"inbox row {inbox_id}: {state} → {InboxState.READY}")
+    admitted = message.model_copy(
+        update={
+            "sender": message.sender.model_copy(update={"verified": True}),
+            "context": {**message.context, "admitted": True},
+        }
+    )
+    db.execute(
+        "UPDATE inbox SET state = 'ready', payload = ?, error = NULL, ended_at = NULL WHERE id = ?",
+        (dump(admitted), inbox_id),
+    )
+    return str(row[1])

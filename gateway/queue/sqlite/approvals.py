@@ -1,0 +1,131 @@
+"""The embedded store, sixth part: `gateway.queue.approval_port.AskStore` in the same database."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from gateway.queue.approval_port import APPROVAL, Question
+from gateway.queue.ports import NewOutbound, OutboxRow, Step, Turn
+from gateway.queue.sqlite import inbox_sql, outbox_sql
+from gateway.queue.sqlite.base import Part, pending
+from gateway.queue.sqlite.codec import Raw, error_text, load_json, new_outbox, session_or_none, to_json
+from gateway.queue.sqlite.due import due_at
+
+__all__ = ["Asking"]
+
+_QUESTIONS = (
+    "SELECT step.turn, step.number, step.request, step.result, inbox.session"
+    " FROM inbox JOIN turn_steps AS step ON step.turn = inbox.turn"
+    " WHERE inbox.state IN ('ready', 'running') AND inbox.id = inbox.tail AND step.kind = 'approval'"
+    " ORDER BY inbox.id, step.number"
+)
+_log = structlog.get_logger(__name__)
+
+
+class Asking(Part):
+    """Implements `gateway.queue.approval_port.AskStore`."""
+
+    async def ask(
+        self, turn: Turn, step: Step, outbound: Sequence[NewOutbound], *, why: str, delay_s: float
+    ) -> list[OutboxRow]:
+        """Record a question, and let its turn wait."""
+        now, owned = self._now(), inbox_sql.owned_by(turn)
+        messages = new_outbox(outbound, secret=self._secret, origin=f"{turn.id}.{step.digest}", now=now)
+
+        def write(db: sqlite3.Connection) -> list[int]:
+            inbox_sql.check_owned(db, owned)
+            known = _find(db, turn.id, step)
+            ids: list[int] = []
+            if known is None:
+                raw = (step.number, APPROVAL, step.digest, to_json(step.request), None)
+                inbox_sql.record_step(db, owned, raw)
+                ids = outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now)
+            decided = known is not None and known[0] is not None
+            next_at = None if decided else due_at(now, delay_s)
+            inbox_sql.put_back(
+                db, owned, next_at=next_at, error=error_text(why), now=now, attempts=-1, deferrals=0
+            )
+            return ids
+
+        ids = await self._writer.call("ask", write)
+        return pending(ids, messages, None, [False] * len(messages)) if ids else []
+
+    async def settle(self, turn: Turn, step: Step, outbound: Sequence[NewOutbound]) -> Mapping[str, Any]:
+        """Decide a question, unless it is decided."""
+        now, owned = self._now(), inbox_sql.owned_by(turn)
+        assert step.result is not None
+        result = to_json(step.result)
+        messages = new_outbox(outbound, secret=self._secret, origin=f"{turn.id}.{step.digest}.end", now=now)
+
+        def write(db: sqlite3.Connection) -> str:
+            inbox_sql.check_owned(db, owned)
+            known = _find(db, turn.id, step)
+            if known is not None and known[0] is not None:
+                return str(known[0])
+            inbox_sql.record_step(
+                db, owned, (step.number, APPROVAL, step.digest, to_json(step.request), result)
+            )
+            outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now)
+            return result
+
+        return load_json(await self._writer.call("settle", write))
+
+    async def questions(self) -> list[Question]:
+        """The questions of all turns that have not ended."""
+        raws = await self._reader.call("questions", lambda db: db.execute(_QUESTIONS).fetchall())
+        return [question for raw in raws if (question := _question(raw)) is not None]
+
+    async def decide(self, name: str, verdict: Mapping[str, Any]) -> Question | None:
+        """A person has decided."""
+        now, result = self._now(), to_json(verdict)
+
+        def write(db: sqlite3.Connection) -> Question | None:
+            named = [(raw, found) for raw in db.execute(_QUESTIONS) if (found := _question(raw)) is not None]
+            same = [(raw, found) for raw, found in named if found.name == name]
+            # Two of one name are so unlikely that neither may be done.
+            if len(same) != 1:
+                return None
+            (raw, found) = same[0]
+            if found.verdict is not None or found.until.timestamp() <= now:
+                return found
+            db.execute("UPDATE turn_steps SET result = ? WHERE turn = ? AND number = ?", (result, *raw[:2]))
+            db.execute("UPDATE inbox SET next_at = NULL WHERE state = 'ready' AND turn = ?", (raw[0],))
+            return _question((*raw[:3], result, raw[4]))
+
+        return await self._writer.call("decide", write)
+
+
+def _find(db: sqlite3.Connection, turn: str, step: Step) -> Raw | None:
+    """The result of a question that was recorded, in a row; None if there is no such question."""
+    query = "SELECT result FROM turn_steps WHERE turn = ? AND number = ? AND kind = 'approval' AND digest = ?"
+    row: Raw | None = db.execute(query, (turn, step.number, step.digest)).fetchone()
+    return row
+
+
+def _question(raw: Raw) -> Question | None:
+    """A row of `_QUESTIONS`; None if it is damaged."""
+    _, _, request, result, session = raw
+    key = session_or_none(session)
+    try:
+        told = load_json(request)
+        return (
+            None
+            if key is None
+            else Question(
+                name=str(told["name"]),
+                session=key,
+                asked=tuple(str(address) for address in told["asked"]),
+                tool=str(told["call"]["name"]),
+                until=datetime.fromisoformat(told["until"]),
+                verdict=None if result is None else load_json(result),
+            )
+        )
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        _log.error("question.unreadable", error=type(error).__name__)
+        return None

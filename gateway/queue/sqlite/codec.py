@@ -1,0 +1,265 @@
+"""
+Rows of ``gateway.db`` and the objects of the port, both ways. No SQL beyond lists of columns, no I/O.
+
+A text from the network may hold half of a surrogate pair, which is no Unicode and cannot be stored; it is
+replaced by the replacement character rather than refused, because a message that cannot be accepted would
+come again for ever.
+
+A payload that cannot be read (a disk has its ways) is one message, and must not be the last: what is left is
+a message that says so, and it goes its way like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import structlog
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from agent_core.messages import InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
+from agent_core.models import Message
+from gateway.queue.ports import InboxRow, JournalLine, NewOutbound, OutboxRow, Step, Turn
+from gateway.queue.states import InboxState, OutboxState
+
+__all__ = [
+    "INBOX",
+    "OUTBOX",
+    "dump",
+    "error_text",
+    "inbox_row",
+    "instant",
+    "journal_line",
+    "key_digest",
+    "key_text",
+    "load_json",
+    "new_outbox",
+    "outbox_row",
+    "read_payload",
+    "session_or_none",
+    "step_of",
+    "stripped",
+    "to_json",
+]
+
+Raw = tuple[Any, ...]
+
+INBOX = (
+    "id, channel, account, native_id, session, kind, payload, state, attempts, deferrals, accepted_at, turn, "
+    "error, next_at"
+)
+OUTBOX = (
+    "id, inbox_id, key, channel, account, session, payload, state, attempts, uncertain_at, provider_id, "
+    "error, created_at"
+)
+_KINDS = ("message", "tick", "reaction")
+_ERROR_CHARS = 2000
+_DAMAGED_QUESTION = "[This message was damaged on the disk and cannot be read any more.]"
+_DAMAGED_ANSWER = "Sorry, my answer was damaged on the disk before I could send it. Please ask me again."
+_log = structlog.get_logger(__name__)
+
+
+def instant(seconds: float) -> datetime:
+    """A time from the tables as an aware datetime."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def error_text(text: str) -> str:
+    """An error as it is kept: not longer than it helps."""
+    return _whole(text[:_ERROR_CHARS])
+
+
+def key_text(text: str) -> str:
+    """A server's name of a message, as a column can hold it."""
+    return _whole(text)
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_whole(str(name)): _mended(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_mended(inner) for inner in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return _whole(value.isoformat() if isinstance(value, datetime) else str(value))
+
+
+def dump(model: BaseModel) -> str:
+    """A model as JSON, whatever it holds."""
+    try:
+        return model.model_dump_json()
+    except PydanticSerializationError:
+        return json.dumps(_mended(model.model_dump(warnings=False)))
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    """A mapping as JSON, in ASCII, so that broken surrogates survive. What JSON cannot say becomes a text."""
+    return json.dumps(value, default=str)
+
+
+def load_json(text: str) -> dict[str, Any]:
+    """What `to_json` wrote."""
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def stripped(message: InboundMessage) -> InboundMessage:
+    """What is kept of a message that is only remembered as seen: who, when, where, but not what."""
+    return message.model_copy(update={"text": "", "context": {}, "attachments": (), "background": ()})
+
+
+def key_digest(channel: str, account: str, native_id: str) -> bytes:
+    """
+    What is kept of the key of a message that nobody will ask about again: 16 bytes.
+
+    Two different messages with the same digest are not to be expected in the life of a database (2⁻¹²⁸ for a
+    given pair), and nobody gains by looking for them: the second would merely be ignored, like the first.
+    """
+    parts = [part.encode("utf-8", "replace") for part in (channel, account, native_id)]
+    lengths = b"".join(len(part).to_bytes(4, "big") for part in parts)
+    return hashlib.blake2b(lengths + b"".join(parts), digest_size=16).digest()
+
+
+def read_payload(payload: str | None) -> InboundMessage | None:
+    """The message of a row; None if it was forgotten or is damaged."""
+    try:
+        return None if payload is None else InboundMessage.model_validate_json(payload)
+    except ValidationError:
+        return None
+
+
+_Payload = TypeVar("_Payload", bound=BaseModel)
+
+
+def _read_or_none(model: type[_Payload], payload: str | None, row_id: int) -> _Payload | None:
+    if payload is None:
+        return None
+    try:
+        return model.model_validate_json(payload)
+    except ValidationError:
+        _log.error("store.row_damaged", row=row_id, kind=model.__name__)
+        return None
+
+
+def _session(text: str, channel: str) -> SessionKey:
+    try:
+        return SessionKey.parse(text)
+    except ValueError:
+        return SessionKey(channel or "damaged", "damaged")
+
+
+def session_or_none(text: str) -> SessionKey | None:
+    """The session of a row, None if its name is damaged."""
+    try:
+        return SessionKey.parse(text)
+    except ValueError:
+        _log.error("store.session_damaged", session=text[:200])
+        return None
+
+
+def inbox_row(raw: Raw) -> InboxRow:
+    """A row of ``SELECT {INBOX}``; of a forgotten or damaged message its keys are left."""
+    row_id, channel, account, native_id, session, kind, payload, state = raw[:8]
+    attempts, deferrals, accepted_at, turn, error, next_at = raw[8:14]
+    message = _read_or_none(InboundMessage, payload, row_id)
+    if message is None:
+        message = InboundMessage(
+            channel=channel,
+            account=account,
+            native_id=native_id,
+            session=_session(session, channel),
+            sender=Sender(address=""),
+            text="" if payload is None else _DAMAGED_QUESTION,
+            received_at=instant(accepted_at),
+            kind=kind if kind in _KINDS else "message",
+        )
+    return InboxRow(
+        id=row_id,
+        message=message,
+        state=InboxState(state),
+        attempts=attempts,
+        deferrals=deferrals,
+        accepted_at=instant(accepted_at),
+        turn=turn,
+        error=error,
+        next_at=None if next_at is None else instant(next_at),
+    )
+
+
+def outbox_row(raw: Raw) -> OutboxRow:
+    """A row of ``SELECT {OUTBOX}``; of a forgotten or damaged message its keys are left."""
+    row_id, inbox_id, key, channel, account, session, payload, state = raw[:8]
+    attempts, uncertain_at, provider_id, error, created_at = raw[8:13]
+    message = _read_or_none(OutboundMessage, payload, row_id)
+    if message is None:
+        message = OutboundMessage(
+            id=key,
+            channel=channel,
+            account=account,
+            session=_session(session, channel),
+            text="" if payload is None else _DAMAGED_ANSWER,
+            created_at=instant(created_at),
+            kind=OutboundKind.NOTICE if payload is None else OutboundKind.APOLOGY,
+        )
+    return OutboxRow(
+        id=row_id,
+        inbox_id=inbox_id,
+        message=message,
+        state=OutboxState(state),
+        attempts=attempts,
+        uncertain_since=None if uncertain_at is None else instant(uncertain_at),
+        provider_id=provider_id,
+        error=error,
+    )
+
+
+def new_outbox(
+    outbound: Sequence[NewOutbound], *, secret: str, origin: str, now: float, turn: Turn | None = None
+) -> list[tuple[OutboundMessage, str]]:
+    """
+    The messages that become outbox rows, with their keys, each with its JSON.
+
+    A key is a hash of the database's secret, the origin (the turn's id) and the number within it: the same
+    whenever it is made again, different for everything else, and nothing that an outsider can guess.
+    """
+    made: list[tuple[OutboundMessage, str]] = []
+    for number, new in enumerate(outbound):
+        digest = hashlib.sha256(f"{secret}\0{origin}\0{number}".encode()).hexdigest()[:32]
+        context = new.context
+        if not context and turn is not None and new.session == turn.session:
+            context = turn.rows[-1].message.context
+        message = OutboundMessage(
+            id=digest,
+            channel=new.channel,
+            account=new.account,
+            session=new.session,
+            text=new.text,
+            created_at=instant(now),
+            kind=new.kind,
+            attachments=new.attachments,
+            context=dict(context),
+            remembered=new.remembered,
+        )
+        made.append((message, dump(message)))
+    return made
+
+
+def journal_line(raw: Raw) -> JournalLine | None:
+    """A row of ``SELECT id, session, line FROM history_journal``; None if it is damaged."""
+    row_id, session, line = raw
+    key, message = session_or_none(session), _read_or_none(Message, line, row_id)
+    return None if key is None or message is None else JournalLine(row_id, key, message)
+
+
+def step_of(raw: Raw) -> Step:
+    """A row of ``SELECT number, kind, digest, request, result FROM turn_steps``."""
+    number, kind, digest, request, result = raw
+    return Step(number, kind, digest, load_json(request), None if result is None else load_json(result))

@@ -1,0 +1,73 @@
+"""
+What SQLite's errors mean to us: the disk says no for now (`StoreUnavailable`), or the code is wrong.
+
+Most errors leave a connection that can be trusted (a full disk, a lock); after an I/O error, or when the file
+is gone, a new one must be made.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from gateway.queue.ports import StoreUnavailable
+
+__all__ = ["is_damage", "name_of", "needs_reopening", "unavailable"]
+
+_MEANINGS: dict[int, str] = {
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_IOERR: "the disk reports an error",
+    sqlite3.SQLITE_BUSY: "another program holds the database",
+    sqlite3.SQLITE_LOCKED: "another program holds the database",
+    sqlite3.SQLITE_READONLY: "the database cannot be written",
+    sqlite3.SQLITE_CANTOPEN: "the database cannot be opened",
+    sqlite3.SQLITE_CORRUPT: "the database is damaged",
+    sqlite3.SQLITE_NOTADB: "the database is damaged",
+    sqlite3.SQLITE_PERM: "the database may not be opened",
+    sqlite3.SQLITE_NOMEM: "there is no memory left",
+}
+_BREAKING = frozenset(
+    {
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code; the extended ones hold more in their upper bytes."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def name_of(error: sqlite3.Error) -> str:
+    """SQLite's own name of an error, such as SQLITE_IOERR_WRITE."""
+    return str(getattr(error, "sqlite_errorname", "") or type(error).__name__)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file itself is broken."""
+    return _code(error) in _DAMAGE
+
+
+def needs_reopening(error: sqlite3.Error) -> bool:
+    """Whether the connection must be replaced before it is used again."""
+    return _code(error) in _BREAKING
+
+
+def unavailable(error: sqlite3.Error, path: Path, operation: str) -> Exception:
+    """
+    The error to raise to the caller.
+
+    A statement that breaks a constraint or cannot be understood is a defect and stays what it is.
+    """
+    if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError)):
+        return error
+    meaning = _MEANINGS.get(_code(error), "the database does not work")
+    return StoreUnavailable(f"{meaning}: {error}", path=str(path), operation=operation, sqlite=name_of(error))

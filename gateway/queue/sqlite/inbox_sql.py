@@ -1,0 +1,338 @@
+"""
+The way of a message through the inbox, as SQL: accepted, claimed, done in steps, answered or given up.
+
+Every function runs on the writer's connection inside of a transaction (or a savepoint) of its own. A claim is
+recognised by its turn and fence on rows that are ``running``; whoever does not find them has lost the turn.
+"""
+# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent_core.models import Usage
+from gateway.queue.ports import LostTurn, Turn
+from gateway.queue.sqlite import crash_records
+from gateway.queue.sqlite.amendments import clear_marked
+from gateway.queue.sqlite.codec import INBOX, Raw, key_digest
+from gateway.queue.sqlite.due import wait_s
+from gateway.queue.states import InboxState
+
+__all__ = [
+    "Claim",
+    "NewRow",
+    "Owned",
+    "accept",
+    "check_owned",
+    "claim",
+    "claim_aside",
+    "end",
+    "journal",
+    "overtaking",
+    "owned_by",
+    "put_back",
+    "record_step",
+    "rows_by_id",
+    "spend",
+    "undo_claim",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A message ready to be inserted."""
+
+    native_id: str
+    session: str
+    kind: str
+    payload: str
+    state: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What proves a claim: the turn, its fence, its session and how many rows it has."""
+
+    turn: str
+    fence: int
+    session: str
+    tail: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The raw rows of a turn, claimed."""
+
+    turn: str
+    fence: int
+    rows: Sequence[Raw]
+    first_deferred_at: float | None
+
+
+def accept(
+    db: sqlite3.Connection,
+    channel: str,
+    account: str,
+    rows: Sequence[NewRow],
+    *,
+    positions: Mapping[str, str],
+    now: float,
+) -> list[int | None]:
+    """Insert what is new and move the positions. Returns the new id for each row, None where it was known."""
+    ids: list[int | None] = []
+    for row in rows:
+        digest = key_digest(channel, account, row.native_id)
+        if db.execute("SELECT 1 FROM seen WHERE digest = ?", (digest,)).fetchone() is not None:
+            ids.append(None)
+            continue
+        cursor = db.execute(
+            "INSERT INTO inbox (channel, account, native_id, session, kind, payload, state, error,"
+            " accepted_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (channel, account, native_id) DO NOTHING",
+            (
+                channel,
+                account,
+                row.native_id,
+                row.session,
+                row.kind,
+                row.payload,
+                row.state,
+                row.error,
+                now,
+                now if row.state in (InboxState.IGNORED, InboxState.QUARANTINED) else None,
+            ),
+        )
+        ids.append(cursor.lastrowid if cursor.rowcount == 1 else None)
+    for name, value in positions.items():
+        db.execute(
+            "INSERT INTO positions VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (channel, account, name) DO UPDATE SET value = excluded.value",
+            (channel, account, name, value),
+        )
+    return ids
+
+
+def rows_by_id(db: sqlite3.Connection, ids: Iterable[int]) -> list[Raw]:
+    """These rows, in order."""
+    query = f"SELECT {INBOX} FROM inbox WHERE id = ?"
+    return [db.execute(query, (row_id,)).fetchone() for row_id in sorted(ids)]
+
+
+_QUICK = "kind IN ('alone', 'reaction')"
+_CLAIMABLE = (
+    f"SELECT {INBOX}, fence, first_deferred_at, withdrawn FROM inbox WHERE state = 'ready' AND session = ?"
+)
+
+
+def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim | None:
+    """Take the head of a session; None if there is nothing to take."""
+    waiting = db.execute(f"{_CLAIMABLE} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
+    if not waiting or _is_running(db, session):
+        return None
+    if not _due(waiting[0], now):
+        waiting = overtaking(db, session, now)
+        if not waiting:
+            return None
+    return _taken(db, session, waiting, now) or claim(db, session, merge, now)
+
+
+def claim_aside(db: sqlite3.Connection, session: str, now: float) -> Claim | None:
+    """Take what does not wait for anything, beside a turn that may be running; one at a time."""
+    if _is_running(db, session, f" AND {_QUICK}"):
+        return None
+    waiting = overtaking(db, session, now)
+    return (_taken(db, session, waiting, now) or claim_aside(db, session, now)) if waiting else None
+
+
+def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: float) -> Claim | None:
+    """These rows as a turn, or those of the turn that they have; None if they have just been taken away."""
+    turn = waiting[0][11]
+    if turn is not None:
+        of_turn = f"{_CLAIMABLE} AND turn = ? ORDER BY id"
+        rows = db.execute(of_turn, (session, turn)).fetchall()
+        if any(row[16] is not None for row in rows) and clear_marked(db, session, turn, now):
+            rows = db.execute(of_turn, (session, turn)).fetchall()
+            if not rows:
+                return None
+    else:
+        rows = _mergeable(db, session, waiting, now)
+        turn = f"{rows[0][0]}-{secrets.token_hex(4)}"
+    fence = max(row[14] for row in rows) + 1
+    db.executemany(
+        "UPDATE inbox SET state = 'running', turn = ?, fence = ?, tail = ?, attempts = attempts + 1,"
+        " next_at = NULL, waits_for = NULL WHERE id = ?",
+        [(turn, fence, rows[-1][0], row[0]) for row in rows],
+    )
+    deferred = [row[15] for row in rows if row[15] is not None]
+    return Claim(turn, fence, rows, min(deferred) if deferred else None)
+
+
+def overtaking(db: sqlite3.Connection, session: str, now: float) -> list[Raw]:
+    """The oldest row of a session, if there is one, that is due and does not wait for the head."""
+    rows = db.execute(f"{_CLAIMABLE} AND {_QUICK} ORDER BY id", (session,))
+    return next(([row] for row in rows if _due(row, now)), [])
+
+
+def _is_running(db: sqlite3.Connection, session: str, which: str = "") -> bool:
+    query = f"SELECT 1 FROM inbox WHERE state = 'running' AND session = ?{which} LIMIT 1"
+    return db.execute(query, (session,)).fetchone() is not None
+
+
+def _due(row: Raw, now: float) -> bool:
+    return wait_s(row[13], now) == 0.0
+
+
+def _mergeable(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: float) -> list[Raw]:
+    """
+    The rows from the head on that may become one turn: no ticks, none that waits or has a turn.
+
+    What stands alone parts those before it from those behind it, also when it has overtaken them.
+    """
+    head, *others = waiting
+    rows = [head]
+    parting = f"SELECT MIN(id) FROM inbox WHERE id > ? AND id < ? AND session = ? AND +{_QUICK}"
+    (border,) = db.execute(parting, (head[0], waiting[-1][0], session)).fetchone()
+    if head[5] == "message":
+        for row in others:
+            behind = border is not None and row[0] > border
+            if behind or row[5] != "message" or row[11] is not None or not _due(row, now):
+                break
+            rows.append(row)
+    return rows
+
+
+def owned_by(turn: Turn) -> Owned:
+    """What proves a claim."""
+    return Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows))
+
+
+_MINE = "state = 'running' AND session = ? AND turn = ? AND fence = ?"
+
+
+def _proof(owned: Owned) -> tuple[str, str, int]:
+    """The arguments of `_MINE`."""
+    return owned.session, owned.turn, owned.fence
+
+
+def _check(cursor: sqlite3.Cursor, owned: Owned) -> None:
+    if cursor.rowcount != owned.rows:
+        raise LostTurn(f"turn {owned.turn} is no longer ours")
+
+
+def check_owned(db: sqlite3.Connection, owned: Owned) -> None:
+    """
+    Look whether a claim still holds.
+
+    Raises:
+        LostTurn: It does not.
+    """
+    found = db.execute(f"SELECT 1 FROM inbox WHERE {_MINE} LIMIT 1", (owned.session, owned.turn, owned.fence))
+    if found.fetchone() is None:
+        raise LostTurn(f"turn {owned.turn} is no longer ours")
+
+
+def record_step(db: sqlite3.Connection, owned: Owned, step: tuple[int, str, str, str, str | None]) -> None:
+    """Write or replace a step of a turn."""
+    check_owned(db, owned)
+    db.execute(
+        "INSERT INTO turn_steps VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (turn, number) DO UPDATE SET"
+        " kind = excluded.kind, digest = excluded.digest, request = excluded.request,"
+        " result = excluded.result",
+        (owned.turn, *step),
+    )
+
+
+def end(
+    db: sqlite3.Connection, owned: Owned, state: InboxState, now: float, *, error: str | None = None
+) -> None:
+    """The rows of a turn leave ``running`` for good; its steps are dropped."""
+    cursor = db.execute(
+        f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_MINE}",
+        (state.value, now, owned.tail, error, owned.session, owned.turn, owned.fence),
+    )
+    _check(cursor, owned)
+    db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
+    if state is InboxState.DEAD:
+        crash_records.acquit(db, crash_records.of_turn(owned.turn))
+
+
+def put_back(
+    db: sqlite3.Connection,
+    owned: Owned,
+    *,
+    next_at: float | None,
+    error: str | None,
+    attempts: int,
+    deferrals: int,
+    now: float,
+    waits_for: str | None = None,
+) -> None:
+    """``running → ready`` with changed counters."""
+    cursor = db.execute(
+        "UPDATE inbox SET state = 'ready', next_at = ?, waits_for = ?, error = COALESCE(?, error),"
+        " attempts = attempts + ?,"
+        " deferrals = deferrals + ?,"
+        " first_deferred_at = CASE WHEN ? > 0 THEN COALESCE(first_deferred_at, ?) ELSE first_deferred_at END"
+        f" WHERE {_MINE}",
+        (
+            next_at,
+            waits_for,
+            error,
+            attempts,
+            deferrals,
+            deferrals,
+            now,
+            owned.session,
+            owned.turn,
+            owned.fence,
+        ),
+    )
+    _check(cursor, owned)
+
+
+def undo_claim(db: sqlite3.Connection, session: str, claimed: Claim | None, now: float) -> None:
+    """Nobody took this claim: it has not happened."""
+    if claimed is not None:
+        owned = Owned(claimed.turn, claimed.fence, session, claimed.rows[-1][0], len(claimed.rows))
+        put_back(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now)
+
+
+def journal(db: sqlite3.Connection, session: str, lines: Sequence[str]) -> None:
+    """Commit history lines; they stay until their file has them."""
+    db.executemany(
+        "INSERT INTO history_journal (session, line) VALUES (?, ?)", [(session, line) for line in lines]
+    )
+
+
+def spend(db: sqlite3.Connection, day: str, session: str, purpose: str, usage: Usage) -> None:
+    """Add to what a day, a session, a purpose and a model have cost."""
+    if not (usage.calls or usage.prompt_tokens or usage.completion_tokens or usage.cost_usd):
+        return
+    db.execute(
+        "INSERT INTO usage (day, session, purpose, model, prompt_tokens, completion_tokens, calls, cost_usd,"
+        " cached_tokens, thinking_tokens) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (day, session, purpose, model) DO UPDATE SET"
+        " prompt_tokens = prompt_tokens + excluded.prompt_tokens,"
+        " completion_tokens = completion_tokens + excluded.completion_tokens, calls = calls + excluded.calls,"
+        " cached_tokens = cached_tokens + excluded.cached_tokens,"
+        " thinking_tokens = thinking_tokens + excluded.thinking_tokens,"
+        " cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN cost_usd"
+        " ELSE COALESCE(cost_usd, 0) + excluded.cost_usd END",
+        (
+            day,
+            session,
+            purpose,
+            usage.model,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.calls,
+            usage.cost_usd,
+            usage.cached_tokens,
+            usage.thinking_tokens,
+        ),
+    )

@@ -1,0 +1,147 @@
+"""
+Is ``gateway.db`` whole? Looking never changes it; mending puts right what can be put right without a loss.
+
+A file at rest without a log beside it is opened as one that nothing changes, so not even a lock is left; with
+a log, a copy of both is looked at. While a daemon runs, the file is read as any other reader would.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from gateway.queue.sqlite.schema import APPLICATION_ID, VERSION
+
+__all__ = ["Damage", "examine_database", "mend_database", "names_in_rows"]
+
+_MOST = 20
+_FILE = re.compile(r"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
+_PAYLOADS = (("inbox", "payload"), ("outbox", "payload"), ("history_journal", "line"))
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What is wrong, and whether `mend_database` can put it right."""
+
+    text: str
+    mendable: bool
+
+
+@contextmanager
+def _opened(path: Path, *, in_use: bool) -> Iterator[sqlite3.Connection]:
+    log = path.with_name(f"{path.name}-wal")
+    if in_use:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as db:
+            yield db
+        return
+    if not log.exists() or not log.stat().st_size:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)) as db:
+            yield db
+        return
+    with tempfile.TemporaryDirectory(prefix="squidbot-check-") as folder:
+        copy = Path(folder) / path.name
+        shutil.copyfile(path, copy)
+        shutil.copyfile(log, copy.with_name(log.name))
+        with closing(sqlite3.connect(copy)) as db:
+            yield db
+
+
+def examine_database(path: Path, *, in_use: bool = False) -> list[Damage]:
+    """
+    Look through all of it.
+
+    Args:
+        path: The file.
+        in_use: A daemon works on it.
+    """
+    try:
+        with _opened(path, in_use=in_use) as db:
+            return list(_damages(db))
+    except (sqlite3.Error, OSError) as error:
+        return [Damage(f"it cannot be read: {error}", mendable=False)]
+
+
+def _damages(db: sqlite3.Connection) -> Iterator[Damage]:
+    (owner,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == 0 and not db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+        return  # nothing was ever written
+    if owner != APPLICATION_ID:
+        yield Damage("it is not a database of squidbot's", mendable=False)
+        return
+    if version > VERSION:
+        yield Damage(
+            f"its schema is {version}, this squidbot knows {VERSION}: a later one wrote it", mendable=False
+        )
+        return
+    said = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST})")]
+    for text in said if said != ["ok"] else ():
+        yield Damage(f"integrity: {text}", mendable="index" in text)
+    for table, rowid, parent, _ in db.execute("PRAGMA foreign_key_check").fetchmany(_MOST):
+        yield Damage(f"row {rowid} of {table} belongs to a row of {parent} that is not there", mendable=True)
+    if version < VERSION:
+        return  # it is brought up to date at the next start; older payloads are read then
+    for table, column in _PAYLOADS:
+        rows = db.execute(
+            f"SELECT id FROM {table} WHERE {column} IS NOT NULL AND NOT json_valid({column}) LIMIT {_MOST}"  # noqa: S608 - constants
+        )
+        for (number,) in rows.fetchall():
+            yield Damage(f"the content of row {number} of {table} cannot be read", mendable=False)
+
+
+def mend_database(path: Path) -> None:
+    """
+    Make indexes again, and let go of rows that are not there. Nobody else may have the file open, and there
+    must be a copy of it.
+
+    Raises:
+        sqlite3.Error: It cannot be mended; nothing was changed.
+    """
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            for table, rowid, _, number in db.execute("PRAGMA foreign_key_check").fetchall():
+                column = next(
+                    row[3] for row in db.execute(f"PRAGMA foreign_key_list({table})") if row[0] == number
+                )
+                db.execute(f"UPDATE {table} SET {column} = NULL WHERE rowid = ?", (rowid,))  # noqa: S608 - names of our schema
+            db.execute("REINDEX")
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+
+
+def names_in_rows(path: Path, *, in_use: bool = False) -> dict[str, bool] | None:
+    """
+    The `Attachment.path` of every file that a row names, and whether that row still needs it.
+
+    None if the database cannot be read.
+    """
+    try:
+        with _opened(path, in_use=in_use) as db:
+            return _names(db)
+    except (sqlite3.Error, OSError):
+        return None
+
+
+def _names(db: sqlite3.Connection) -> dict[str, bool]:
+    found: dict[str, bool] = {}
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'history_journal'").fetchone():
+        return found
+    for query in (
+        "SELECT payload, state NOT IN ('settled', 'ignored') FROM inbox WHERE payload LIKE '%attachments/%'",
+        "SELECT payload, state <> 'sent' FROM outbox WHERE payload LIKE '%attachments/%'",
+        "SELECT line, 1 FROM history_journal WHERE line LIKE '%attachments/%'",
+    ):
+        for payload, needed in db.execute(query):
+            for name in _FILE.findall(payload):
+                found[name] = found.get(name, False) or bool(needed)
+    return found

@@ -1,0 +1,112 @@
+"""
+The embedded store, fourth part: `gateway.queue.job_port.PlanStore` in the same database.
+
+The SQL is in ``jobs_sql.py``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+
+from gateway.queue.job_port import Collected, Entry, Job, JobState, OtherHistory
+from gateway.queue.ports import NewOutbound
+from gateway.queue.sqlite import inbox_sql, jobs_sql, outbox_sql
+from gateway.queue.sqlite.base import Part
+from gateway.queue.sqlite.codec import dump, new_outbox
+
+__all__ = ["Planning"]
+
+
+class Planning(Part):
+    """Jobs, ledger, digest and notices."""
+
+    async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:
+        """Keep a job, within the person's limit."""
+        await self._writer.call("add_job", lambda db: jobs_sql.add_job(db, job, at_most, persons))
+
+    async def jobs(self, *, done: bool = False, until: datetime | None = None) -> list[Job]:
+        """All jobs, the next one first, or those that wait for an instant up to ``until``."""
+        if until is not None:
+            raws = await self._reader.call(
+                "jobs_until", lambda db: jobs_sql.jobs_until(db, until.timestamp())
+            )
+        else:
+            raws = await self._reader.call("jobs", lambda db: jobs_sql.jobs(db, done=done))
+        return [job for job in map(jobs_sql.job_of, raws) if job is not None]
+
+    async def job(self, job_id: str) -> Job | None:
+        """One job."""
+        raws = await self._reader.call("job", lambda db: jobs_sql.jobs(db, done=True, job_id=job_id))
+        return jobs_sql.job_of(raws[0]) if raws else None
+
+    async def set_job_state(self, job_id: str, state: JobState, next_at: datetime | None) -> Job | None:
+        """A person pauses or resumes a job."""
+        raws = await self._writer.call(
+            "set_job_state", lambda db: jobs_sql.set_state(db, job_id, state, next_at)
+        )
+        return jobs_sql.job_of(raws[0]) if raws else None
+
+    async def remove_job(self, job_id: str) -> bool:
+        """A person removes a job."""
+        query = "DELETE FROM jobs WHERE id = ?"
+        return await self._writer.call("remove_job", lambda db: db.execute(query, (job_id,)).rowcount > 0)
+
+    async def job_fired(
+        self, job_id: str, revision: int, instant: datetime, next_at: datetime | None, *, note: str = ""
+    ) -> bool:
+        """A scheduled instant was dealt with; the next one is waited for."""
+        now = self._now()
+        return await self._writer.call(
+            "job_fired",
+            lambda db: jobs_sql.job_fired(db, job_id, revision, instant, next_at=next_at, note=note, now=now),
+        )
+
+    async def note(self, entry: Entry) -> None:
+        """Add a line to the ledger."""
+        now = self._now()
+        await self._writer.call("note", lambda db: jobs_sql.note(db, entry, now))
+
+    async def ledger(self, *, name: str | None = None, limit: int = 50) -> list[Entry]:
+        """Lines of the ledger, newest first."""
+        raws = await self._reader.call("ledger", lambda db: jobs_sql.ledger(db, name, limit))
+        return [jobs_sql.entry_of(raw) for raw in raws]
+
+    async def was_said(self, said: str, *, since: datetime) -> bool:
+        """Whether something with this fingerprint went out since then."""
+        return await self._reader.call("was_said", lambda db: jobs_sql.was_said(db, said, since.timestamp()))
+
+    async def collected(self) -> list[Collected]:
+        """What waits for the digest, oldest first."""
+        return await self._reader.call("collected", jobs_sql.collected)
+
+    async def post_planned(
+        self,
+        what: str,
+        value: str,
+        outbound: Sequence[NewOutbound],
+        *,
+        history: Sequence[OtherHistory] = (),
+        collected: Sequence[int] = (),
+    ) -> bool:
+        """Put something into the outbox, with what belongs to it, once for this value."""
+        now = self._now()
+        messages = new_outbox(outbound, secret=self._secret, origin=f"once\0{what}\0{value}", now=now)
+        lines = [(str(session), [dump(line) for line in told]) for session, told in history]
+
+        def write(db: sqlite3.Connection) -> bool:
+            if not jobs_sql.claim_value(db, what, value):
+                return False
+            jobs_sql.forget_collected(db, collected)
+            for session, told in lines:
+                inbox_sql.journal(db, session, told)
+            outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now)
+            return True
+
+        return await self._writer.call("post_planned", write)
+
+    async def prune_plans(self, *, older_than_s: float) -> int:
+        """Forget what is long over."""
+        before = self._now() - older_than_s
+        return await self._writer.call("prune_plans", lambda db: jobs_sql.prune(db, before))

@@ -1,0 +1,298 @@
+"""
+Starting, looking, mending and forgetting, as SQL: what the operator and the daemon's own care need.
+
+Functions that change something run on the writer's connection, the others on the reader's.
+"""
+# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from gateway.queue.sqlite import crash_records
+from gateway.queue.sqlite.amendments import forget_steps, ignore
+from gateway.queue.sqlite.codec import INBOX, OUTBOX, Raw, key_digest
+from gateway.queue.sqlite.due import wait_s
+from gateway.queue.sqlite.inbox_sql import overtaking
+from gateway.queue.states import InboxState, OutboxState
+
+__all__ = [
+    "drop",
+    "due_in",
+    "due_now",
+    "end_quarantine",
+    "ended_inbox",
+    "ended_outbox",
+    "forget_inbox",
+    "forget_outbox",
+    "ignored_long_ago",
+    "inbox",
+    "inbox_row",
+    "keep_digests",
+    "last_ids",
+    "open_sessions",
+    "outbox",
+    "recover",
+    "requeue",
+    "reset_session",
+    "waiting_people",
+]
+
+# Most rows are in these states: reading backwards from the end finds some sooner than an index does.
+_COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
+
+
+def recover(db: sqlite3.Connection, now: float) -> None:
+    """Nobody works on anything at this moment; whatever was in flight was so when the process died."""
+    crash_records.record(db, now)
+    db.execute("UPDATE inbox SET state = 'ready' WHERE state = 'running'")
+    db.execute(
+        "UPDATE outbox SET state = CASE WHEN uncertain_at IS NULL THEN 'pending' ELSE 'uncertain' END"
+        " WHERE state = 'sending'"
+    )
+
+
+def due_now(db: sqlite3.Connection, waits_for: str) -> list[str]:
+    """Let nothing wait for this any more; returns the sessions of turns."""
+    found = db.execute(
+        "UPDATE inbox SET next_at = NULL, waits_for = NULL WHERE state = 'ready' AND waits_for = ?"
+        " RETURNING session",
+        (waits_for,),
+    ).fetchall()
+    db.execute(
+        "UPDATE outbox SET next_at = NULL, waits_for = NULL WHERE state IN ('pending', 'uncertain')"
+        " AND waits_for = ?",
+        (waits_for,),
+    )
+    return list(dict.fromkeys(session for (session,) in found))
+
+
+def open_sessions(db: sqlite3.Connection, now: float) -> list[tuple[str, float]]:
+    """Sessions with a head that waits, the longest waiting first, and in how many seconds it is due."""
+    # With MIN() the other columns are those of the row that has the minimum.
+    rows = db.execute(
+        "SELECT session, MIN(id), next_at FROM inbox WHERE state = 'ready' AND session NOT IN"
+        " (SELECT session FROM inbox WHERE state = 'running') GROUP BY session ORDER BY MIN(id)"
+    )
+    waits = [(session, wait_s(next_at, now)) for session, _, next_at in rows]
+    return [(session, 0.0 if wait and overtaking(db, session, now) else wait) for session, wait in waits]
+
+
+def waiting_people(db: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Sessions with a head that waits, and the address of whoever sent that."""
+    rows = db.execute(
+        "SELECT session, MIN(id), CASE WHEN json_valid(payload)"
+        " THEN json_extract(payload, '$.sender.address') END"
+        " FROM inbox WHERE state = 'ready' GROUP BY session"
+    )
+    return [(session, address) for session, _, address in rows if address]
+
+
+def due_in(db: sqlite3.Connection, session: str, now: float) -> float | None:
+    """In how many seconds the head of a session is due."""
+    if db.execute(
+        "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1", (session,)
+    ).fetchone():
+        return None
+    head = db.execute(
+        "SELECT next_at FROM inbox WHERE state = 'ready' AND session = ? ORDER BY id LIMIT 1", (session,)
+    ).fetchone()
+    if head is None:
+        return None
+    wait = wait_s(head[0], now)
+    return 0.0 if wait and overtaking(db, session, now) else wait
+
+
+def inbox(db: sqlite3.Connection, states: Sequence[InboxState], session: str | None, limit: int) -> list[Raw]:
+    """Rows of the inbox, newest first."""
+    where = "" if session is None else " AND session = ?"
+    arguments = () if session is None else (session,)
+    if not states:
+        return db.execute(
+            f"SELECT {INBOX} FROM inbox WHERE +state <> 'ignored'{where} ORDER BY id DESC LIMIT ?",
+            (*arguments, limit),
+        ).fetchall()
+    found: list[Raw] = []
+    for state in set(states):
+        column = "+state" if state in _COMMON and session is None else "state"
+        found += db.execute(
+            f"SELECT {INBOX} FROM inbox WHERE {column} = ?{where} ORDER BY id DESC LIMIT ?",
+            (state.value, *arguments, limit),
+        )
+    return sorted(found, key=lambda row: -row[0])[:limit]
+
+
+def inbox_row(db: sqlite3.Connection, inbox_id: int) -> tuple[Raw, list[Raw]] | None:
+    """One row, and what was or will be sent for its turn."""
+    row = db.execute(f"SELECT {INBOX} FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
+    if row is None:
+        return None
+    sends = db.execute(
+        f"SELECT {OUTBOX} FROM outbox WHERE inbox_id = :id OR (turn = :turn AND inbox_id ="
+        " (SELECT tail FROM inbox WHERE id = :id)) ORDER BY id",
+        {"id": inbox_id, "turn": row[11]},
+    ).fetchall()
+    return row, sends
+
+
+def outbox(db: sqlite3.Connection, states: Sequence[OutboxState], limit: int) -> list[Raw]:
+    """Rows of the outbox, newest first."""
+    if not states:
+        return db.execute(f"SELECT {OUTBOX} FROM outbox ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
+    found: list[Raw] = []
+    for state in set(states):
+        column = "+state" if state in _COMMON else "state"
+        found += db.execute(
+            f"SELECT {OUTBOX} FROM outbox WHERE {column} = ? ORDER BY id DESC LIMIT ?", (state.value, limit)
+        )
+    return sorted(found, key=lambda row: -row[0])[:limit]
+
+
+def requeue(db: sqlite3.Connection, inbox_id: int) -> str | None:
+    """Try again what failed for good; returns the session. What was forgotten cannot be tried again."""
+    row = db.execute(
+        "SELECT state, session, payload, tail, turn FROM inbox WHERE id = ?", (inbox_id,)
+    ).fetchone()
+    if row is None:
+        return None
+    state, session, payload, tail, turn = row
+    changed = 0
+    if state == InboxState.DEAD and payload is not None:
+        changed = db.execute(
+            "UPDATE inbox SET state = 'ready', attempts = 0, deferrals = 0, first_deferred_at = NULL,"
+            " next_at = NULL, withdrawn = NULL, turn = NULL, tail = NULL, error = NULL, ended_at = NULL"
+            " WHERE id = ?",
+            (inbox_id,),
+        ).rowcount
+    elif state == InboxState.ANSWERED:
+        changed = db.execute(
+            "UPDATE outbox SET state = 'pending', attempts = 0, next_at = NULL, uncertain_at = NULL,"
+            " error = NULL, ended_at = NULL WHERE inbox_id = ? AND turn = ? AND state IN ('dead', 'unknown')"
+            " AND payload IS NOT NULL AND COALESCE(error, '') NOT LIKE 'rejected%' AND error IS NOT 'left'",
+            (tail, turn),
+        ).rowcount
+    return str(session) if changed else None
+
+
+def drop(db: sqlite3.Connection, inbox_id: int, now: float) -> bool:
+    """Give a message up, and what is still to be sent for it."""
+    row = db.execute("SELECT state, tail, turn FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
+    if row is None or row[0] == InboxState.RUNNING:
+        return False
+    state, tail, turn = row
+    changed = 0
+    if state in (InboxState.READY, InboxState.DEAD, InboxState.QUARANTINED):
+        changed = ignore(db, "id = ?", (inbox_id,), "dropped", now)
+        forget_steps(db, turn)
+    # What answers several messages is given up with an answered one, but not with one that merely failed.
+    hangs_on = tail if state == InboxState.ANSWERED else inbox_id
+    changed += db.execute(
+        "UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'dropped' WHERE inbox_id = ?"
+        " AND state IN ('pending', 'sending', 'uncertain', 'unknown', 'held')",
+        (now, hangs_on),
+    ).rowcount
+    return changed > 0
+
+
+def reset_session(db: sqlite3.Connection, session: str, now: float) -> None:
+    """Drop what waits in a session, and the lines that its history does not have yet."""
+    turns = db.execute(
+        "SELECT DISTINCT turn FROM inbox WHERE state = 'ready' AND session = ? AND turn IS NOT NULL",
+        (session,),
+    ).fetchall()
+    ignore(db, "state = 'ready' AND session = ?", (session,), "reset", now)
+    for (turn,) in turns:
+        forget_steps(db, turn)
+    db.execute("DELETE FROM history_journal WHERE session = ?", (session,))
+
+
+def last_ids(db: sqlite3.Connection) -> tuple[int, int]:
+    """The highest ids of inbox and outbox."""
+    inbox_id, outbox_id = db.execute(
+        "SELECT (SELECT MAX(id) FROM inbox), (SELECT MAX(id) FROM outbox)"
+    ).fetchone()
+    return inbox_id or 0, outbox_id or 0
+
+
+# The plus signs keep SQLite from going by the state, which most rows have, instead of by the id.
+_INBOX_ENDED = (
+    "payload IS NOT NULL AND ended_at < ? AND (+state IN ('settled', 'dead', 'ignored')"
+    " OR (+state = 'answered' AND NOT EXISTS"
+    " (SELECT 1 FROM outbox WHERE inbox_id = inbox.tail AND outbox.turn = inbox.turn"
+    " AND +outbox.state NOT IN ('sent', 'dead'))))"
+)
+_OUTBOX_ENDED = "payload IS NOT NULL AND ended_at < ? AND +state IN ('sent', 'dead')"
+
+
+def ended_inbox(db: sqlite3.Connection, first: int, last: int, before: float) -> list[int]:
+    """Of these ids the rows that can be forgotten."""
+    return _ended(
+        db, f"SELECT id FROM inbox WHERE id BETWEEN ? AND ? AND {_INBOX_ENDED}", first, last, before
+    )
+
+
+def ended_outbox(db: sqlite3.Connection, first: int, last: int, before: float) -> list[int]:
+    """Of these ids the rows that can be forgotten."""
+    return _ended(
+        db, f"SELECT id FROM outbox WHERE id BETWEEN ? AND ? AND {_OUTBOX_ENDED}", first, last, before
+    )
+
+
+def _ended(db: sqlite3.Connection, query: str, first: int, last: int, before: float) -> list[int]:
+    return [row_id for (row_id,) in db.execute(query, (first, last, before))]
+
+
+# A row on which something hangs stays, and so does the last one: its number must not be given out again.
+_IGNORED_LONG_AGO = (
+    "+state = 'ignored' AND ended_at < ? AND id < (SELECT MAX(id) FROM inbox)"
+    " AND NOT EXISTS (SELECT 1 FROM outbox WHERE inbox_id = inbox.id)"
+)
+
+
+def ignored_long_ago(db: sqlite3.Connection, first: int, last: int, before: float) -> list[int]:
+    """Of these ids the ignored rows of which a digest is enough."""
+    return _ended(
+        db, f"SELECT id FROM inbox WHERE id BETWEEN ? AND ? AND {_IGNORED_LONG_AGO}", first, last, before
+    )
+
+
+def keep_digests(db: sqlite3.Connection, ids: Sequence[int], before: float) -> int:
+    """Put digests of their keys in the place of these rows, if that is still allowed; returns how many."""
+    done = 0
+    for row_id in ids:
+        key = db.execute(
+            "SELECT channel, account, native_id, CAST(ended_at / 86400 AS INTEGER) FROM inbox"
+            f" WHERE id = ? AND {_IGNORED_LONG_AGO}",
+            (row_id, before),
+        ).fetchone()
+        if key is not None:
+            db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (key_digest(*key[:3]), key[3]))
+            db.execute("DELETE FROM inbox WHERE id = ?", (row_id,))
+            done += 1
+    return done
+
+
+def end_quarantine(db: sqlite3.Connection, before: float, now: float) -> int:
+    """Nobody let these in; returns how many."""
+    return ignore(db, "state = 'quarantined' AND accepted_at < ?", (before,), "quarantine_expired", now)
+
+
+def forget_inbox(db: sqlite3.Connection, ids: Sequence[int], before: float) -> int:
+    """Drop the payloads of these rows, if that is still allowed; returns how many."""
+    return sum(
+        db.execute(
+            f"UPDATE inbox SET payload = NULL WHERE id = ? AND {_INBOX_ENDED}", (row_id, before)
+        ).rowcount
+        for row_id in ids
+    )
+
+
+def forget_outbox(db: sqlite3.Connection, ids: Sequence[int], before: float) -> int:
+    """Drop the payloads of these rows, if that is still allowed; returns how many."""
+    return sum(
+        db.execute(
+            f"UPDATE outbox SET payload = NULL WHERE id = ? AND {_OUTBOX_ENDED}", (row_id, before)
+        ).rowcount
+        for row_id in ids
+    )

@@ -1,0 +1,190 @@
+"""
+How an older ``gateway.db`` becomes the one of today: numbered steps, each in one transaction with its number.
+
+A step is written once and never changed afterwards; what it leads to must be what `schema.py` makes from
+nothing (a test compares). Before the first step a copy of the file is laid beside it, because going back to
+an earlier version of squidbot is not possible otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gateway.queue.errors import StoreUnavailable
+
+__all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "Migration", "copy_name", "lay_aside", "migrate"]
+
+APPLICATION_ID = 0x53514254
+"""Tells a ``gateway.db`` from other databases."""
+
+Migration = Callable[[sqlite3.Connection], None]
+
+
+def _rebuilt(db: sqlite3.Connection, table: str, columns: str, definition: str, *indexes: str) -> None:
+    """Make a table anew with another definition: SQLite cannot change a CHECK."""
+    db.execute(f"CREATE TABLE new_{table} ({definition})")
+    db.execute(f"INSERT INTO new_{table} ({columns}) SELECT {columns} FROM {table}")  # noqa: S608 - constants
+    db.execute(f"DROP TABLE {table}")
+    db.execute(f"ALTER TABLE new_{table} RENAME TO {table}")
+    for index in indexes:
+        db.execute(index)
+
+
+def _to_2(db: sqlite3.Connection) -> None:
+    """Amendments, drafts and quarantine: two states, what was withdrawn, digests of what was ignored."""
+    _rebuilt(
+        db,
+        "inbox",
+        "id, channel, account, native_id, session, kind, payload, state, attempts, deferrals,"
+        " first_deferred_at, next_at, fence, turn, tail, error, accepted_at, ended_at",
+        "id INTEGER PRIMARY KEY,"
+        " channel TEXT NOT NULL, account TEXT NOT NULL, native_id TEXT NOT NULL,"
+        " session TEXT NOT NULL, kind TEXT NOT NULL, payload TEXT,"
+        " state TEXT NOT NULL CHECK (state IN ('ready', 'running', 'answered', 'settled', 'dead', 'ignored',"
+        " 'quarantined')),"
+        " attempts INTEGER NOT NULL DEFAULT 0, deferrals INTEGER NOT NULL DEFAULT 0,"
+        " first_deferred_at REAL, next_at REAL, fence INTEGER NOT NULL DEFAULT 0, turn TEXT, tail INTEGER,"
+        " error TEXT, accepted_at REAL NOT NULL, ended_at REAL, withdrawn TEXT,"
+        " UNIQUE (channel, account, native_id)",
+        "CREATE INDEX inbox_work ON inbox (state, session)",
+    )
+    _rebuilt(
+        db,
+        "outbox",
+        "id, inbox_id, turn, key, channel, account, session, payload, state, attempts, next_at,"
+        " uncertain_at, provider_id, error, created_at, ended_at",
+        "id INTEGER PRIMARY KEY,"
+        " inbox_id INTEGER REFERENCES inbox (id), turn TEXT, key TEXT NOT NULL,"
+        " channel TEXT NOT NULL, account TEXT NOT NULL, session TEXT NOT NULL, payload TEXT,"
+        " state TEXT NOT NULL CHECK (state IN ('pending', 'sending', 'uncertain', 'sent', 'dead', 'unknown',"
+        " 'held')),"
+        " attempts INTEGER NOT NULL DEFAULT 0, next_at REAL, uncertain_at REAL, provider_id TEXT, error TEXT,"
+        " created_at REAL NOT NULL, ended_at REAL",
+        "CREATE INDEX outbox_inbox ON outbox (inbox_id)",
+        "CREATE INDEX outbox_state ON outbox (state)",
+        "CREATE INDEX outbox_open ON outbox (channel, account, session)"
+        " WHERE state IN ('pending', 'sending', 'uncertain')",
+        "CREATE INDEX outbox_provider ON outbox (provider_id) WHERE provider_id IS NOT NULL",
+    )
+    db.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY, day INTEGER NOT NULL) WITHOUT ROWID")
+
+
+def _to_3(db: sqlite3.Connection) -> None:
+    """Jobs of the schedule, the run ledger, and what waits for the digest."""
+    db.execute(
+        """CREATE TABLE jobs (
+            id TEXT PRIMARY KEY, kind TEXT NOT NULL, text TEXT NOT NULL, timing TEXT NOT NULL,
+            session TEXT NOT NULL, account TEXT NOT NULL, person TEXT NOT NULL, audience TEXT NOT NULL,
+            context TEXT NOT NULL, state TEXT NOT NULL CHECK (state IN ('active', 'paused', 'done')),
+            created_at REAL NOT NULL, next_at REAL, last_at REAL, ended_at REAL,
+            revision INTEGER NOT NULL, note TEXT NOT NULL
+        )"""
+    )
+    db.execute(
+        """CREATE TABLE ledger (
+            id INTEGER PRIMARY KEY, name TEXT NOT NULL, instant REAL NOT NULL, until REAL NOT NULL,
+            ticks INTEGER NOT NULL, at REAL NOT NULL, outcome TEXT NOT NULL, reason TEXT NOT NULL,
+            tokens INTEGER NOT NULL, calls INTEGER NOT NULL, took_s REAL NOT NULL, said TEXT NOT NULL
+        )"""
+    )
+    db.execute("""CREATE INDEX ledger_name ON ledger (name, until)""")
+    db.execute("""CREATE INDEX ledger_said ON ledger (said) WHERE said <> ''""")
+    db.execute(
+        """CREATE TABLE collected (
+            id INTEGER PRIMARY KEY, channel TEXT NOT NULL, person TEXT NOT NULL, text TEXT NOT NULL,
+            at REAL NOT NULL
+        )"""
+    )
+
+
+def _to_4(db: sqlite3.Connection) -> None:
+    """What was in flight when the process died, and for what a row waits."""
+    db.execute("ALTER TABLE inbox ADD COLUMN waits_for TEXT")
+    db.execute("ALTER TABLE outbox ADD COLUMN waits_for TEXT")
+    db.execute(
+        """CREATE TABLE deaths (
+            number INTEGER NOT NULL, item TEXT NOT NULL, step INTEGER NOT NULL, company INTEGER NOT NULL,
+            at REAL NOT NULL, PRIMARY KEY (item, number)
+        ) WITHOUT ROWID"""
+    )
+
+
+def _to_5(db: sqlite3.Connection) -> None:
+    """Of the tokens, those that the provider had kept, and those that were thinking."""
+    db.execute("ALTER TABLE usage ADD COLUMN cached_tokens INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE usage ADD COLUMN thinking_tokens INTEGER NOT NULL DEFAULT 0")
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5}
+"""From each older version the step to the next one."""
+VERSION = 1 + len(MIGRATIONS)
+
+
+def migrate(
+    db: sqlite3.Connection, path: Path, found: int, *, to: int = VERSION, steps: Mapping[int, Migration]
+) -> None:
+    """
+    Bring a database from the version ``found`` up to ``to``; beside it stays a copy of what it was.
+
+    Raises:
+        StoreUnavailable, sqlite3.Error: It cannot be done now; a step is done whole or not at all.
+    """
+    try:
+        lay_aside(db, path, found)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"no copy of {path} can be made before it is brought up to date: {error.strerror}",
+            path=str(path),
+            operation="migrate",
+        ) from error
+    db.execute("PRAGMA foreign_keys = OFF")  # a table that is made anew would take along what refers to it
+    try:
+        for step in range(found, to):
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                steps[step](db)
+                if (broken := db.execute("PRAGMA foreign_key_check").fetchone()) is not None:
+                    raise sqlite3.IntegrityError(f"after step {step} a row refers to nothing: {broken}")  # noqa: TRY301 - rolled back below
+                db.execute(f"PRAGMA user_version = {step + 1}")
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+    finally:
+        db.execute("PRAGMA foreign_keys = ON")
+    import structlog  # noqa: PLC0415 - `status` asks for our version only, and is quick
+
+    structlog.get_logger(__name__).info("store.migrated", path=str(path), from_schema=found, to_schema=to)
+
+
+def copy_name(path: Path, version: int) -> Path:
+    """Where the copy of a database lies that had this version."""
+    return path.with_name(f"{path.name}.v{version}.bak")
+
+
+def lay_aside(db: sqlite3.Connection, path: Path, version: int) -> None:
+    """Copy the database, whole and durably, readable for its owner alone."""
+    target = copy_name(path, version)
+    making = target.with_name(f"{target.name}.new")
+    with contextlib.suppress(FileNotFoundError):
+        making.unlink()
+    os.close(os.open(making, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    copy = sqlite3.connect(making, isolation_level=None)
+    try:
+        db.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+    finally:
+        copy.close()
+    for name in (making, path.parent):
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if name == making:
+            making.replace(target)

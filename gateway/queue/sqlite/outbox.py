@@ -1,0 +1,139 @@
+"""The embedded store, second part: the outbox. The SQL is in ``outbox_sql.py``."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Sequence
+
+from agent_core.messages import OutboundKind, SessionKey
+from agent_core.models import Message
+from gateway.queue.ports import NewOutbound, OutboxRow
+from gateway.queue.sqlite import outbox_sql
+from gateway.queue.sqlite.base import Part, pending
+from gateway.queue.sqlite.codec import OUTBOX, dump, error_text, instant, new_outbox, outbox_row
+from gateway.queue.sqlite.due import due_at
+
+__all__ = ["Sending"]
+
+
+class Sending(Part):
+    """The sending methods of `gateway.queue.ports.WorkStore`."""
+
+    async def post(self, outbound: Sequence[NewOutbound]) -> list[OutboxRow]:
+        """Put messages that answer nothing into the outbox."""
+        now = self._now()
+        messages = new_outbox(outbound, secret=self._secret, origin=secrets.token_hex(16), now=now)
+        held = [new.hold for new in outbound]
+        ids = await self._writer.call(
+            "post", lambda db: outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)
+        )
+        return pending(ids, messages, None, held)
+
+    async def next_sends(
+        self, channel: str, account: str, *, busy: Sequence[SessionKey] = (), limit: int = 16
+    ) -> list[OutboxRow]:
+        """Of each session that is not in ``busy`` its oldest open row, if that one is due."""
+        now, keys = self._now(), [str(session) for session in busy]
+        raws = await self._reader.call(
+            "next_sends", lambda db: outbox_sql.heads(db, channel, account, keys, limit=limit, now=now)
+        )
+        return [outbox_row(raw) for raw in raws]
+
+    async def next_send_in(
+        self, channel: str, account: str, *, busy: Sequence[SessionKey] = ()
+    ) -> float | None:
+        """Seconds until the next row that waits becomes due; None if none waits."""
+        now, keys = self._now(), [str(session) for session in busy]
+        return await self._reader.call(
+            "next_send_in", lambda db: outbox_sql.next_send_in(db, channel, account, keys, now)
+        )
+
+    async def sending(self, row: OutboxRow) -> None:
+        """``pending → sending``, ``attempts + 1``."""
+        await self._writer.call("sending", lambda db: outbox_sql.start(db, row.id), durable=False)
+
+    async def probing(self, row: OutboxRow) -> None:
+        """``uncertain → sending``, and no attempt more."""
+        await self._writer.call("probing", lambda db: outbox_sql.probe(db, row.id), durable=False)
+
+    async def uncertain(self, row: OutboxRow) -> None:
+        """``sending → uncertain``, durable before this returns."""
+        now = self._now()
+        await self._writer.call("uncertain", lambda db: outbox_sql.to_uncertain(db, row.id, now))
+
+    async def sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
+        """The server has it; what is to be remembered becomes a line of the history of ``into``."""
+        now, said = self._now(), None
+        if into is not None and row.message.remembered:
+            # The key as id: a line that a crash writes twice is recognised.
+            line = Message(
+                role="assistant", content=row.message.text, id=row.message.id, timestamp=instant(now)
+            )
+            said = (str(into), dump(line))
+        await self._writer.call(
+            "sent", lambda db: outbox_sql.sent(db, row.id, row.inbox_id, provider_id, now, said=said)
+        )
+
+    async def send_failed(
+        self,
+        row: OutboxRow,
+        error: str,
+        *,
+        delay_s: float | None,
+        certain: bool = True,
+        apology: str | None = None,
+        waits_for: str | None = None,
+    ) -> None:
+        """Not sent: for good, or to be tried again."""
+        now, text = self._now(), error_text(error)
+        next_at = None if delay_s is None else due_at(now, delay_s)
+        instead = None
+        if apology is not None:
+            told = row.message
+            said = NewOutbound(
+                told.channel, told.account, told.session, apology, OutboundKind.APOLOGY, told.context
+            )
+            [instead] = new_outbox([said], secret=self._secret, origin=f"apology\0{told.id}", now=now)
+
+        def write(db: sqlite3.Connection) -> None:
+            gone = outbox_sql.failed(
+                db, row.id, text, next_at=next_at, certain=certain, now=now, waits_for=waits_for
+            )
+            if gone and instead is not None:
+                outbox_sql.apologise(db, row.id, instead, now)
+
+        await self._writer.call("send_failed", write)
+
+    async def park(self, row: OutboxRow, error: str) -> None:
+        """Nobody can find out whether it was sent: UNKNOWN, a person decides."""
+        text = error_text(error)
+        await self._writer.call("park", lambda db: outbox_sql.to_unknown(db, row.id, text))
+
+    async def approve(self, outbox_id: int, text: str | None = None) -> OutboxRow:
+        """A person wants a draft sent: HELD → PENDING."""
+        now = self._now()
+        return outbox_row(
+            await self._writer.call("approve", lambda db: outbox_sql.approve(db, outbox_id, text, now))
+        )
+
+    async def reject(self, outbox_id: int, why: str = "") -> OutboxRow:
+        """A person does not want a draft sent: HELD → DEAD."""
+        now, error = self._now(), error_text(f"rejected: {why}" if why else "rejected")
+        return outbox_row(
+            await self._writer.call("reject", lambda db: outbox_sql.reject(db, outbox_id, error, now))
+        )
+
+    async def outbox_row(self, outbox_id: int) -> OutboxRow | None:
+        """One row of the outbox."""
+        query = f"SELECT {OUTBOX} FROM outbox WHERE id = ?"  # noqa: S608 - a list of columns
+        raw = await self._reader.call("outbox_row", lambda db: db.execute(query, (outbox_id,)).fetchone())
+        return None if raw is None else outbox_row(raw)
+
+    async def delivered(self, channel: str, account: str, provider_id: str) -> str | None:
+        """The outbox key that was sent as ``provider_id``."""
+        query = "SELECT key FROM outbox WHERE provider_id = ? AND channel = ? AND account = ?"
+        found = await self._reader.call(
+            "delivered", lambda db: db.execute(query, (provider_id, channel, account)).fetchone()
+        )
+        return None if found is None else str(found[0])

@@ -1,0 +1,153 @@
+"""
+A copy of ``gateway.db`` at one moment, and the lengths that the histories had at that moment.
+
+Theory of operation. A line of a history is committed in the database's journal first, appended to its file
+after that, and cleared from the journal by the writing thread when the file has it durably. So while the
+writing thread stands still nothing is cleared and nothing is committed, and then both of these are true of
+the last commit and of the files as long as they are at that moment:
+
+- every line that the journal does not have any more is in its file (otherwise a restored database would claim
+  lines that exist nowhere);
+- no file has a line that the database does not know (otherwise the past would hold answers to questions that
+  a restored gateway has yet to ask). What is in a file and still in the journal is recognised by its id.
+
+The stand-still is as long as it takes to begin a read transaction and to ask for the size of each file. The
+copy is made afterwards from that read transaction, on a thread of its own, while everything goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+from urllib.parse import quote
+
+import anyio.to_thread
+
+from gateway.queue.sqlite.base import Part
+from gateway.queue.sqlite.errors import unavailable
+
+__all__ = ["Snapshot", "SnapshotStore", "Snapshots"]
+
+_BUSY_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What was copied: schema, highest ids, identity (a secret), lengths of the histories in bytes."""
+
+    schema: int
+    inbox: int
+    outbox: int
+    secret: str = field(repr=False)
+    lengths: dict[str, int]
+
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """A store that can be copied while it works."""
+
+    @property
+    def file(self) -> Path:
+        """Where its database is."""
+        ...
+
+    async def snapshot(self, target: Path, histories: Path) -> Snapshot:
+        """
+        Copy the database to ``target``, a new file for its owner alone, whole and durable.
+
+        Args:
+            target: What must not exist yet.
+            histories: The folder whose files are measured at the moment of the copy.
+
+        Raises:
+            StoreUnavailable: Not now; there may be half a file.
+        """
+        ...
+
+
+class SnapshotStore(Part):
+    """The part of the embedded store that makes copies."""
+
+    @property
+    def file(self) -> Path:
+        """See `Snapshots`."""
+        return self._writer.path
+
+    async def snapshot(self, target: Path, histories: Path) -> Snapshot:
+        """See `Snapshots`."""
+        path = self._writer.path
+        held: list[sqlite3.Connection] = []
+        lengths: dict[str, int] = {}
+
+        def stand_still(_: sqlite3.Connection) -> None:
+            # It may run twice: then what was found in a batch that was undone is not true any more.
+            _let_go(held)
+            lengths.clear()
+            held.append(_reading(path))
+            lengths.update(_sizes(histories))
+
+        try:
+            await self._writer.call("snapshot", stand_still)
+            # anyio waits for the thread, also if it is cancelled: what is closed below is not in use then.
+            return await anyio.to_thread.run_sync(_copied, held[0], target, lengths)
+        except sqlite3.Error as error:
+            raise unavailable(error, path, "snapshot") from error
+        finally:
+            _let_go(held)
+
+
+def _let_go(held: list[sqlite3.Connection]) -> None:
+    while held:
+        held.pop().close()
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    """A connection that sees what was committed last, and nothing later."""
+    db = sqlite3.connect(
+        f"file:{quote(str(path))}?mode=ro",
+        uri=True,
+        isolation_level=None,
+        timeout=_BUSY_TIMEOUT_S,
+        check_same_thread=False,  # made on the writing thread, used on another
+    )
+    try:
+        db.execute("BEGIN")
+        db.execute("SELECT COUNT(*) FROM meta").fetchone()
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    try:
+        with os.scandir(folder) as found:
+            return {
+                entry.name: entry.stat(follow_symlinks=False).st_size
+                for entry in found
+                if entry.name.endswith(".jsonl") and entry.is_file(follow_symlinks=False)
+            }
+    except FileNotFoundError:
+        return {}
+
+
+def _copied(source: sqlite3.Connection, target: Path, lengths: dict[str, int]) -> Snapshot:
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    with closing(sqlite3.connect(target, isolation_level=None)) as copy:
+        source.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        (schema,) = copy.execute("PRAGMA user_version").fetchone()
+        (secret,) = copy.execute("SELECT value FROM meta WHERE name = 'secret'").fetchone()
+        inbox, outbox = copy.execute(
+            "SELECT COALESCE((SELECT MAX(id) FROM inbox), 0), COALESCE((SELECT MAX(id) FROM outbox), 0)"
+        ).fetchone()
+    handle = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return Snapshot(schema, inbox, outbox, secret, lengths)

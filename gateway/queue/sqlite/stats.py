@@ -1,0 +1,78 @@
+"""
+How many rows of the queue are in which state, and how long the oldest has waited.
+
+On the standard library alone, because `gateway.queue.sqlite.offline_status` may not load more.
+"""
+
+# ruff: noqa: S608 - only constants of this module are put into statements
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.queue.sqlite.due import LONGEST_S
+from gateway.queue.states import InboxState, OutboxState
+
+__all__ = ["StoreStats", "counted"]
+
+_ASKED = (
+    "SELECT asked.session FROM inbox AS asked JOIN turn_steps AS step ON step.turn = asked.turn"
+    " WHERE asked.state = 'ready' AND asked.next_at > ? AND asked.next_at <= ?"
+    " AND step.kind = 'approval' AND step.result IS NULL"
+)
+"""The sessions whose turn was left until somebody has said yes or no, and has not been told so yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """
+    Counts by state, and the age in seconds of the oldest message that is not answered and of the oldest
+    answer that is not sent (None: there is none). Conversations in which a tool waits for a person's yes are
+    counted by themselves: what waits there waits for that person, and has no age.
+    """
+
+    inbox: Mapping[str, int]
+    outbox: Mapping[str, int]
+    oldest_unanswered_s: float | None
+    oldest_unsent_s: float | None
+    journal_lines: int
+    waiting_for_yes: int = 0
+
+    def as_work(self) -> dict[str, Any]:
+        """The part ``work`` of a status report, as JSON can hold it."""
+        return {
+            "inbox": dict(self.inbox),
+            "outbox": dict(self.outbox),
+            "oldest_unanswered_s": self.oldest_unanswered_s,
+            "oldest_unsent_s": self.oldest_unsent_s,
+            "history_lines_to_file": self.journal_lines,
+            "waiting_for_yes": self.waiting_for_yes,
+        }
+
+
+def counted(db: sqlite3.Connection, now: float) -> StoreStats:
+    """Counts by state, and ages at ``now`` (seconds since the epoch)."""
+    counted_in = dict(db.execute("SELECT state, COUNT(*) FROM inbox GROUP BY state").fetchall())
+    counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())
+    asked = (now, now + LONGEST_S)
+    (waiting,) = db.execute(f"SELECT COUNT(DISTINCT session) FROM ({_ASKED})", asked).fetchone()
+    (accepted_at,) = db.execute(
+        "SELECT MIN(accepted_at) FROM inbox"
+        f" WHERE state IN ('ready', 'running') AND session NOT IN ({_ASKED})",
+        asked,
+    ).fetchone()
+    (created_at,) = db.execute(
+        "SELECT MIN(created_at) FROM outbox WHERE state IN ('pending', 'sending', 'uncertain')"
+    ).fetchone()
+    (lines,) = db.execute("SELECT COUNT(*) FROM history_journal").fetchone()
+    return StoreStats(
+        inbox={state.value: counted_in.get(state.value, 0) for state in InboxState},
+        outbox={state.value: counted_out.get(state.value, 0) for state in OutboxState},
+        oldest_unanswered_s=None if accepted_at is None else max(0.0, now - accepted_at),
+        oldest_unsent_s=None if created_at is None else max(0.0, now - created_at),
+        journal_lines=lines,
+        waiting_for_yes=waiting,
+    )

@@ -1,0 +1,84 @@
+"""The embedded store, fifth part: what models have cost, and notices that go out once."""
+# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from agent_core.models import Usage
+from gateway.queue.ports import NewOutbound, OutboxRow
+from gateway.queue.sqlite import outbox_sql
+from gateway.queue.sqlite.base import Part, pending
+from gateway.queue.sqlite.codec import new_outbox
+from gateway.queue.usage_port import By, Spent
+
+__all__ = ["Spending"]
+
+_SUMS = (
+    "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
+    " SUM(thinking_tokens), COUNT(*) - COUNT(cost_usd)"
+)
+_ONCE = ("gateway", "once")
+
+
+def _usage(sums: Sequence[Any]) -> Usage:
+    given, made, calls, cost_usd, cached, thinking = sums
+    return Usage(
+        prompt_tokens=given or 0,
+        completion_tokens=made or 0,
+        calls=calls or 0,
+        cost_usd=cost_usd,
+        cached_tokens=cached or 0,
+        thinking_tokens=thinking or 0,
+    )
+
+
+class Spending(Part):
+    """Implements `gateway.queue.usage_port.SpendStore`."""
+
+    async def spent_on(self, day: str) -> Usage:
+        """All of one day."""
+        query = f"SELECT {_SUMS} FROM usage WHERE day = ?"
+        *sums, _ = await self._reader.call("spent_on", lambda db: db.execute(query, (day,)).fetchone())
+        return _usage(sums)
+
+    async def spent(self, *, since: str, by: By) -> list[Spent]:
+        """From a day on, what belongs together."""
+        if by not in ("day", "purpose", "session", "model"):
+            raise ValueError(f"usage is not kept by {by}")
+        order = "day" if by == "day" else "SUM(prompt_tokens) + SUM(completion_tokens) DESC"
+        query = f"SELECT {by}, {_SUMS} FROM usage WHERE day >= ? GROUP BY {by} ORDER BY {order}"
+        raws = await self._reader.call("spent", lambda db: db.execute(query, (since,)).fetchall())
+        return [
+            Spent(
+                name,
+                _usage(sums),
+                priced=not unpriced,
+            )
+            for name, *sums, unpriced in raws
+        ]
+
+    async def post_once(self, name: str, value: str, outbound: Sequence[NewOutbound]) -> list[OutboxRow]:
+        """Put messages into the outbox, unless that was done already."""
+        now = self._now()
+        messages = new_outbox(outbound, secret=self._secret, origin=secrets.token_hex(16), now=now)
+        held = [new.hold for new in outbound]
+
+        def write(db: sqlite3.Connection) -> list[int]:
+            found = db.execute(
+                "SELECT value FROM positions WHERE channel = ? AND account = ? AND name = ?", (*_ONCE, name)
+            ).fetchone()
+            if found is not None and found[0] == value:
+                return []
+            db.execute(
+                "INSERT INTO positions VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (channel, account, name) DO UPDATE SET value = excluded.value",
+                (*_ONCE, name, value),
+            )
+            return outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)
+
+        ids = await self._writer.call("post_once", write)
+        return pending(ids, messages, None, held) if ids else []

@@ -1,0 +1,155 @@
+"""
+The files of messages, as the gateway puts them together: the store, the tools, and who removes what is old.
+
+A file goes when it was not saved again for ``keep_days``, whatever history names it: what was said about it
+stays. One that nothing names goes after `ORPHAN_AFTER_S`: it was fetched just before a crash, or its message
+was refused after all. What is still to be answered or sent keeps its files however old they are. When
+anything cannot be read, nothing is removed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import InboundMessage
+from agent_core.models import Session
+from agent_core.ports import Clock, ToolPort
+from agent_core.storage.attachment_refs import named_files
+from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
+from channels.attachments import AttachmentStore, AttachmentsUnavailable
+from gateway.queue.ports import StoreUnavailable, WorkStore
+from gateway.queue.states import InboxState, OutboxState
+from gateway.routing.access import Access, Role, normalise
+from gateway.settings import Settings
+from gateway.system.home import Home
+
+__all__ = ["ORPHAN_AFTER_S", "AttachmentSweeper", "attachment_tools", "open_attachments"]
+
+ORPHAN_AFTER_S = 2 * 86_400.0
+_FIRST_AFTER_S = 300.0
+_EVERY_S = 6 * 3600.0
+_MOST_ROWS = 200_000
+_UNPROVEN = "unproven"
+"""One share for all senders who may be somebody else: nobody fills up the share of whom they imitate."""
+_OVER_IN = frozenset({InboxState.SETTLED, InboxState.IGNORED})
+_log = structlog.get_logger(__name__)
+
+
+def open_attachments(settings: Settings, home: Home, access: Access) -> AttachmentStore:
+    """The store of these settings; nothing is touched yet."""
+
+    def share_of(message: InboundMessage) -> str | None:
+        if access.decide(message).role is Role.OWNER:
+            return None
+        if not message.sender.verified:
+            return _UNPROVEN
+        apart = f" {message.channel}" if access.is_apart(message.channel) else ""
+        return f"{normalise(message.sender.address)}{apart}"
+
+    return AttachmentStore(
+        home.root,
+        max_file_bytes=int(settings.attachments.max_file_mb * 1_000_000),
+        max_total_bytes=int(settings.attachments.max_total_mb * 1_000_000),
+        share_of=share_of,
+    )
+
+
+def attachment_tools(
+    session: Session, memory: MemoryPort, attachments: AttachmentStore, *, settings: Settings, home: Home
+) -> list[ToolPort]:
+    """The tools of one run that have to do with files."""
+    known = ConversationFiles(session, memory)
+    return [
+        ReadAttachmentTool(known, attachments),
+        SendFileTool(
+            known,
+            attachments,
+            session,
+            workspace=home.path(settings.agents.workspace),
+            max_bytes=attachments.max_file_bytes,
+            beyond=not settings.agents.restrict_to_workspace,
+            private=home.root,
+        ),
+    ]
+
+
+class AttachmentSweeper:
+    """
+    Sweeps one home folder.
+
+    Args:
+        attachments: The files.
+        store: Knows what is still to be answered and sent.
+        sessions: The folder of the histories.
+        clock: For ages.
+        keep_days: How long a file is kept.
+    """
+
+    def __init__(
+        self,
+        attachments: AttachmentStore,
+        store: WorkStore,
+        sessions: Path,
+        *,
+        clock: Clock,
+        keep_days: float,
+    ) -> None:
+        self._attachments = attachments
+        self._store = store
+        self._sessions = sessions
+        self._clock = clock
+        self._keep_s = keep_days * 86_400.0
+
+    async def run(self) -> None:
+        """Sweep now and then until cancelled; nothing that fails comes out of here."""
+        await anyio.sleep(_FIRST_AFTER_S)
+        while True:
+            try:
+                await self.sweep()
+            except (StoreUnavailable, AttachmentsUnavailable, OSError) as error:
+                _log.warning("attachments.not_swept", error=f"{type(error).__name__}: {error}")
+            await anyio.sleep(_EVERY_S)
+
+    async def sweep(self) -> int:
+        """
+        Remove what is due; returns how many files that were.
+
+        Raises:
+            StoreUnavailable, AttachmentsUnavailable, OSError: Something cannot be read now.
+        """
+        now = self._clock.now().timestamp()
+        old = [file for file in await self._attachments.stored() if now - file.saved_at > ORPHAN_AFTER_S]
+        if not old:
+            return 0
+        open_files = await self._open()
+        if open_files is None:
+            return 0
+        candidates = {file.path: file for file in old if file.path not in open_files}
+        due = {path for path, file in candidates.items() if now - file.saved_at > self._keep_s}
+        if candidates.keys() - due:
+            named = await anyio.to_thread.run_sync(lambda: set(named_files(self._sessions)))
+            due |= candidates.keys() - named
+        removed = 0
+        for path in sorted(due):
+            removed += await self._attachments.remove(candidates[path])
+        if removed:
+            _log.info("attachments.swept", files=removed)
+        return removed
+
+    async def _open(self) -> set[str] | None:
+        """Files of what is not over yet; None if there is too much of it to be sure."""
+        waiting = [state for state in InboxState if state not in _OVER_IN]
+        inbox = await self._store.inbox(states=waiting, limit=_MOST_ROWS)
+        unsent = [state for state in OutboxState if state is not OutboxState.SENT]
+        outbox = await self._store.outbox(states=unsent, limit=_MOST_ROWS)
+        if len(inbox) >= _MOST_ROWS or len(outbox) >= _MOST_ROWS:
+            return None
+        files = [file for row in inbox for file in row.message.attachments]
+        files += [file for row in outbox for file in row.message.attachments]
+        files += [file for line in await self._store.journal() for file in line.message.attachments]
+        return {file.path for file in files}

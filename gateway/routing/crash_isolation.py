@@ -1,0 +1,141 @@
+"""
+What may have killed the process runs alone, until it has ended or has proved that it kills.
+
+A death stops everything that was in flight, and says little about any of it. So a turn or an outbox row that
+was in flight at two deaths is a suspect: from then on nothing else is in flight while it is. A gate sees to
+that: what is no suspect passes together with others, a suspect passes alone, and everybody passes in the
+order of coming. While nothing is suspected the gate is open and nobody waits.
+
+What was in flight at the deaths stands in the store (`WorkStore.suspects`); nothing here must survive.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import anyio
+import structlog
+
+from agent_core.messages import SessionKey
+from gateway.queue.ports import RunSession, StoreUnavailable, Suspect
+
+__all__ = ["ALONE_AFTER", "Suspects"]
+
+ALONE_AFTER = 2
+"""In flight at so many deaths: it runs alone."""
+_log = structlog.get_logger(__name__)
+
+
+class _Store(Protocol):
+    async def suspects(self) -> list[Suspect]: ...
+
+
+class Suspects:
+    """The gate before everything that is in flight. One instance for the whole gateway."""
+
+    def __init__(self, store: _Store) -> None:
+        self._store = store
+        self._turns: dict[str, Suspect] = {}
+        self._sends: dict[int, Suspect] = {}
+        self._sessions: dict[SessionKey, int] = {}
+        self._line: deque[tuple[bool, anyio.Event]] = deque()
+        self._inside = 0
+        self._one_alone = False
+        self._stopped = False
+
+    async def look(self) -> None:
+        """
+        Ask the store who is a suspect.
+
+        Raises:
+            StoreUnavailable: It cannot be asked.
+        """
+        found = await self._store.suspects()
+        self._turns = {one.turn: one for one in found if one.turn is not None}
+        self._sends = {one.outbox_id: one for one in found if one.outbox_id is not None}
+        self._sessions = {
+            one.session: one.record.alone for one in self._turns.values() if one.record.deaths >= ALONE_AFTER
+        }
+
+    def of_turn(self, turn: str) -> Suspect | None:
+        """What is known against a turn."""
+        return self._turns.get(turn)
+
+    def of_send(self, outbox_id: int) -> Suspect | None:
+        """What is known against an outbox row."""
+        return self._sends.get(outbox_id)
+
+    def last_first(self, sessions: Sequence[tuple[SessionKey, float]]) -> list[tuple[SessionKey, float]]:
+        """
+        Sessions in the order in which they are to run: whatever kills shall not keep others from their turn.
+
+        Those without a suspect keep their order; those with one follow, the least suspected first.
+        """
+        return sorted(sessions, key=lambda one: self._sessions.get(one[0], -1))
+
+    def over(self, run_session: RunSession) -> RunSession:
+        """``run_session``, with the gate before it."""
+
+        async def run(session: SessionKey) -> None:
+            alone = session in self._sessions
+            async with self.passing(alone=alone):
+                if self._stopped:
+                    return
+                if alone:
+                    _log.warning(
+                        "turn.alone", session=str(session), deaths_alone=self._sessions.get(session, 0)
+                    )
+                await run_session(session)
+
+        return run
+
+    @asynccontextmanager
+    async def passing(self, *, alone: bool) -> AsyncGenerator[None]:
+        """Be in flight, together with others or ``alone``."""
+        await self._enter(alone=alone)
+        try:
+            yield
+            if alone:
+                await self._look_again()
+        finally:
+            self._inside -= 1
+            self._one_alone = False
+            self._admit()
+
+    def stop(self) -> None:
+        """No session begins any more."""
+        self._stopped = True
+
+    async def _look_again(self) -> None:
+        try:
+            await self.look()
+        except StoreUnavailable as error:
+            _log.warning("suspects.unreadable", error=str(error))
+
+    async def _enter(self, *, alone: bool) -> None:
+        ticket = (alone, anyio.Event())
+        self._line.append(ticket)
+        self._admit()
+        try:
+            await ticket[1].wait()
+        except BaseException:
+            if ticket[1].is_set():
+                self._inside -= 1
+                self._one_alone = False
+            else:
+                self._line.remove(ticket)
+            self._admit()
+            raise
+
+    def _admit(self) -> None:
+        while self._line and not self._one_alone:
+            alone, passed = self._line[0]
+            if alone and self._inside:
+                return
+            self._line.popleft()
+            self._inside += 1
+            self._one_alone = alone
+            passed.set()

@@ -1,0 +1,366 @@
+"""
+From the outbox to a server: one `Delivery` per channel, in order per destination, in parallel across them.
+
+What is safe is decided by the row's state, not by hope. A row is marked ``sending`` before anything is said
+to the server and ``uncertain`` just before the point of no return. Everything before that may simply be
+repeated. What is uncertain follows the channel's rule: the same key again, a probe, or a person.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.messages import OutboundKind, SessionKey
+from agent_core.ports import Clock
+from channels.base import (
+    Channel,
+    ChannelAuthFailed,
+    ChannelError,
+    ChannelMisconfigured,
+    DeliveryFailed,
+    DeliveryUncertain,
+    NobodyThere,
+    Receipt,
+    Redelivery,
+)
+from gateway.errors import describe
+from gateway.observability import metrics
+from gateway.observability.content_redaction import going_out, quiet
+from gateway.queue.ports import OutboxRow, StoreUnavailable, Suspect, WorkStore
+from gateway.queue.states import IllegalMove
+from gateway.routing.crash_isolation import ALONE_AFTER, Suspects
+from gateway.turns.deferral_wakeups import link_of
+from gateway.turns.retry_policy import SUDDEN_END, kills
+
+__all__ = ["Delivery"]
+
+_AT_ONCE = 8
+_LIMIT_S = 120.0
+_IDLE_LOOK_S = 30.0
+_GIVE_UP_AFTER_S = 48 * 3600.0
+_TRIES_AT_LEAST = 5
+_UNKNOWN_ERRORS_ALLOWED = 8
+_TELL_LIMIT_S = 5.0
+_STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
+_SEND_RETRY = BackoffPolicy(first_s=1.0, cap_s=300.0)
+_log = structlog.get_logger(__name__)
+
+
+class Delivery:
+    """
+    Sends what the outbox holds for one channel.
+
+    Args:
+        channel: Where to.
+        store: The durable queue.
+        clock: For ages.
+        give_up_after_s: How long a message is tried while the server is away or refuses for the moment; a
+            few tries are made even if it is older, for example because this machine was off.
+        committed: Told of sessions whose history has got something.
+        suspects: Knows what the process may have died of; by default only these messages are in flight.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        store: WorkStore,
+        clock: Clock,
+        *,
+        give_up_after_s: float = _GIVE_UP_AFTER_S,
+        committed: Callable[[SessionKey], None] = lambda _: None,
+        suspects: Suspects | None = None,
+    ) -> None:
+        self._suspects = suspects or Suspects(store)
+        self._channel = channel
+        self._store = store
+        self._clock = clock
+        self._give_up_after_s = give_up_after_s
+        self._committed = committed
+        self._busy: set[SessionKey] = set()
+        self._absent: set[SessionKey] = set()
+        self._changed = anyio.Event()
+        self._link_up = anyio.Event()
+        self._draining = False
+        self._closed_link = False
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        self._changed.set()
+
+    def present(self, session: SessionKey) -> None:
+        """Somebody is there to take what was kept because nobody was."""
+        self._absent.discard(session)
+        self._changed.set()
+
+    def link(self, *, up: bool) -> None:
+        """The channel's link went up or down; nothing is tried while it is down."""
+        if up:
+            self._link_up.set()
+        elif self._link_up.is_set():
+            self._link_up = anyio.Event()
+        self._changed.set()
+
+    def drain(self) -> None:
+        """`run` returns as soon as nothing is due any more; at once if the link is down."""
+        self._draining = True
+        self._changed.set()
+        if not self._link_up.is_set():
+            self._closed_link = True
+            self._link_up.set()
+
+    async def run(self) -> None:
+        """Send until `drain`."""
+        async with anyio.create_task_group() as senders:
+            while not self._closed_link:
+                await self._link_up.wait()
+                self._changed = anyio.Event()
+                try:
+                    wait_s = await self._start_due(senders)
+                except StoreUnavailable as error:
+                    _log.warning("outbox.unreadable", channel=self._channel.name, error=str(error))
+                    wait_s = 2.0
+                if self._draining and not self._busy:
+                    return
+                with anyio.move_on_after(wait_s):
+                    await self._changed.wait()
+
+    async def _start_due(self, senders: TaskGroup) -> float:
+        name, account = self._channel.name, self._channel.account
+        room = _AT_ONCE - len(self._busy)
+        if room <= 0 or self._closed_link:
+            return _IDLE_LOOK_S
+        passed_over = tuple(self._busy | self._absent)
+        rows = await self._store.next_sends(name, account, busy=passed_over, limit=room)
+        for row in rows:
+            if row.message.session not in self._busy | self._absent:
+                self._busy.add(row.message.session)
+                senders.start_soon(self._send_guarded, row)
+        if rows:
+            return _IDLE_LOOK_S
+        due_s = await self._store.next_send_in(name, account, busy=tuple(self._busy | self._absent))
+        return _IDLE_LOOK_S if due_s is None else min(max(due_s, 0.05), _IDLE_LOOK_S)
+
+    async def _send_guarded(self, row: OutboxRow) -> None:
+        try:
+            with (
+                quiet(going_out(row.message)),
+                structlog.contextvars.bound_contextvars(session=str(row.message.session)),
+            ):
+                suspect = self._suspects.of_send(row.id)
+                async with self._suspects.passing(
+                    alone=suspect is not None and suspect.record.deaths >= ALONE_AFTER
+                ):
+                    await self._send(row, suspect)
+        except IllegalMove as error:
+            _log.info("outbox.changed_meanwhile", channel=self._channel.name, outbox=row.id, error=str(error))
+        except StoreUnavailable as error:
+            # The row keeps its last durable state. Looking again too soon would only repeat the failure.
+            _log.error("outbox.blocked", channel=self._channel.name, outbox=row.id, error=str(error))
+            await anyio.sleep(_STORE_RETRY.delay(row.attempts + 1, random=random.random()))
+        finally:
+            self._busy.discard(row.message.session)
+            self._changed.set()
+
+    async def _send(self, row: OutboxRow, suspect: Suspect | None) -> None:
+        if suspect is not None and kills(suspect.record):
+            await self._give_up_killer(row, f"the process ended {suspect.record.deaths} times on it")
+            return
+        if row.uncertain_since is not None and not await self._may_repeat(row):
+            return
+        await self._store.sending(row)
+        reached = _Reached(self._store, row)
+        # What becomes of this try says nothing about an earlier one that nobody has asked for.
+        probed = self._channel.capabilities.redelivery is not Redelivery.SAME_KEY
+        open_before = row.uncertain_since is not None and not probed
+        try:
+            with anyio.fail_after(_LIMIT_S):
+                message = row.message.model_copy(update={"maybe_sent": open_before})
+                receipt = await self._channel.deliver(message, uncertain=reached.mark)
+        except (ChannelError, TimeoutError) as error:
+            certain = not reached.uncertain or _is_certain(error)
+            await self._failed(row, error, certain=certain and not open_before)
+        except (StoreUnavailable, IllegalMove):
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect of a channel costs a retry, not the loop
+            _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)
+            await self._failed(row, error, certain=not reached.uncertain and not open_before)
+        else:
+            await self._tell_sent(row, receipt)
+            metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
+            _log.info("message.sent", channel=self._channel.name, inbox=row.inbox_id, outbox=row.id)
+
+    async def _tell_sent(self, row: OutboxRow, receipt: Receipt) -> None:
+        """The server has it. A stop does not keep this from the store, as long as that takes it."""
+        with anyio.move_on_after(_TELL_LIMIT_S, shield=True) as limit:
+            await self._keep_trying_to_tell(row, receipt)
+        if limit.cancelled_caught:
+            await self._keep_trying_to_tell(row, receipt)
+
+    async def _keep_trying_to_tell(self, row: OutboxRow, receipt: Receipt) -> None:
+        """Until the store knows that the server has it, nothing else may happen to this row."""
+        into = receipt.session or row.message.session
+        attempt = 0
+        while True:
+            try:
+                await self._store.sent(row, receipt.provider_id, into=into)
+                if row.message.remembered:
+                    self._committed(into)
+                return
+            except StoreUnavailable as error:
+                attempt += 1
+                _log.error("outbox.blocked", channel=self._channel.name, outbox=row.id, error=str(error))
+                await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
+
+    async def _give_up_killer(self, row: OutboxRow, why: str) -> None:
+        """The process dies of it: it is dead-lettered; what may have arrived needs review."""
+        name = self._channel.name
+        if row.uncertain_since is not None:
+            await self._park(row, f"{why}, and the server may have it")
+        else:
+            metrics.OUTBOUND.labels(name, "dead").inc()
+            _log.error("message.undeliverable", channel=name, outbox=row.id, why="kills", error=why)
+            await self._store.send_failed(row, why, delay_s=None, apology=_apology(row, SUDDEN_END))
+        await self._suspects.look()
+        self.wake()
+
+    async def _may_repeat(self, row: OutboxRow) -> bool:
+        match self._channel.capabilities.redelivery:
+            case Redelivery.SAME_KEY:
+                return True
+            case Redelivery.PROBE:
+                return await self._probe(row)
+            case Redelivery.PARK:
+                await self._park(row, "the server may have it, and nobody can find out")
+                return False
+
+    async def _park(self, row: OutboxRow, why: str) -> None:
+        await self._store.uncertain(row)  # it may be `sending`, because the server was asked
+        await self._store.park(row, why)
+        metrics.OUTBOUND.labels(self._channel.name, "unknown").inc()
+        _log.error("message.parked", channel=self._channel.name, outbox=row.id, why=why)
+
+    async def _probe(self, row: OutboxRow) -> bool:
+        await self._store.probing(row)
+        try:
+            with anyio.fail_after(_LIMIT_S):
+                receipt = await self._channel.probe(row.message)
+        except (StoreUnavailable, IllegalMove):
+            raise
+        except Exception as error:  # noqa: BLE001 - of one message, and one channel's trouble is not the others'
+            if not isinstance(error, (ChannelError, TimeoutError)):
+                _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)
+            await self._probe_failed(row, error)
+            return False
+        if receipt is None:
+            return True
+        _log.info("outbox.probe_found", channel=self._channel.name, outbox=row.id)
+        await self._tell_sent(row, receipt)
+        metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
+        return False
+
+    async def _probe_failed(self, row: OutboxRow, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        since = row.uncertain_since or row.message.created_at
+        age_s = (self._clock.now() - since).total_seconds()
+        if age_s > self._give_up_after_s:
+            await self._park(row, f"the server may have it, and it cannot be asked: {text}")
+            return
+        # Probing is not counted in attempts, so the age has to make the tries rarer.
+        delay_s = max(self._delay(row, error), min(age_s / 8, 60.0))
+        _log.info("outbox.probe_postponed", channel=self._channel.name, outbox=row.id, error=text)
+        await self._store.send_failed(
+            row, text, delay_s=delay_s, certain=False, waits_for=self._waits_for(error)
+        )
+
+    async def _failed(self, row: OutboxRow, error: Exception, *, certain: bool) -> None:
+        if isinstance(error, NobodyThere):
+            self._absent.add(row.message.session)  # before anything is awaited: somebody may come meanwhile
+            _log.info("message.kept", channel=self._channel.name, outbox=row.id, error=str(error))
+            await self._store.send_failed(row, str(error), delay_s=0.1, certain=certain)
+            return
+        age_s = (self._clock.now() - row.message.created_at).total_seconds()
+        if isinstance(error, DeliveryFailed):
+            give_up = "refused"
+        elif age_s > self._give_up_after_s and row.attempts + 1 >= _TRIES_AT_LEAST:
+            give_up = "too_old"
+        elif not isinstance(error, (ChannelError, TimeoutError)) and row.attempts >= _UNKNOWN_ERRORS_ALLOWED:
+            give_up = "defect"
+        else:
+            give_up = ""
+        delay_s = None if give_up else self._delay(row, error)
+        text = str(error) or type(error).__name__
+        if give_up:
+            metrics.OUTBOUND.labels(self._channel.name, "dead").inc()
+            _log.error(
+                "message.undeliverable", channel=self._channel.name, outbox=row.id, why=give_up, error=text
+            )
+        else:
+            metrics.OUTBOUND.labels(self._channel.name, "retried").inc()
+            _log.warning(
+                "message.retried",
+                channel=self._channel.name,
+                outbox=row.id,
+                error=text,
+                retry_in_s=None if delay_s is None else round(delay_s, 1),
+                certain=certain,
+            )
+        apology = _apology(row, describe(error).public) if give_up in ("refused", "defect") else None
+        await self._store.send_failed(
+            row,
+            text,
+            delay_s=delay_s,
+            certain=certain,
+            apology=apology,
+            waits_for=None if give_up else self._waits_for(error),
+        )
+        if apology is not None:
+            self.wake()
+
+    def _waits_for(self, error: Exception) -> str | None:
+        """The link, unless the server has said itself how long to wait, or the defect is ours."""
+        if not isinstance(error, (ChannelError, TimeoutError)) or getattr(error, "retry_after_s", None):
+            return None
+        return link_of(self._channel.name)
+
+    def _delay(self, row: OutboxRow, error: Exception) -> float:
+        asked_s = getattr(error, "retry_after_s", None)
+        if asked_s is not None:
+            return float(min(max(asked_s, 0.1), 3600.0))
+        if isinstance(error, (ChannelAuthFailed, ChannelMisconfigured)):
+            return 60.0
+        if isinstance(error, (ChannelError, TimeoutError)) and not self._link_up.is_set():
+            return 1.0  # nothing is tried before the link is up again, so there is nobody to spare
+        return _SEND_RETRY.delay(row.attempts + 1, random=random.random())
+
+
+def _apology(row: OutboxRow, why: str) -> str | None:
+    """What to send in the place of an answer that is not taken; None if it may have arrived after all."""
+    answers = row.message.kind is OutboundKind.REPLY and row.inbox_id is not None
+    if not answers or row.uncertain_since is not None:
+        return None
+    return f"Sorry, I have an answer for you and could not send it. {why}"
+
+
+def _is_certain(error: Exception) -> bool:
+    """Whether an error after the point of no return still says that the server does not have the message."""
+    return not isinstance(error, (DeliveryUncertain, TimeoutError))
+
+
+class _Reached:
+    """Marks the point of no return of one try."""
+
+    def __init__(self, store: WorkStore, row: OutboxRow) -> None:
+        self._store = store
+        self._row = row
+        self.uncertain = False
+
+    async def mark(self) -> None:
+        """Make durable that the server may have the message from now on."""
+        self.uncertain = True
+        await self._store.uncertain(self._row)

@@ -1,0 +1,269 @@
+"""
+Where a channel's batches enter: who may speak, what is remembered, which session is woken.
+
+`ChannelInbox` is the `Inbox` that one channel is given. It never gives up on a batch: while the store cannot
+take it, the channel waits here, and so nothing is acknowledged to its server.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.messages import Amendment, InboundMessage, SessionKey
+from channels.base import LinkState
+from gateway.observability import metrics
+from gateway.queue.ports import Dispatcher, Pending, StoreUnavailable, WorkStore
+from gateway.queue.sqlite.restore import RESTORED
+from gateway.queue.states import IllegalMove, InboxState
+from gateway.routing.access import Access, Role
+
+__all__ = ["ChannelInbox", "Intake", "StopTurn", "admission", "ignore_reason"]
+
+_STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
+_MOST_LET_IN = 2_000
+_log = structlog.get_logger(__name__)
+Report = Callable[[LinkState, str, Mapping[str, Any]], None]
+StopTurn = Callable[[SessionKey, str, str], None]
+_OURS = frozenset({"admitted", "stopped"})
+
+
+def ignore_reason(message: InboundMessage, access: Access) -> str | None:
+    """
+    Why a message is only remembered as seen; None if it shall be answered.
+
+    A channel may have refused it already (``context["refused"]``: a robot, a forged sender). Who is not
+    allowed is not answered, whatever is said.
+    """
+    refused = message.context.get("refused")
+    if refused:
+        return str(refused)
+    decision = access.decide(message)
+    if not decision.allowed:
+        return decision.reason
+    if not message.addressed:
+        return "not_addressed"
+    return None
+
+
+def admission(message: InboundMessage, access: Access) -> tuple[str | None, str | None]:
+    """
+    Why a message is ignored, or why it is kept in quarantine; (None, None) if it shall be answered.
+
+    A channel may ask for quarantine (``context["quarantine"]``: a sender who could not be verified). That is
+    for those who would be let in if they were who they say; of all others nothing is kept.
+    """
+    reason = message.context.get("quarantine")
+    if not reason or message.context.get("refused"):
+        return ignore_reason(message, access), None
+    role = access.role(message.channel, message.sender.address, verified=True)
+    if role is Role.STRANGER:
+        return "sender_not_allowed", None
+    return None, str(reason)
+
+
+class Intake:
+    """
+    Whether anything is taken at all; one for all channels.
+
+    Once closed, `ChannelInbox.accept` never returns: nothing is acknowledged any more, while the links stay
+    up for what is still to be sent. What the servers have meanwhile is taken at the next start.
+
+    Args:
+        perhaps_answered: Whether a message of this time may have been answered before a restore; such a one
+            waits for a person.
+    """
+
+    def __init__(self, perhaps_answered: Callable[[datetime], bool] = lambda _: False) -> None:
+        self._open = True
+        self.perhaps_answered = perhaps_answered
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        self._open = False
+
+    async def passed(self) -> None:
+        """Return at once while open, else never."""
+        if not self._open:
+            await anyio.sleep_forever()
+
+
+class ChannelInbox:
+    """
+    The gateway's side of one channel.
+
+    Args:
+        channel, account: Whose inbox this is.
+        store, dispatcher, access: What it works with.
+        intake: Whether anything is taken at all.
+        report: Takes the channel's reports of its link.
+        is_command: Tells what code answers instead of a model; such a message is a turn of its own.
+        is_stop: Tells the command that stops what waits and runs in its session.
+        stop_turn: Called with a session, the turn and why, when a running turn has lost its messages.
+        wake_aside: Called with a session that has something which does not wait for the turn that runs, and
+            with whose it is.
+        max_text_chars: Longer texts are cut, with a note, before anything else sees them.
+    """
+
+    def __init__(
+        self,
+        channel: str,
+        account: str,
+        *,
+        store: WorkStore,
+        dispatcher: Dispatcher,
+        access: Access,
+        intake: Intake,
+        report: Report,
+        is_command: Callable[[InboundMessage], bool] = lambda _: False,
+        is_stop: Callable[[InboundMessage], bool] = lambda _: False,
+        stop_turn: StopTurn = lambda _session, _turn, _why: None,
+        wake_aside: Callable[[SessionKey, str], None] = lambda *_: None,
+        max_text_chars: int = 200_000,
+    ) -> None:
+        self._channel = channel
+        self._account = account
+        self._store = store
+        self._dispatcher = dispatcher
+        self._access = access
+        self._intake = intake
+        self._report = report
+        self._is_command = is_command
+        self._is_stop = is_stop
+        self._stop_turn = stop_turn
+        self._wake_aside = wake_aside
+        self._max_text_chars = max_text_chars
+
+    async def accept(
+        self,
+        messages: Sequence[InboundMessage],
+        positions: Mapping[str, str] | None = None,
+        amendments: Sequence[Amendment] = (),
+    ) -> None:
+        """Take a batch over; see `channels.base.Inbox.accept`."""
+        batch = [self._pending(message) for message in messages]
+        changes = [
+            each.model_copy(update={"text": self._cut(each.text)}) for each in amendments
+        ] + self._stops(batch)
+        await self._intake.passed()
+        attempt = 0
+        while True:
+            try:
+                rows = await self._store.accept(self._channel, self._account, batch, positions or {}, changes)
+                break
+            except StoreUnavailable as error:
+                attempt += 1
+                delay_s = _STORE_RETRY.delay(attempt, random=random.random())
+                _log.error(
+                    "inbox.blocked",
+                    channel=self._channel,
+                    error=str(error),
+                    retry_in_s=delay_s,
+                    **error.fields,
+                )
+                await anyio.sleep(delay_s)
+        for row in rows:
+            if row.state is InboxState.IGNORED:
+                metrics.INBOUND_IGNORED.labels(self._channel, row.error or "unknown").inc()
+                _log.info("message.ignored", channel=self._channel, inbox=row.id, reason=row.error)
+            elif row.state is InboxState.QUARANTINED:
+                metrics.INBOUND_IGNORED.labels(self._channel, "quarantined").inc()
+                _log.warning("message.quarantined", channel=self._channel, inbox=row.id, reason=row.error)
+            else:
+                metrics.INBOUND_ACCEPTED.labels(self._channel).inc()
+                where = str(row.message.session)
+                _log.info("message.accepted", channel=self._channel, inbox=row.id, session=where)
+                person = row.message.sender.address
+                self._dispatcher.wake(row.message.session, first=self._is_owners(row.message), person=person)
+                if row.message.kind == "reaction" or self._is_command(row.message):
+                    self._wake_aside(row.message.session, person)
+
+        for stopped in rows.stopped:
+            _log.info("turn.stopped", channel=self._channel, turn=stopped.turn, why=stopped.why)
+            self._stop_turn(stopped.session, stopped.turn, stopped.why)
+        for session in rows.touched:
+            self._dispatcher.wake(session)
+
+    def _pending(self, message: InboundMessage) -> Pending:
+        text = self._cut(message.text)
+        # Only the owner's word makes a sender admitted, see `WorkStore.admit`.
+        context = {name: value for name, value in message.context.items() if name not in _OURS}
+        message = message.model_copy(update={"text": text, "context": context})
+        ignore, quarantine = admission(message, self._access)
+        if (
+            ignore is None
+            and quarantine is None
+            and message.kind != "tick"
+            and self._intake.perhaps_answered(message.received_at)
+        ):
+            quarantine = RESTORED
+        return Pending(message, ignore, quarantine, alone=ignore is None and self._is_command(message))
+
+    def _is_owners(self, message: InboundMessage) -> bool:
+        return self._access.decide(message).role is Role.OWNER
+
+    def _stops(self, batch: Sequence[Pending]) -> list[Amendment]:
+        return [
+            Amendment(
+                kind="stop",
+                native_id=entry.message.native_id,
+                session=entry.message.session,
+                sender="" if self._is_owners(entry.message) else entry.message.sender.address,
+            )
+            for entry in batch
+            if entry.ignore is None and entry.quarantine is None and self._is_stop(entry.message)
+        ]
+
+    def _cut(self, text: str) -> str:
+        if len(text) <= self._max_text_chars:
+            return text
+        note = f"\n\n[The rest of this message was left out: it had {len(text)} characters.]"
+        return text[: self._max_text_chars] + note
+
+    async def position(self, name: str) -> str | None:
+        """The committed position of this channel."""
+        attempt = 0
+        while True:
+            try:
+                return await self._store.position(self._channel, self._account, name)
+            except StoreUnavailable:
+                attempt += 1
+                await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
+
+    async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
+        """Let in what waits in quarantine for a reason that has gone; see `channels.base.Inbox.let_in`."""
+        count, attempt = 0, 0
+        while True:
+            try:
+                rows = await self._store.inbox(states=[InboxState.QUARANTINED], limit=_MOST_LET_IN)
+                for row in reversed(rows):
+                    message = row.message
+                    ours = (message.channel, message.account) == (self._channel, self._account)
+                    again = self._intake.perhaps_answered(message.received_at)
+                    if ours and row.error == reason and not again and may(message):
+                        with suppress(IllegalMove):  # a person was quicker
+                            self._dispatcher.wake(await self._store.admit(row.id))
+                            count += 1
+            except StoreUnavailable:
+                attempt += 1
+                await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
+            else:
+                break
+        if count:
+            _log.info("quarantine.let_in", channel=self._channel, reason=reason, messages=count)
+        return count
+
+    def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:
+        """Tell how the link is doing."""
+        self._report(state, detail, facts)
+
+    async def delivered_id(self, provider_id: str) -> str | None:
+        """The outbox id that was delivered as ``provider_id``."""
+        return await self._store.delivered(self._channel, self._account, provider_id)

@@ -1,0 +1,244 @@
+"""
+What only the whole configuration can show: references to names that do not exist, and loose permissions.
+
+The references are checked even if other keys are wrong, so that all complaints come at once: what is sound
+enough to be read is read again, part by part.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references
+from channels.heartbeat.config import split_target
+from gateway.routing.access import entry_problem, kind_of, normalise
+from gateway.settings.accounts import KINDS
+from gateway.settings.source import KeyPath, Problem, Source
+
+__all__ = ["TOOLS", "check_whole", "permission_warnings"]
+
+TOOLS = ("memory_write", "read_attachment", "read_skill", "schedule", "search_history", "send_file")
+"""The tools that every installation has."""
+_HANDED_OVER = (Path("/run/credentials"), Path("/run/secrets"))
+
+_Spec = TypeVar("_Spec", bound=BaseModel)
+_PART = re.compile(r"\[(\d+)\]$")
+
+
+def check_whole(source: Source) -> list[Problem]:
+    """References between the parts, and who is let in by mail."""
+    problems = _mail_entries(source.data)
+    problems += _aliases(source.data)
+    problems += _target(source.data)
+    problems += _tools(source.data)
+    spec = _sound_part(source.data.get("llm"))
+    if spec is not None:
+        found = check_references(spec, _pool_references(source.data))
+        problems += [Problem(_path_of(text, spec), message) for text, message in found]
+    return problems
+
+
+def permission_warnings(source: Source, *, handed_over: Sequence[Path] = _HANDED_OVER) -> list[str]:
+    """Files with secrets that other users of the machine can read; what is handed over is not looked at."""
+    suspects = ([source.path] if source.literal_secrets else []) + source.files
+    found = []
+    for path in dict.fromkeys(suspects):
+        try:
+            loose = stat.S_IMODE(path.stat().st_mode) & 0o077
+        except OSError:
+            continue
+        # Service managers guard the folder; the mode of a file there (0440 with an ACL) says nothing.
+        if loose and not any(path.is_relative_to(folder) for folder in handed_over):
+            found.append(
+                f"{path} holds a secret and other users of this machine can read it; run: chmod 600 {path}"
+            )
+    return found
+
+
+def _mail_entries(data: Mapping[str, Any]) -> list[Problem]:
+    channels = data.get("channels")
+    email = channels.get("email") if isinstance(channels, dict) else None
+    if isinstance(email, list):
+        found = [_entries_of(one, ("channels", "email", number)) for number, one in enumerate(email)]
+        return [problem for problems in found for problem in problems]
+    return _entries_of(email, ("channels", "email"))
+
+
+def _entries_of(email: Any, path: KeyPath) -> list[Problem]:
+    entries = email.get("allow_from") if isinstance(email, dict) else None
+    problems = []
+    for number, entry in enumerate(entries if isinstance(entries, list) else ()):
+        said = entry_problem(entry) if isinstance(entry, str) else None
+        if said is None and isinstance(entry, str) and entry.strip().startswith("@"):
+            said = "is a Matrix id; this is the list of the mail channel"
+        if said is not None:
+            problems.append(Problem((*path, "allow_from", number), f"{entry!r} {said}"))
+    return problems
+
+
+def _tools(data: Mapping[str, Any]) -> list[Problem]:
+    """Only what there is can be approved: a slip of the pen would leave a tool unguarded."""
+    agents = data.get("agents")
+    wanted = agents.get("approve_tools") if isinstance(agents, dict) else None
+    return [
+        Problem(
+            ("agents", "approve_tools", number), f"there is no tool {name!r}; there is {', '.join(TOOLS)}"
+        )
+        for number, name in enumerate(wanted if isinstance(wanted, list) else ())
+        if isinstance(name, str) and name not in TOOLS
+    ]
+
+
+def _target(data: Mapping[str, Any]) -> list[Problem]:
+    """Alerts of the heartbeat go to the owner, on a channel that is there."""
+    agents = data.get("agents")
+    heartbeat = agents.get("heartbeat") if isinstance(agents, dict) else None
+    target = heartbeat.get("target") if isinstance(heartbeat, dict) else None
+    if not isinstance(target, str) or not target:
+        return []
+    try:
+        name, place = split_target(target)
+    except ValueError:
+        return []  # said by its type already
+    said = _target_problem(name, place, _accounts(data.get("channels")), data.get("owner"))
+    return [Problem(("agents", "heartbeat", "target"), said)] if said else []
+
+
+def _target_problem(name: str, place: str, kinds: Mapping[str, str], owner: Any) -> str | None:
+    kind = kinds.get(name)
+    if kind is None:
+        there = f"; there is {', '.join(kinds)}" if kinds else ""
+        return f"there is no channel {name!r} that is enabled under channels{there}"
+    if not _fits(kind, place):
+        told = "matrix places are @you:server and !room" if kind == "matrix" else "mail goes to you@domain"
+        return f"{name!r} is an account of {kind}; {told}"
+    known = _owner_addresses(owner, (kind, name))
+    if place.startswith("!"):
+        lonely = "owner.aliases has no address on matrix, so nobody could be alone in this room"
+        return None if known else lonely
+    if normalise(place) not in known:
+        return f"{place!r} is none of owner.aliases; alerts go to the owner alone"
+    return None
+
+
+def _fits(kind: str, place: str) -> bool:
+    try:
+        split_target(f"{kind}:{place}")
+    except ValueError:
+        return False
+    return True
+
+
+def _aliases(data: Mapping[str, Any]) -> list[Problem]:
+    """Aliases for one account."""
+    owner = data.get("owner")
+    aliases = owner.get("aliases") if isinstance(owner, dict) else None
+    kinds = {**{kind: kind for kind in KINDS}, **_accounts(data.get("channels"), off_too=True)}
+    found = []
+    for number, alias in enumerate(aliases if isinstance(aliases, list) else ()):
+        channel = alias.get("channel") if isinstance(alias, dict) else None
+        address = alias.get("address") if isinstance(alias, dict) else None
+        if not isinstance(channel, str) or not isinstance(address, str) or channel in KINDS:
+            continue
+        if channel not in kinds:
+            told = f"there is no channel {channel!r}; known: {', '.join(kinds)}"
+            found.append(Problem(("owner", "aliases", number), told))
+        elif kind_of(address) != kinds[channel]:
+            told = f"{address!r} is no address on the channel {channel}"
+            found.append(Problem(("owner", "aliases", number), told))
+    return found
+
+
+def _accounts(channels: Any, *, off_too: bool = False) -> dict[str, str]:
+    """The kinds of the accounts, or of those that are switched on, by name, of what is not checked yet."""
+    found: dict[str, str] = {}
+    for kind in KINDS:
+        given = channels.get(kind) if isinstance(channels, dict) else None
+        for number, account in enumerate(given if isinstance(given, list) else [given]):
+            if isinstance(account, dict) and (off_too or account.get("enabled") is not False):
+                found[str(account.get("name") or (kind if number == 0 else ""))] = kind
+    found.pop("", None)
+    return found
+
+
+def _owner_addresses(owner: Any, channels: Collection[str]) -> set[str]:
+    """The owner's addresses on these channels, as far as they are sound."""
+    aliases = owner.get("aliases") if isinstance(owner, dict) else None
+    found = set()
+    for alias in aliases if isinstance(aliases, list) else ():
+        address = str(alias.get("address") if isinstance(alias, dict) else alias)
+        named = alias.get("channel") if isinstance(alias, dict) else None
+        if (named or kind_of(address)) in channels:
+            found.add(normalise(address))
+    return found
+
+
+def _pool_references(data: Mapping[str, Any]) -> dict[str, str]:
+    agents = data.get("agents")
+    if not isinstance(agents, dict):
+        return {}
+    found = {"agents.consolidation_pool": agents.get("consolidation_pool")}
+    heartbeat = agents.get("heartbeat")
+    if isinstance(heartbeat, dict):
+        found["agents.heartbeat.pool"] = heartbeat.get("pool")
+    return {path: pool for path, pool in found.items() if isinstance(pool, str)}
+
+
+def _sound_part(llm: Any) -> LLMSpec | None:
+    """``llm:`` without what is wrong in it; models and providers that are wrong still exist by name."""
+    if llm is None:
+        return LLMSpec()
+    if not isinstance(llm, dict):
+        return None
+    pools = llm.get("pools")
+    sound_pools = {
+        str(name): tuple(members)
+        for name, members in (pools.items() if isinstance(pools, dict) else ())
+        if isinstance(members, list) and all(isinstance(member, str) for member in members)
+    }
+    unsound = isinstance(pools, dict) and len(sound_pools) != len(pools)
+    default = llm.get("default_pool", LLMSpec().default_pool)
+    spec = LLMSpec(
+        default_pool=default if isinstance(default, str) else "",
+        providers=_by_name(llm.get("providers"), ProviderSpec, {}),
+        models=_by_name(llm.get("models"), ModelSpec, {"model": "unsound"}),
+        pools=sound_pools,
+    )
+    # With a pool missing only because it is wrong itself, every mention of it would be a false complaint.
+    return None if unsound or not isinstance(default, str) else spec
+
+
+def _by_name(part: Any, kind: type[_Spec], needed: dict[str, Any]) -> dict[str, _Spec]:
+    found = {}
+    for name, value in part.items() if isinstance(part, dict) else ():
+        sound = dict(value) if isinstance(value, dict) else {}
+        try:
+            kind.model_validate(sound)
+        except ValidationError as error:
+            wrong = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
+            sound = needed | {key: inner for key, inner in sound.items() if key not in wrong}
+        found[str(name)] = kind.model_validate(sound)
+    return found
+
+
+def _path_of(text: str, spec: LLMSpec) -> KeyPath:
+    """The key path behind the text of one; names may contain dots, so the known ones are tried first."""
+    for group, names in (("providers", spec.providers), ("models", spec.models), ("pools", spec.pools)):
+        for name in sorted(names, key=len, reverse=True):
+            start = f"llm.{group}.{name}"
+            if text == start or text.startswith((f"{start}.", f"{start}[")):
+                return ("llm", group, name, *_rest(text[len(start) :]))
+    return tuple(text.split("."))
+
+
+def _rest(text: str) -> KeyPath:
+    number = _PART.search(text)
+    if number:
+        return (int(number.group(1)),)
+    return tuple(text.removeprefix(".").split(".")) if text else ()

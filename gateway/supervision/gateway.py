@@ -1,0 +1,224 @@
+"""
+A gateway from start to stop: the order in which its parts come up, and how it lets go.
+
+Start: what a crash left is put right (`recover`), then turns and deliveries run, then the channels connect.
+Stop: nothing more is taken, the turns in hand are finished or parked, what is due is sent, the channels let
+go, files are made durable, everything is closed. A turn that does not end in time is parked: it is taken up
+again at the next start, after its last finished step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.errors import StorageUnavailable
+from agent_core.messages import SessionKey
+from agent_core.ports import Clock
+from channels.base import Channel, LinkState
+from gateway.observability import metrics
+from gateway.queue.ports import Dispatcher, StoreUnavailable, WorkStore
+from gateway.routing.crash_isolation import Suspects
+from gateway.routing.delivery import Delivery
+from gateway.routing.inbox import Intake
+from gateway.supervision.supervisor import Supervisor
+from gateway.supervision.turn_watchdog import Pulse
+from gateway.system.malloc import give_back
+from gateway.turns.deferral_wakeups import BUDGET
+from gateway.turns.handler import TurnHandler
+from gateway.turns.history_writer import HistoryWriter
+from gateway.turns.out_of_band import Asides
+
+__all__ = ["CAN_SEND", "Gateway", "Parts"]
+
+_RECOVER_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
+_CLOSE_LIMIT_S = 5.0
+_CARE_EVERY_S = 3600.0
+_FORGET_AFTER_S = 90 * 86_400.0
+CAN_SEND = (LinkState.UP, LinkState.CATCHING_UP)
+"""In these states of its link a channel is given messages to send."""
+_log = structlog.get_logger(__name__)
+
+
+async def _nobody(_: SessionKey) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a gateway is made of; `gateway.app.build` chooses them."""
+
+    clock: Clock
+    store: WorkStore
+    dispatcher: Dispatcher
+    history: HistoryWriter
+    handler: TurnHandler
+    asides: Asides
+    supervisor: Supervisor
+    intake: Intake
+    channels: Sequence[Channel]
+    deliveries: Mapping[str, Delivery]
+    suspects: Suspects
+    at_close: Sequence[Callable[[], Awaitable[None]]] = ()
+    background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+    """What runs beside all of it until the end, and never fails."""
+    comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody
+    """Whether a session that waits since before the start is the owner's."""
+    pulse: Pulse | None = None
+    """Watches the turns."""
+
+
+class Gateway:
+    """
+    A gateway that runs once.
+
+    Args:
+        parts: What it is made of.
+        drain_s: How long a stop waits for turns in hand.
+    """
+
+    def __init__(self, parts: Parts, *, drain_s: float = 20.0) -> None:
+        self.parts = parts
+        self.started = anyio.Event()
+        self._drain_s = drain_s
+        self._stop = anyio.Event()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Drain and end; `run` returns when that is done."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Run until `stop`, or until cancelled: then without draining, as after a second signal."""
+        parts = self.parts
+        try:
+            found = await self._recover()
+            if found is None:
+                return
+            waiting, people = found
+            async with anyio.create_task_group() as tasks:
+                turns_ended = anyio.Event()
+                tasks.start_soon(parts.history.run)
+                tasks.start_soon(self._dispatch, turns_ended)
+                deliveries = anyio.Event()
+                tasks.start_soon(self._deliver, deliveries)
+                for session, due_s in waiting:
+                    first, person = await parts.comes_first(session), people.get(session, "")
+                    parts.dispatcher.wake(session, after_s=due_s, first=first, person=person)
+                    parts.asides.wake(session)
+                tasks.start_soon(parts.supervisor.run)
+                tasks.start_soon(self._care)
+                for work in parts.background:
+                    tasks.start_soon(work)
+                if parts.pulse is not None:
+                    tasks.start_soon(parts.pulse.run)
+                self.started.set()
+                await self._stop.wait()
+                await self._drain(tasks, turns_ended, deliveries)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._close()
+
+    async def _recover(self) -> tuple[list[tuple[SessionKey, float]], dict[SessionKey, str]] | None:
+        """
+        Put right what a crash left, waiting for the disk as long as it takes.
+
+        Returns the sessions that have work and in how many seconds, and whose they are; None if `stop` came
+        first.
+        """
+        attempt = 0
+        while not self.stopping:
+            try:
+                await self.parts.store.recover()
+                await self.parts.store.due_now(BUDGET)  # it may be another one
+                await self.parts.suspects.look()
+                await self.parts.history.recover()
+                waiting = self.parts.suspects.last_first(await self.parts.store.open_sessions())
+                return waiting, await self.parts.store.waiting_people()
+            except StoreUnavailable as error:
+                attempt += 1
+                delay_s = _RECOVER_RETRY.delay(attempt, random=random.random())
+                _log.error(
+                    "start.blocked", **{**error.fields, "error": str(error), "retry_in_s": round(delay_s, 1)}
+                )
+                with anyio.move_on_after(delay_s):
+                    await self._stop.wait()
+        return None
+
+    async def _dispatch(self, ended: anyio.Event) -> None:
+        run_session, pulse, gate = self.parts.handler.run_session, self.parts.pulse, self.parts.suspects
+        async with anyio.create_task_group() as lanes:
+            if pulse is None:
+                lanes.start_soon(self.parts.asides.run, gate.over)
+                await self.parts.dispatcher.run(gate.over(run_session))
+            else:
+                # Waiting for the gate is no part of a run that may take too long.
+                lanes.start_soon(self.parts.asides.run, lambda run: gate.over(pulse.beside(run)))
+                await self.parts.dispatcher.run(gate.over(pulse.over(run_session)))
+        ended.set()
+
+    async def _deliver(self, ended: anyio.Event) -> None:
+        async with anyio.create_task_group() as group:
+            for delivery in self.parts.deliveries.values():
+                group.start_soon(delivery.run)
+        ended.set()
+
+    async def _care(self) -> None:
+        """Forget the payloads of what ended long ago, and give back the memory of what is over."""
+        while True:
+            try:
+                forgotten = await self.parts.store.prune(older_than_s=_FORGET_AFTER_S)
+                if forgotten:
+                    _log.info("store.pruned", rows=forgotten)
+                metrics.show_store(await self.parts.store.stats())
+            except StoreUnavailable as error:
+                _log.warning("store.care_failed", error=str(error))
+            await anyio.sleep(_CARE_EVERY_S)
+            await to_thread.run_sync(give_back)  # after the start `gateway.app.daemon` does it
+
+    async def _drain(self, tasks: TaskGroup, turns: anyio.Event, deliveries: anyio.Event) -> None:
+        _log.info("gateway.draining", turns=len(self.parts.dispatcher.running()))
+        self.parts.intake.close()
+        self.parts.dispatcher.stop()
+        self.parts.asides.stop()
+        self.parts.suspects.stop()
+        if self.parts.pulse is not None:
+            self.parts.pulse.stop()
+        with anyio.move_on_after(self._drain_s) as limit:
+            await turns.wait()
+        if limit.cancelled_caught:
+            _log.warning("gateway.parked", turns=len(self.parts.dispatcher.running()))
+        for delivery in self.parts.deliveries.values():
+            delivery.drain()
+        with anyio.move_on_after(_CLOSE_LIMIT_S):
+            await deliveries.wait()
+        self.parts.supervisor.stop()
+        tasks.cancel_scope.cancel()
+
+    async def _close(self) -> None:
+        try:
+            with anyio.move_on_after(_CLOSE_LIMIT_S):
+                await self.parts.history.sync()
+        except (StoreUnavailable, StorageUnavailable) as error:
+            _log.warning("history.sync_failed", error=str(error))
+        for close in [channel.aclose for channel in self.parts.channels] + list(self.parts.at_close):
+            try:
+                with anyio.move_on_after(_CLOSE_LIMIT_S):
+                    await close()
+            except Exception:  # noqa: BLE001 - one part that cannot close keeps no other from it
+                _log.exception("close.failed")
+        with anyio.move_on_after(_CLOSE_LIMIT_S):
+            await self.parts.store.aclose()
+        _log.info("gateway.stopped")

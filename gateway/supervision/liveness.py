@@ -1,0 +1,67 @@
+"""
+The signs of life that a daemon gives: to the service manager (sd_notify), and to its own last resort.
+
+A sign says two things at once, that the event loop turns and that turns are being worked on
+(``turn_watchdog.py``). When the second fails, signs stay away on purpose, and whoever listens ends the
+process and starts it again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import anyio
+
+from gateway.supervision.turn_watchdog import LastResort
+from gateway.system.sd_notify import Notifier
+
+__all__ = ["WATCHDOG_VARIABLE", "give_signs", "last_resort"]
+
+WATCHDOG_VARIABLE = "SQUIDBOT_WATCHDOG_SECONDS"
+"""Where no service manager watches, but somebody starts the process again: containers. The image sets it."""
+
+_STATUS_EVERY_S = 10.0
+_SHORTEST_S = 30.0
+
+
+def last_resort(notifier: Notifier, environ: Mapping[str, str] = os.environ) -> LastResort:
+    """The one that the environment asks for; none beside a service manager, or without a sound number."""
+    asked = environ.get(WATCHDOG_VARIABLE, "")
+    if notifier.watchdog_interval_s is not None or not asked.isascii() or not asked.isdigit() or asked == "0":
+        return LastResort(None)
+    return LastResort(max(float(asked), _SHORTEST_S))
+
+
+async def give_signs(
+    notifier: Notifier,
+    *,
+    started: anyio.Event,
+    line: Callable[[], str],
+    stuck: Callable[[], str | None],
+    resort: LastResort,
+) -> None:
+    """
+    Say that we are up, how it goes, and, again and again until cancelled, that we live.
+
+    Args:
+        notifier: The service manager.
+        started: Set when we are up.
+        line: How it goes.
+        stuck: Why turns are not worked on; None while they are.
+        resort: Ends the process where nobody else would.
+    """
+    await started.wait()
+    notifier.ready(line())
+    watchdog_s = notifier.watchdog_interval_s
+    try:
+        while True:
+            why = stuck()
+            notifier.status(line() if why is None else f"stuck: {why}")
+            if why is None:
+                resort.heard()
+                if watchdog_s is not None:
+                    notifier.watchdog()
+            await anyio.sleep(min(watchdog_s or _STATUS_EVERY_S, _STATUS_EVERY_S))
+    finally:
+        resort.aclose()

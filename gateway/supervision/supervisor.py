@@ -1,0 +1,289 @@
+"""
+Keeps the channels running: one task group per channel, a restart after every end, and a status of each.
+
+Theory of operation. `Channel.run` is meant to run until it is cancelled. When it ends all the same, the
+kind of the end decides: a lost link is tried again after an exponential back-off that starts anew only when
+the link had been up for a while; refused credentials or settings are tried again slowly, because servers
+lock accounts that knock too often; an exception that nobody expected is logged with its traceback and
+treated like a lost link. Whatever happens to one channel stays inside of its own loop, so the others never
+notice. Only cancellation ends a loop for good.
+
+A channel tells how its link is doing through ``Inbox.report``, which ends in `Supervisor.report`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.backoff import AUTH_RETRY, LINK_RETRY, Backoff, BackoffPolicy
+from agent_core.ports import Clock
+from channels.base import Channel, ChannelAuthFailed, ChannelError, ChannelMisconfigured, Inbox, LinkState
+from gateway.errors import leaves
+from gateway.observability import metrics
+
+__all__ = ["ChannelStatus", "Supervisor"]
+
+_LONGEST_REQUESTED_S = 3600.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatus:
+    """
+    How a channel is doing.
+
+    ``since`` is when the state began, ``detail`` a sentence for the operator, ``last_error`` the newest error
+    (kept while the link is up again, with its time: then it is history), ``retry_at`` when the next try is
+    due, ``heard_at`` when its server has last answered or called, ``facts`` whatever the channel tells about
+    itself.
+    """
+
+    name: str
+    account: str
+    state: LinkState
+    since: datetime
+    detail: str = ""
+    restarts: int = 0
+    last_error: str = ""
+    last_error_at: datetime | None = None
+    retry_at: datetime | None = None
+    heard_at: datetime | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The status as JSON can hold it."""
+        return {
+            "name": self.name,
+            "account": self.account,
+            "state": self.state.value,
+            "since": self.since.isoformat(),
+            "detail": self.detail,
+            "restarts": self.restarts,
+            "last_error": self.last_error,
+            "last_error_at": self.last_error_at.isoformat() if self.last_error_at else None,
+            "retry_at": self.retry_at.isoformat() if self.retry_at else None,
+            "heard_at": self.heard_at.isoformat() if self.heard_at else None,
+            "facts": dict(self.facts),
+        }
+
+
+@dataclass(slots=True)
+class _Watched:
+    channel: Channel
+    inbox: Inbox
+    status: ChannelStatus
+    link_backoff: Backoff
+    operator_backoff: Backoff
+    up_at: float | None = None
+
+
+class Supervisor:
+    """
+    Runs channels.
+
+    Args:
+        clock: For the times in the status and for the age of a link.
+        on_change: Told of every change of a status, for example to hold delivery back. Must not raise.
+        jitter: Numbers in [0, 1).
+        link_retry: Delays after a lost link.
+        operator_retry: Delays after refused credentials or settings.
+        stable_after_s: How long a link must have been up for its next failure to count as the first.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        on_change: Callable[[ChannelStatus], None] | None = None,
+        jitter: Callable[[], float] = random.random,
+        link_retry: BackoffPolicy = LINK_RETRY,
+        operator_retry: BackoffPolicy = AUTH_RETRY,
+        stable_after_s: float = 60.0,
+    ) -> None:
+        self._clock = clock
+        self._on_change = on_change
+        self._jitter = jitter
+        self._link_retry = link_retry
+        self._operator_retry = operator_retry
+        self._stable_after_s = stable_after_s
+        self._watched: dict[str, _Watched] = {}
+        self._scope: anyio.CancelScope | None = None
+        self._stopped = False
+        self._changed = anyio.Event()
+
+    def watch(self, channel: Channel, inbox: Inbox) -> None:
+        """
+        Make ``channel`` one of those that `run` keeps running. Before `run`.
+
+        Raises:
+            ValueError: There is one of that name already.
+        """
+        if channel.name in self._watched:
+            raise ValueError(f"two channels are called {channel.name!r}")
+        self._watched[channel.name] = _Watched(
+            channel=channel,
+            inbox=inbox,
+            status=ChannelStatus(channel.name, channel.account, LinkState.CONNECTING, self._clock.now()),
+            link_backoff=Backoff(self._link_retry, self._stable_after_s),
+            operator_backoff=Backoff(self._operator_retry, self._stable_after_s),
+        )
+        metrics.CHANNEL_UP.labels(channel.name).set(0)
+
+    async def run(self) -> None:
+        """Run all channels until `stop` or cancellation. No failure of a channel comes out of here."""
+        if self._stopped:
+            return
+        async with anyio.create_task_group() as channels:
+            self._scope = channels.cancel_scope
+            for watched in self._watched.values():
+                channels.start_soon(self._keep_running, watched, name=f"channel {watched.channel.name}")
+
+    def stop(self) -> None:
+        """Receive nothing any more: `run` ends as soon as the channels have let go."""
+        self._stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def report(
+        self, name: str, state: LinkState, detail: str = "", facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """What a channel says about its link. Facts of an earlier report stay until they are replaced."""
+        watched = self._watched[name]
+        if state is LinkState.UP:
+            watched.up_at = self._clock.monotonic() if watched.up_at is None else watched.up_at
+        else:
+            watched.up_at = None
+        old = watched.status
+        self._set(watched, state, detail, facts={**old.facts, **(facts or {})}, retry_at=None)
+
+    def statuses(self) -> list[ChannelStatus]:
+        """All channels, in the order in which they were given."""
+        return [_heard(watched) for watched in self._watched.values()]
+
+    def status(self, name: str) -> ChannelStatus:
+        """One channel."""
+        return _heard(self._watched[name])
+
+    @property
+    def all_up(self) -> bool:
+        """Whether every channel is connected and caught up."""
+        return all(status.state is LinkState.UP for status in self.statuses())
+
+    async def wait(self, ready: Callable[[], bool]) -> None:
+        """Return as soon as ``ready()`` is true; it is asked after every change of a status."""
+        while not ready():
+            await self._changed.wait()
+
+    async def _keep_running(self, watched: _Watched) -> None:
+        while True:
+            watched.up_at = None
+            self._set(watched, LinkState.CONNECTING, "connecting", retry_at=None)
+            error: Exception | None = None
+            try:
+                await watched.channel.run(watched.inbox)
+            except Exception as caught:  # noqa: BLE001 - the one place where a channel's failure ends
+                error = caught
+            await anyio.sleep(self._ended(watched, error))
+
+    def _ended(self, watched: _Watched, error: Exception | None) -> float:
+        """Note the end of a run and say how long to wait before the next."""
+        up_s = 0.0 if watched.up_at is None else self._clock.monotonic() - watched.up_at
+        watched.up_at = None
+        speaker = _speaker(error)
+        operator = isinstance(speaker, (ChannelAuthFailed, ChannelMisconfigured))
+        backoff = watched.operator_backoff if operator else watched.link_backoff
+        asked_s = getattr(speaker, "retry_after_s", None) or 0.0
+        delay_s = backoff.failed(
+            up_s=up_s, random=self._jitter(), at_least_s=min(max(asked_s, 0.0), _LONGEST_REQUESTED_S)
+        )
+        if not operator:
+            # Credentials that worked once make an earlier refusal history.
+            watched.operator_backoff.failures = 0 if up_s > 0 else watched.operator_backoff.failures
+        detail = _sentence(speaker)
+        why = "operator" if operator else "link" if isinstance(speaker, ChannelError | None) else "defect"
+        self._log_end(watched, error, speaker, why, delay_s)
+        metrics.CHANNEL_RESTARTS.labels(watched.channel.name, why).inc()
+        now = self._clock.now()
+        self._set(
+            watched,
+            LinkState.FAILED if operator else LinkState.DOWN,
+            detail,
+            restarts=watched.status.restarts + 1,
+            last_error=detail,
+            last_error_at=now,
+            retry_at=now + timedelta(seconds=delay_s),
+        )
+        return delay_s
+
+    def _log_end(
+        self,
+        watched: _Watched,
+        error: Exception | None,
+        speaker: BaseException | None,
+        why: str,
+        delay_s: float,
+    ) -> None:
+        known: dict[str, Any] = {"channel": watched.channel.name, "retry_in_s": round(delay_s, 1)}
+        if why == "defect":
+            _log.error("channel.crashed", exc_info=error, **known)
+        elif why == "operator":
+            _log.error("channel.refused", **_fields(speaker), **known)
+        else:
+            _log.warning("channel.lost", **_fields(speaker), **known)
+
+    def _set(self, watched: _Watched, state: LinkState, detail: str, **changes: Any) -> None:
+        old = watched.status
+        since = old.since if state is old.state else self._clock.now()
+        watched.status = replace(old, state=state, since=since, detail=detail, **changes)
+        if watched.status == old:
+            return
+        if state is not old.state:
+            metrics.CHANNEL_UP.labels(watched.channel.name).set(state is LinkState.UP)
+            if state in (LinkState.UP, LinkState.CATCHING_UP):
+                _log.info("channel.changed", channel=watched.channel.name, state=state.value, detail=detail)
+        self._changed.set()
+        self._changed = anyio.Event()
+        if self._on_change is not None:
+            self._on_change(watched.status)
+
+
+def _heard(watched: _Watched) -> ChannelStatus:
+    """The status, with when the server was last heard of, if the channel knows."""
+    heard_at = getattr(watched.channel, "heard_at", None)
+    return watched.status if heard_at is None else replace(watched.status, heard_at=heard_at)
+
+
+def _speaker(error: BaseException | None) -> BaseException | None:
+    """Of a group, the error that decides: one for the operator, else any that we know, else the first."""
+    if error is None:
+        return None
+    inner = list(leaves(error))
+    for kind in ((ChannelAuthFailed, ChannelMisconfigured), ChannelError):
+        # A defect beside a lost link is the more interesting of the two.
+        found = [leaf for leaf in inner if isinstance(leaf, kind)]
+        if found and (kind is not ChannelError or len(found) == len(inner)):
+            return found[0]
+    return next((leaf for leaf in inner if not isinstance(leaf, ChannelError)), inner[0])
+
+
+def _sentence(error: BaseException | None) -> str:
+    if error is None:
+        return "the channel stopped by itself"
+    if isinstance(error, ChannelError):
+        return str(error)
+    return f"unexpected {type(error).__name__}; the log has the details"
+
+
+def _fields(error: BaseException | None) -> dict[str, Any]:
+    fields = dict(error.fields) if isinstance(error, ChannelError) else {}
+    # Names that the log line itself uses are not the channel's to set.
+    for name in ("event", "channel", "retry_in_s", "level", "timestamp", "exc_info"):
+        fields.pop(name, None)
+    return {**fields, "error": type(error).__name__ if error else "returned", "detail": _sentence(error)}

@@ -1,0 +1,232 @@
+"""
+Whether turns are being worked on: what a watchdog must know besides that the event loop turns.
+
+Theory of operation. `Pulse.over` puts itself around the handler's ``run_session``, so it knows since when
+each session runs, and `Pulse.beside` around what runs commands beside them. Every `LOOK_EVERY_S` it looks:
+
+- Is a run older than any turn may be (``allowed_s``: the configured limits twice over, and then some), or one
+  of a command older than `BESIDE_S`? All that they wait for has a limit of its own, so one that does not come
+  back is a defect.
+- Is something due in the store, a place free, and has no run begun since the last look? Then the sessions
+  that are due are woken, which makes good a lost wake-up; if still none has begun `IDLE_S` later, the
+  dispatcher stands still.
+
+A disk that takes nothing is neither: turns wait for it as long as it takes, a restart would not help, and
+that time is not counted. Nor is time in which the process itself did not run.
+
+The reason names nobody. What follows from it: `/livez` answers 503, and the service manager's watchdog hears
+nothing any more, so it ends the process with a trace and starts it again.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import anyio
+import structlog
+
+from agent_core.messages import SessionKey
+from agent_core.ports import Clock
+from gateway.queue.ports import RunSession, StoreUnavailable
+
+__all__ = ["BESIDE_S", "IDLE_S", "LOOK_EVERY_S", "LastResort", "Pulse", "Watched", "allowed_seconds"]
+
+LOOK_EVERY_S = 30.0
+IDLE_S = 300.0
+BESIDE_S = 300.0
+"""How long what needs no model may take: it waits for the disk at most."""
+_WOKEN_AT_ONCE = 100
+_log = structlog.get_logger(__name__)
+
+
+def allowed_seconds(longest_turn_s: float) -> float:
+    """How long a session may run at most if the longest legal turn takes ``longest_turn_s``."""
+    return 2 * longest_turn_s + 300
+
+
+class Watched(Protocol):
+    """What is looked at: a dispatcher."""
+
+    def running(self) -> Sequence[SessionKey]:
+        """The sessions that run at this moment."""
+        ...
+
+    def full(self) -> bool:
+        """Whether no place is free."""
+        ...
+
+    def wake(self, session: SessionKey, *, after_s: float = 0.0) -> None:
+        """There is work."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    began_at: float
+    allowed_s: float
+    what: str
+    counted_s: float = 0.0
+
+
+class Pulse:
+    """
+    Watches the turns. One instance for one dispatcher.
+
+    Args:
+        dispatcher: Who runs sessions.
+        open_sessions: Which sessions have work, and in how many seconds: `WorkStore.open_sessions`.
+        allowed_s: How long one run of a session may take.
+        clock: The time.
+        blocked: Whether the disk takes nothing at the moment.
+        look_every_s: How often to look.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Watched,
+        open_sessions: Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]],
+        *,
+        allowed_s: float,
+        clock: Clock,
+        blocked: Callable[[], bool] = lambda: False,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._open_sessions = open_sessions
+        self._allowed_s = allowed_s
+        self._clock = clock
+        self._blocked = blocked
+        self._look_every_s = look_every_s
+        self._runs: set[_Run] = set()
+        self._begun = 0
+        self._begun_before = 0
+        self._idle_since: float | None = None
+        self._looked_at: float | None = None
+        self._reason: str | None = None
+        self._stopping = False
+
+    def over(self, run_session: RunSession) -> RunSession:
+        """``run_session``, watched."""
+
+        async def run(session: SessionKey) -> None:
+            self._begun += 1
+            await watched(session)
+
+        watched = self._watched(run_session, self._allowed_s, "turn")
+        return run
+
+    def beside(self, run_session: RunSession) -> RunSession:
+        """``run_session`` for what needs no model, watched."""
+        return self._watched(run_session, min(BESIDE_S, self._allowed_s), "command")
+
+    def _watched(self, run_session: RunSession, allowed_s: float, what: str) -> RunSession:
+        async def run(session: SessionKey) -> None:
+            mine = _Run(self._clock.monotonic(), allowed_s, what)
+            self._runs.add(mine)
+            try:
+                await run_session(session)
+            finally:
+                self._runs.discard(mine)
+
+        return run
+
+    def stop(self) -> None:
+        """From now on nothing has to begin; what runs must still come to its end."""
+        self._stopping = True
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the disk takes nothing."""
+        return self._blocked()
+
+    @property
+    def oldest_s(self) -> float:
+        """How long the oldest run has taken so far, time with a blocked disk apart; 0 without one."""
+        return max((run.counted_s for run in self._runs), default=0.0)
+
+    def reason(self) -> str | None:
+        """Why the turn runner stands still; None while it does not."""
+        if self._looked_at is not None and self._clock.monotonic() - self._looked_at > 5 * self._look_every_s:
+            return "nobody watches the turns any more"
+        return self._reason
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled. Raises nothing but cancellation."""
+        while True:
+            try:
+                await self.look()
+            except Exception as error:  # noqa: BLE001 - the watch must outlive what it watches
+                _log.warning("pulse.not_taken", error=type(error).__name__)
+            await anyio.sleep(self._look_every_s)
+
+    async def look(self) -> None:
+        """One look."""
+        now = self._clock.monotonic()
+        since_s = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * self._look_every_s)
+        self._looked_at = now
+        blocked = self._blocked()
+        if not blocked:
+            for run in self._runs:
+                run.counted_s += min(since_s, now - run.began_at)
+        await self._look_for_idleness(now, blocked=blocked)
+        reason = self._verdict(now)
+        if reason != self._reason:
+            _log.error("pulse.lost", reason=reason) if reason else _log.info("pulse.back")
+        self._reason = reason
+
+    async def _look_for_idleness(self, now: float, *, blocked: bool) -> None:
+        moved, self._begun_before = self._begun != self._begun_before, self._begun
+        if moved or blocked or self._stopping or self._dispatcher.full():
+            self._idle_since = None
+            return
+        try:
+            open_now = await self._open_sessions()
+        except StoreUnavailable:
+            return
+        running = set(self._dispatcher.running())
+        due = [session for session, due_s in open_now if due_s <= 0 and session not in running]
+        if not due:
+            self._idle_since = None
+            return
+        if self._idle_since is None:
+            self._idle_since = now
+        for session in due[:_WOKEN_AT_ONCE]:
+            self._dispatcher.wake(session)
+
+    def _verdict(self, now: float) -> str | None:
+        late = [run for run in self._runs if run.counted_s > run.allowed_s]
+        if late:
+            run = max(late, key=lambda one: one.counted_s - one.allowed_s)
+            took, allowed = f"{run.counted_s:.0f} s", f"{run.allowed_s:.0f} s"
+            return f"a {run.what} has been running for {took}, where {allowed} are allowed"
+        if self._idle_since is not None and now - self._idle_since >= IDLE_S:
+            return f"messages have been due for {now - self._idle_since:.0f} s, and no turn begins"
+        return None
+
+
+class LastResort:
+    """
+    Ends a process whose loop stands still, where no service manager watches: in a container, for example.
+
+    A thread of the interpreter's own waits; when it was not heard of for ``limit_s`` it writes the stacks of
+    all threads to stderr and ends the process with code 1, and whoever started it starts it again.
+
+    Args:
+        limit_s: For how long nothing may be heard; None: never ends anything.
+    """
+
+    def __init__(self, limit_s: float | None) -> None:
+        self._limit_s = limit_s
+
+    def heard(self) -> None:
+        """The loop turns."""
+        if self._limit_s is not None:
+            faulthandler.dump_traceback_later(self._limit_s, exit=True)
+
+    def aclose(self) -> None:
+        """Wait no more."""
+        if self._limit_s is not None:
+            faulthandler.cancel_dump_traceback_later()

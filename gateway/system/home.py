@@ -1,0 +1,200 @@
+"""
+The one folder that holds all state: where it is, what is in it, and whether it can be used.
+
+    HOME/squidbot.yaml        the configuration
+    HOME/gateway.db           the durable queue
+    HOME/search.db            index of the histories: a cache
+    HOME/sessions/            histories and their meta files
+    HOME/memory/              summaries and memory documents of sessions, rooms and people
+    HOME/workspace/           MEMORY.md, HEARTBEAT.md, skills
+    HOME/state/<channel>/     what a channel keeps for itself (keys, tokens)
+    HOME/attachments/         files of messages, by their content
+    HOME/logs/                log files, if wanted
+    HOME/run/                 lock, control socket
+
+Folders are made with mode 0700 and files with 0600. A home folder that exists already keeps its mode, because
+it may be somebody's shared folder named by mistake; it is only complained about.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.errors import StateUnusable
+from gateway.system.ownership import SERVICES, Host
+
+__all__ = ["Home", "find_home", "named_config", "open_home", "short_path"]
+
+_FOLDERS = ("sessions", "memory", "workspace", "state", "attachments", "run")
+_PROBE_BYTES = 4096
+_LONGEST_SOCKET_PATH = 107
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The home folder. Making this value touches nothing."""
+
+    root: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The configuration, unless another one is named."""
+        return self.root / "squidbot.yaml"
+
+    @property
+    def database(self) -> Path:
+        """The durable queue."""
+        return self.root / "gateway.db"
+
+    @property
+    def store_mark(self) -> Path:
+        """How far the durable queue was, see `gateway.queue.rollback_guard`."""
+        return self.root / "state" / "gateway-db.json"
+
+    @property
+    def last_good(self) -> Path:
+        """The configuration with which the daemon last started, see `gateway.settings.last_good`."""
+        return self.root / "state" / "last-good.yaml"
+
+    @property
+    def run(self) -> Path:
+        """What exists only while a daemon runs."""
+        return self.root / "run"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the one process that works here."""
+        return self.run / "lock"
+
+    @property
+    def control_socket(self) -> Path:
+        """Where the running daemon takes questions."""
+        return self.run / "control.sock"
+
+    @property
+    def attachments(self) -> Path:
+        """Files of messages."""
+        return self.root / "attachments"
+
+    @property
+    def logs(self) -> Path:
+        """Log files."""
+        return self.root / "logs"
+
+    def state(self, channel: str) -> Path:
+        """What the channel keeps for itself; not made here."""
+        return self.root / "state" / channel
+
+    def path(self, text: str | Path) -> Path:
+        """A path of the configuration: relative ones start at the home folder, ``~`` is the person's own."""
+        return self.root / Path(text).expanduser()
+
+
+def find_home(argument: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the home folder is: the argument, ``$SQUIDBOT_HOME`` or ``~/.squidbot``; not made here."""
+    chosen = argument or environ.get("SQUIDBOT_HOME") or "~/.squidbot"
+    try:
+        return Path(os.path.abspath(Path(chosen).expanduser()))  # noqa: PTH100 - keeps links as people wrote them
+    except RuntimeError as error:
+        raise StateUnusable(
+            "this user has no home folder of its own: set SQUIDBOT_HOME or give --home DIR"
+        ) from error
+
+
+def named_config(argument: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The configuration that somebody names: the argument or ``$SQUIDBOT_CONFIG``; None: that of the home."""
+    named = environ.get("SQUIDBOT_CONFIG")
+    return argument or (Path(named).expanduser() if named else None)
+
+
+def open_home(root: Path, *, as_guest: bool = False) -> Home:
+    """
+    Make the folders that are missing and prove that the home can be written to.
+
+    Args:
+        root: The home folder.
+        as_guest: Root may come for a moment into the home of a service, whose user is there only while it
+            runs. Whoever says so holds the home (`gateway.system.lock`), which hands over what root leaves
+            behind.
+
+    Raises:
+        StateUnusable: It cannot be used; the text says why and what to do.
+    """
+    home = Home(root)
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_owner(root, as_guest=as_guest)
+        for name in _FOLDERS:
+            (root / name).mkdir(mode=0o700, exist_ok=True)
+        home.run.chmod(0o700)  # the control socket relies on it
+        with tempfile.TemporaryFile(dir=home.run) as probe:
+            probe.write(b"\0" * _PROBE_BYTES)
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise StateUnusable(_explain(root, error), home=str(root)) from error
+    return home
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A path of a socket short enough for the kernel (107 bytes), valid while inside."""
+    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def _check_owner(root: Path, *, as_guest: bool) -> None:
+    host = Host(root)
+    # As root everything could be written, and then the daemon's own user could not read it any more.
+    if not host.is_somebody_else:
+        return
+    if not root.is_relative_to(SERVICES):
+        name = _user_name(root.stat().st_uid)
+        raise StateUnusable(
+            f"{root} belongs to the user {name}, and files made by root would lock that user out; "
+            f"run squidbot as {name}, for example with: sudo -u {name} squidbot …",
+            home=str(root),
+        )
+    if not as_guest:
+        raise StateUnusable(
+            f"{root} belongs to a service of this machine, so let that run: systemctl start squidbot",
+            home=str(root),
+        )
+    host.refuse_links()
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"#{uid}"
+
+
+def _explain(root: Path, error: OSError) -> str:
+    where = f"the home folder {root}"
+    match error.errno:
+        case errno.EROFS:
+            return f"{where} is on a read-only file system; name another one with --home or SQUIDBOT_HOME"
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"{where} is on a full disk (or a quota is used up); make room and start again"
+        case errno.EACCES | errno.EPERM:
+            me = _user_name(os.geteuid())
+            there = error.filename or root
+            return f"the user {me} may not use {there}; run: chown -R {me} {root}"
+        case errno.ENOTDIR | errno.EEXIST:
+            return f"{where} cannot be made: {error.filename or root} is a file"
+        case _:
+            return f"{where} cannot be used: {error.strerror or error}"

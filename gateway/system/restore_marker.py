@@ -1,0 +1,116 @@
+"""
+A note in the home that a restore has begun to move files and has not ended: nobody works on half a home.
+
+The note (``.restore-unfinished.json``) is durable before the first file is moved and removed after the last.
+By then everything that the restore brings lies unpacked and synced beside the home's content. So finishing it
+needs neither the backup nor a passphrase: `gateway.operations.backup.restore.finish_restore` moves what is
+left.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import GatewayError
+
+__all__ = ["NOTE", "Unfinished", "UnfinishedRestore", "read_unfinished", "refuse_unfinished"]
+
+NOTE = ".restore-unfinished.json"
+_STAGE = re.compile(r"\.restore-[0-9]{1,20}")
+_ASIDE = re.compile(r"before-restore-[0-9TZ-]{1,40}")
+
+
+class Unfinished(GatewayError):
+    """A restore into this home was broken off."""
+
+    exit_code = 78  # EX_CONFIG: a service manager is told not to restart on it
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRestore:
+    """
+    What a restore moves, all of it names directly in the home.
+
+    Args:
+        backup: Tells one backup from another.
+        stage: The folder with what is moved in.
+        aside: The folder into which goes what was there.
+        put_aside: What goes there.
+        brings: What comes in its place.
+        told: What is reported at the end.
+    """
+
+    backup: str
+    stage: str
+    aside: str
+    put_aside: tuple[str, ...]
+    brings: tuple[str, ...]
+    told: dict[str, Any] = field(default_factory=dict)
+
+
+def read_unfinished(root: Path) -> UnfinishedRestore | None:
+    """
+    The restore that was broken off in this home; None if none was.
+
+    Raises:
+        Unfinished: There is one, and its note cannot be used.
+    """
+    try:
+        raw = (root / NOTE).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unusable(root, error.strerror or str(error)) from error
+    try:
+        value = json.loads(raw)
+        found = UnfinishedRestore(
+            value["backup"],
+            value["stage"],
+            value["aside"],
+            tuple(value["put_aside"]),
+            tuple(value["brings"]),
+            dict(value["told"]),
+        )
+        sound = (
+            isinstance(found.backup, str)
+            and _STAGE.fullmatch(found.stage) is not None
+            and _ASIDE.fullmatch(found.aside) is not None
+            and all(_is_name(name) for name in (*found.put_aside, *found.brings))
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _unusable(root, "it is damaged") from error
+    if not sound:
+        raise _unusable(root, "it names files outside of the home")
+    return found
+
+
+def refuse_unfinished(root: Path) -> None:
+    """
+    Refuse to work on a home into which a restore has not ended.
+
+    Raises:
+        Unfinished: The text names the command that finishes it.
+    """
+    if read_unfinished(root) is not None:
+        raise Unfinished(
+            f"a restore into {root} was broken off, so a part of its content is missing; finish it with: "
+            f"squidbot restore --finish --home {shlex.quote(str(root))}"
+        )
+
+
+def _is_name(name: object) -> bool:
+    return (
+        isinstance(name, str) and name not in ("", ".", "..", NOTE) and "/" not in name and "\0" not in name
+    )
+
+
+def _unusable(root: Path, why: str) -> Unfinished:
+    return Unfinished(
+        f"a restore into {root} was broken off, and its note {root / NOTE} cannot be used ({why}): move that "
+        "file away and restore the backup once more with --replace"
+    )

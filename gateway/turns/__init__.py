@@ -1,0 +1,1 @@
+"""One turn, from the claim of queued messages to the commit of its answer."""

@@ -1,0 +1,1 @@
+"""A person's yes: to drafts that must be released, and to tool calls that need consent."""

@@ -1,0 +1,346 @@
+"""
+What waits for the owner's yes: answers that are held back, and messages that are quarantined.
+
+How the owner is asked exactly once. For every such item a message of our own goes into the inbox, in a
+session of our own (`ASKING`); its native id is the item's name, so the same item never gets in twice. That
+message has its turn like any other, and what is committed with it is the notice. What waits at that moment is
+one notice. Nothing is remembered besides: items are found by looking (`Approvals.run`), at the start and now
+and then.
+
+Names: ``d12`` is the draft with the outbox id 12, ``m7`` the message with the inbox id 7. A decision is a
+``!approve`` or ``!reject`` with a name, or a reaction to the notice, and counts only if it is the owner's.
+What is said of an item comes from its state, so a decision that is taken twice, by a crash or by a person,
+is told in the same words.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+import anyio
+import structlog
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, SessionKey
+from channels.base import Channel
+from channels.split import split_markdown
+from gateway.proactive.alerts import told_daily
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, StoreUnavailable, Turn, WorkStore
+from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.routing.access import Access, Role
+from gateway.turns.approvals.text import line, outcome, quoted, waits, words
+from gateway.turns.approvals.tool_calls import Calls, is_call
+
+__all__ = ["ASKING", "ASK_AGAIN_S", "Approval", "Approvals", "Decision"]
+
+Approval = Literal["none", "strangers", "all"]
+"""Whose answers the owner sees before they leave: nobody's, those to other people, or all."""
+
+ASKING = SessionKey("approvals", "owner")
+"""The session of our own questions to the owner; no channel has this name."""
+ASK_AGAIN_S = 300.0
+"""So long a question waits before it is looked again whether there is a place to ask it in."""
+_ACCOUNT = "gateway"
+_TOPIC = "approvals"
+_LOOK_EVERY_S = 30.0
+_LOOKED_AT = 500
+_QUOTED_CHARS = 1_500
+_QUOTED_CHARS_OF_MANY = 300
+_YES = frozenset("👍✅👌✔☑💯🆗")
+_NO = frozenset("👎❌✖🚫⛔")
+_WRITTEN = {"approve": True, "approved": True, "reject": False, "rejected": False}
+_RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    What is told of a decision; empty: nothing.
+
+    ``refused`` is the conversation whose history has an answer that nobody will ever get.
+    """
+
+    text: str
+    refused: SessionKey | None = None
+
+
+class Approvals:
+    """
+    Asks the owner and takes the decisions.
+
+    Args:
+        store: Where the items are.
+        target: Where the owner is asked.
+        channels: All channels by name.
+        access: Who is the owner.
+        wake: There is something to do in this session.
+        on_outbox: Something may be sent by the channel of this name.
+        calls: Takes the decisions about calls of tools.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: WorkStore,
+        target: OwnerTarget,
+        channels: Mapping[str, Channel],
+        access: Access,
+        wake: Callable[[SessionKey], None],
+        on_outbox: Callable[[str], None],
+        calls: Calls,
+        look_every_s: float = _LOOK_EVERY_S,
+    ) -> None:
+        self.calls = calls
+        self._store = store
+        self._target = target
+        self._channels = channels
+        self._access = access
+        self._wake = wake
+        self._on_outbox = on_outbox
+        self._look_every_s = look_every_s
+        self._news = anyio.Event()
+        self._looked_at: set[str] = set()  # of what waits, so that it is not looked at again and again
+
+    # ── finding ──
+
+    def look(self) -> None:
+        """Something is held. Returns at once."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Look for new items until cancelled. Raises nothing but cancellation."""
+        failures = 0
+        while True:
+            self._news = anyio.Event()
+            wait_s = self._look_every_s
+            try:
+                await self._find()
+                failures = 0
+            except StoreUnavailable as error:
+                failures += 1
+                wait_s = _RETRY.delay(failures, random=random.random())
+                _log.warning("approvals.blocked", error=str(error), retry_in_s=round(wait_s, 1))
+            with anyio.move_on_after(wait_s):
+                await self._news.wait()
+
+    async def _find(self) -> None:
+        """Every item has its question, those that had one already have no second."""
+        items = await self._items()
+        # Of a forged sender the owner hears once a day, not once a mail.
+        names = {name for name, item in items if not (isinstance(item, InboxRow) and told_daily(item))}
+        new = sorted(names - self._looked_at, key=lambda name: int(name[1:]))
+        self._looked_at &= names
+        if not new or (await self._target.reach(topic=_TOPIC)).target is None:
+            return
+        if found := await self._know(*new):
+            _log.info("approvals.found", items=found)
+            self._wake(ASKING)
+        self._looked_at |= names
+
+    async def _know(self, *names: str) -> int:
+        """Put down that these are items; how many were not known."""
+        batch = [Pending(_question(name)) for name in names]
+        return len(await self._store.accept(ASKING.channel, _ACCOUNT, batch, {}))
+
+    async def _items(self) -> list[tuple[str, OutboxRow | InboxRow]]:
+        """What waits, newest first. An answer in several parts is one item, named after its first."""
+        held: dict[int, OutboxRow] = {}
+        for row in await self._store.outbox(states=[OutboxState.HELD], limit=_LOOKED_AT):
+            held[-row.id if row.inbox_id is None else row.inbox_id] = row
+        kept = await self._store.inbox(states=[InboxState.QUARANTINED], limit=_LOOKED_AT)
+        return [(f"d{row.id}", row) for row in held.values()] + [(f"m{row.id}", row) for row in kept]
+
+    # ── asking ──
+
+    async def questions(self, turn: Turn) -> list[NewOutbound] | None:
+        """
+        The notices about the items of a turn in `ASKING`; those that are decided already are left out. None:
+        there is no place to ask in.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        target = (await self._target.reach(topic=_TOPIC)).target
+        if target is None or target.channel not in self._channels:
+            return None
+        found = [(row.message.text, await self._item(row.message.text)) for row in turn.rows]
+        waiting = [(name, item) for name, item in found if item is not None and waits(item)]
+        if not waiting:
+            return []
+        room = _QUOTED_CHARS if len(waiting) == 1 else _QUOTED_CHARS_OF_MANY
+        told = [await self._told(name, item, room) for name, item in waiting]
+        name = waiting[0][0] if len(waiting) == 1 else "NAME"
+        how = f"Write `!approve {name}` or `!reject {name}`" + (
+            ", or react with 👍 or 👎." if len(waiting) == 1 else ", with one of the names above."
+        )
+        text = "\n\n".join([*told, how])
+        limit = self._channels[target.channel].capabilities.max_text_bytes
+        context = {"approves": [name for name, _ in waiting]}
+        return [
+            NewOutbound(target.channel, target.account, target.session, part, OutboundKind.NOTICE, context)
+            for part in split_markdown(text, limit)
+        ]
+
+    async def _told(self, name: str, item: OutboxRow | InboxRow, room: int) -> str:
+        """What the owner is told of an item."""
+        if isinstance(item, InboxRow):
+            sender, why = line(item.message.sender.address), words(item.error)
+            return (
+                f"**{name}**: a message that gives itself out to be from `{sender}` is kept back ({why}). "
+                f"If you let it in, I answer it.\n\n{quoted(item.message.text, room)}"
+            )
+        asked = await self._asked(item)
+        who = f" to `{line(asked.sender.address)}`" if asked else ""
+        lines = [f"**{name}**: my answer{who} by {item.message.channel} waits for your yes."]
+        if asked:
+            lines.append(f"Asked was:\n\n{quoted(asked.text, room // 2)}")
+        lines.append(f"I would answer:\n\n{quoted(item.message.text, room)}")
+        return "\n\n".join(lines)
+
+    async def _asked(self, item: OutboxRow) -> InboundMessage | None:
+        found = None if item.inbox_id is None else await self._store.inbox_row(item.inbox_id)
+        return found[0].message if found else None
+
+    async def overview(self) -> str:
+        """What waits, in a line each."""
+        items = await self._items()
+        if not items:
+            return "Nothing waits for your decision."
+        lines = []
+        for name, item in items[:20]:
+            where = item.message.channel
+            what = "a kept-back message" if isinstance(item, InboxRow) else "an answer"
+            lines.append(f"- `{name}`: {what} by {where}: {line(item.message.text)}")
+        more = [f"- and {len(items) - 20} more"] if len(items) > 20 else []
+        return "\n".join(["These wait for your decision:", *lines, *more])
+
+    # ── deciding ──
+
+    async def decide(self, name: str, *, yes: bool, why: str = "") -> Decision:
+        """
+        Take the owner's decision about an item. It may be repeated.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        name = name.strip().strip("`*:").lower()
+        item = await self._item(name)
+        if item is None:
+            return Decision(f"Nothing has the name `{name}`.\n\n{await self.overview()}")
+        await self._know(name)  # and so it can be told of later, although it does not wait any more
+        try:
+            if isinstance(item, OutboxRow):
+                for part in await self._parts(item):
+                    await (
+                        self._store.approve(part) if yes else self._store.reject(part, why or "by the owner")
+                    )
+                self._on_outbox(item.message.channel)
+            elif item.state is InboxState.QUARANTINED:
+                if yes:
+                    self._wake(await self._store.admit(item.id))
+                else:
+                    await self._store.drop(item.id)
+        except IllegalMove:
+            pass  # decided already, or dealt with otherwise: its state says how
+        else:
+            _log.info("approval.decided", item=name, yes=yes)
+        self._wake(ASKING)
+        now = await self._item(name)
+        refused = None
+        if isinstance(now, OutboxRow) and now.state is OutboxState.DEAD and not yes:
+            refused = now.message.session
+        return Decision(outcome(name, now), refused)
+
+    async def _parts(self, item: OutboxRow) -> list[int]:
+        """Of the answer that an item is a part of, what is still held; in order."""
+        rows = await self._store.outbox(states=[OutboxState.HELD], limit=_LOOKED_AT)
+        same = [row.id for row in rows if row.inbox_id is not None and row.inbox_id == item.inbox_id]
+        return sorted({*same, item.id} if waits(item) else same)
+
+    async def react(self, message: InboundMessage) -> Decision:
+        """
+        Take a reaction to a notice about one item: the owner's, or of somebody whose question waits for a
+        tool. Nothing is told of any other.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        yes = message.text[:1] in _YES
+        if not (yes or message.text[:1] in _NO):
+            return Decision("")
+        return await self._about_notice(message, yes=yes) or Decision("")
+
+    async def written(self, message: InboundMessage) -> Decision | None:
+        """
+        Take a word that is written below the notice, in a letter: ``approve`` or ``reject``, with or
+        without the sign of a command, and nothing else in its first line. None: it is no decision, but a
+        message like any other.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        word = message.text.lstrip()[:100].partition("\n")[0].strip().strip(".!/").lower()
+        if message.kind != "message" or word not in _WRITTEN:
+            return None
+        return await self._about_notice(message, yes=_WRITTEN[word])
+
+    async def _about_notice(self, message: InboundMessage, *, yes: bool) -> Decision | None:
+        """A decision in answer to a notice; None if it is not this person's to take, or no notice."""
+        names = await self._notice(str(message.context.get("outbound") or ""))
+        if len(names) == 1 and is_call(names[0]):
+            told = await self.calls.decide(names[0], message, yes=yes)
+            return None if told is None else Decision(told)
+        if not names or self._access.decide(message).role is not Role.OWNER:
+            return None
+        if len(names) > 1:
+            told = ", ".join(names)
+            return Decision(
+                f"That notice is about several. Write `!approve` or `!reject` with one of: {told}"
+            )
+        return await self.decide(names[0], yes=yes)
+
+    async def _notice(self, key: str) -> list[str]:
+        """The items of the notice that left under this key."""
+        if not key:
+            return []
+        for row in await self._store.outbox(limit=_LOOKED_AT):
+            if row.message.id == key:
+                names = row.message.context.get("approves")
+                return [str(name) for name in names] if isinstance(names, list | tuple) else []
+        return []
+
+    async def _item(self, name: str) -> OutboxRow | InboxRow | None:
+        kind, number = name[:1], name[1:]
+        if kind not in {"d", "m"} or not number.isascii() or not number.isdigit() or len(number) > 15:
+            return None
+        if kind == "d":
+            item: OutboxRow | InboxRow | None = await self._store.outbox_row(int(number))
+        else:
+            found = await self._store.inbox_row(int(number))
+            item = found[0] if found else None
+        return item if item is not None and (waits(item) or await self._was_asked(name)) else None
+
+    async def _was_asked(self, name: str) -> bool:
+        """Whether the owner was ever asked about this: not every message is an item."""
+        rows = await self._store.inbox(session=ASKING, limit=_LOOKED_AT)
+        return any(row.message.native_id == name for row in rows)
+
+
+def _question(name: str) -> InboundMessage:
+    """Our own note that the owner is to be asked about an item."""
+    return InboundMessage(
+        channel=ASKING.channel,
+        account=_ACCOUNT,
+        native_id=name,
+        session=ASKING,
+        sender=Sender(address=_ACCOUNT),
+        text=name,
+        received_at=datetime.now(UTC),
+        audience=Audience.DIRECT,
+    )

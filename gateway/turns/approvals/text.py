@@ -1,0 +1,133 @@
+"""What is said of items that wait for the owner's yes (`gateway.turns.approvals.review`). Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+from gateway.queue.model import InboxRow, OutboxRow
+from gateway.queue.states import InboxState, OutboxState
+
+__all__ = ["excerpt", "line", "literal", "outcome", "quoted", "visible", "waits", "words"]
+
+_JOINERS = "\u200c\u200d"
+_SELECTORS = "\ufe0e\ufe0f"
+_BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+"""Letters and marks by their class, and nothing to the eye."""
+_TICKS = re.compile("`+")
+_SHORTEST_ARGUMENT = 200
+_MOST_ARGUMENTS = 20
+
+_DRAFT = {
+    OutboxState.SENT: "is approved and was sent.",
+    OutboxState.DEAD: "was given up and is not sent.",
+    OutboxState.UNKNOWN: "was approved; whether it arrived is not known.",
+    OutboxState.HELD: "still waits.",
+}
+_MESSAGE = {
+    InboxState.QUARANTINED: "still waits.",
+    InboxState.IGNORED: "is rejected: it is not answered.",
+}
+
+
+def waits(item: OutboxRow | InboxRow) -> bool:
+    """Whether nobody has decided yet."""
+    return item.state in (OutboxState.HELD, InboxState.QUARANTINED)
+
+
+def outcome(name: str, item: OutboxRow | InboxRow | None) -> str:
+    """What became of an item, from its state alone."""
+    error = (item.error if item is not None else None) or ""
+    if item is None:
+        told = "is gone."
+    elif isinstance(item, InboxRow):
+        told = _MESSAGE.get(item.state, "is let in, and I answer it.")
+        if error == "quarantine_expired":
+            told = "has waited too long and is gone."
+    else:
+        told = _DRAFT.get(item.state, "is approved and on its way.")
+        if item.state is OutboxState.DEAD and error.startswith("rejected"):
+            told = "is rejected: it is not sent."
+    return f"`{name}` {told}"
+
+
+def words(reason: str | None) -> str:
+    """A reason constant as words."""
+    return (reason or "no reason given").replace("_", " ")
+
+
+def visible(text: str) -> str:
+    """
+    A text in which a person sees every character, so that what they approve is what they see.
+
+    What has no form, or changes the order in which others are shown, is written as its code point. Line
+    breaks stay, and joiners and variation selectors where they join: between characters that are not ASCII.
+    """
+    text = text.replace("\r\n", "\n").replace("\t", "    ")
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    padded = f"\n{text}\n"
+    return "".join(
+        char if _is_seen(char, before, after) else f"‹U+{ord(char):04X}›"
+        for before, char, after in zip(padded, padded[1:], padded[2:], strict=False)
+    )
+
+
+def _is_seen(char: str, before: str, after: str) -> bool:
+    if char == "\n":
+        return True
+    if char in _JOINERS:
+        return not before.isascii() and not after.isascii()
+    if char in _SELECTORS:
+        return not before.isascii()
+    selector = "\ufe00" <= char <= "\ufe0d" or "\U000e0100" <= char <= "\U000e01ef"
+    return char.isprintable() and char not in _BLANK and not selector
+
+
+def excerpt(text: str, room: int) -> str:
+    """A text, visible; of a long one the beginning and the end, with its size and its SHA-256."""
+    shown = visible(text.strip())
+    if len(shown) <= room:
+        return shown
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    end = room // 3
+    return "\n".join(
+        [
+            shown[: room - end].rstrip(),
+            f"[… {len(shown) - room} characters are not shown here …]",
+            shown[-end:].lstrip(),
+            f"[{len(text)} characters in all, SHA-256 {digest}]",
+        ]
+    )
+
+
+def line(text: str) -> str:
+    """The beginning of a text, in one line, without anything that would be shown in another way."""
+    flat = visible(" ".join(text.split()))
+    return (flat[:80] + "…" if len(flat) > 80 else flat).replace("`", "'")
+
+
+def quoted(text: str, room: int) -> str:
+    """A text as a quotation, see `excerpt`; nothing in it can look like ours."""
+    return "\n".join(f"> {line}" for line in (excerpt(text, room) or "(nothing)").split("\n"))
+
+
+def literal(arguments: Mapping[str, str], room: int) -> str:
+    """
+    The arguments of a call, letter for letter: no markup in them means anything.
+
+    Each has a part of the room of its own, so that a long one cannot push another one out of sight, and what
+    follows its first line is indented, so that it cannot look like another one.
+    """
+    each = max(_SHORTEST_ARGUMENT, room // max(1, len(arguments)))
+    told = [
+        f"{line(key)}: {excerpt(value, each)}".replace("\n", "\n    ") for key, value in arguments.items()
+    ]
+    if len(told) > _MOST_ARGUMENTS:
+        rest = "\n".join(told[_MOST_ARGUMENTS:])
+        told = [*told[:_MOST_ARGUMENTS], f"and {len(told) - _MOST_ARGUMENTS} more: {excerpt(rest, each)}"]
+    text = "\n".join(told) or "(nothing)"
+    longest = max((len(run) for run in _TICKS.findall(text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"

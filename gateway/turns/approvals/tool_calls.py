@@ -1,0 +1,167 @@
+"""
+Calls of tools that wait for a yes: who may give it, and what is said.
+
+A call has a name such as ``a3f2c9``. Whoever asked for what the turn does may decide about it, and so may the
+owner; nothing is done, and nothing is told, for anybody else. Where the owner has spoken in the turn, too, it
+is the owner's alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, tzinfo
+from typing import Any
+
+import structlog
+
+from agent_core.messages import InboundMessage, SessionKey
+from agent_core.models import ToolCall
+from gateway.queue.approval_port import AskStore, Question
+from gateway.routing.access import Access, Role
+from gateway.turns.approvals.text import line, literal
+
+__all__ = [
+    "APPROVED",
+    "EXPIRED",
+    "REFUSED",
+    "Calls",
+    "asking_text",
+    "cleaned",
+    "expired_text",
+    "is_call",
+    "name_of",
+    "verdict_on",
+]
+
+APPROVED, REFUSED, EXPIRED = "approved", "refused", "expired"
+_DIGITS = 6
+_QUOTED_CHARS = 1_500
+_log = structlog.get_logger(__name__)
+
+
+def name_of(digest: str) -> str:
+    """How people call a step: short, and never the name of another one's question."""
+    return f"a{digest[:_DIGITS]}"
+
+
+def is_call(name: str) -> bool:
+    """Whether something can be the name of a call."""
+    return len(name) == _DIGITS + 1 and name[0] == "a" and not set(name[1:]) - set("0123456789abcdef")
+
+
+def cleaned(name: str) -> str:
+    """A name as a person writes it."""
+    return name.strip().strip("`*:.").lower()
+
+
+def verdict_on(*, yes: bool, why: str = "") -> dict[str, str]:
+    """What is noted of a decision."""
+    return {"verdict": APPROVED if yes else REFUSED, "why": line(why) if why else ""}
+
+
+def asking_text(name: str, call: ToolCall, until: datetime, *, zone: tzinfo | None, letters: bool) -> str:
+    """The question."""
+    told = {key: _shown(value) for key, value in call.arguments.items()}
+    how = (
+        f"Answer with `!approve {name}` or `!reject {name}` in the first line."
+        if letters
+        else f"React with ✅ or ❌, or write `!approve {name}` or `!reject {name}`."
+    )
+    at = until.astimezone(zone).strftime("%H:%M on %d %B")
+    return (
+        f"**{name}**: I need your yes before I use `{call.name}`:\n\n"
+        f"{literal(told, _QUOTED_CHARS)}\n\n"
+        f"{how} I wait for it until {at}; what else is written here waits as well."
+    )
+
+
+def expired_text(name: str, tool: str) -> str:
+    """What is said when nobody has decided."""
+    return f"`{name}` has had no answer in time, so I go on without using `{tool}`."
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+class Calls:
+    """
+    Takes decisions about calls.
+
+    Args:
+        store: Where they wait.
+        access: Who is who.
+        wake: There is something to do in this session.
+    """
+
+    def __init__(self, store: AskStore, access: Access, wake: Callable[[SessionKey], None]) -> None:
+        self._store = store
+        self._access = access
+        self._wake = wake
+
+    async def decide(self, name: str, message: InboundMessage, *, yes: bool, why: str = "") -> str | None:
+        """
+        Take the decision that a message is; what is told of it. None: it is none of this person's.
+
+        It may be repeated: what was decided first counts.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        found = [one for one in await self._store.questions() if one.name == name]
+        if len(found) != 1 or not self._may_decide(found[0], message):
+            return None
+        now = await self._store.decide(name, verdict_on(yes=yes, why=why))
+        if now is None:
+            return None
+        _log.info("call.decided", item=name, tool=now.tool, verdict=(now.verdict or {}).get("verdict"))
+        self._wake(now.session)
+        return _outcome(now)
+
+    async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
+        """
+        What waits for this person, in a line each; with ``everywhere`` not only in this conversation.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        return [
+            f"- `{one.name}`: to use `{one.tool}`"
+            for one in await self._store.questions()
+            if one.verdict is None
+            and (everywhere or one.session == message.session)
+            and self._may_decide(one, message)
+        ]
+
+    def _may_decide(self, question: Question, message: InboundMessage) -> bool:
+        decision = self._access.decide(message)
+        if decision.role is Role.OWNER:
+            return True
+        same_place = _place(question.session) == _place(message.session)
+        asked = {_spelled(address) for address in question.asked}
+        if any(
+            self._access.role(question.session.channel, one, verified=True) is Role.OWNER for one in asked
+        ):
+            return False  # the owner spoke in that turn, too, and nobody else says yes to what that led to
+        return decision.allowed and same_place and _spelled(message.sender.address) in asked
+
+
+def _outcome(question: Question) -> str:
+    verdict = (question.verdict or {}).get("verdict", EXPIRED)
+    told = {
+        APPROVED: f"is approved: I use `{question.tool}`.",
+        REFUSED: f"is rejected: I do not use `{question.tool}`.",
+    }.get(str(verdict), "has waited too long; it is not done.")
+    return f"`{question.name}` {told}"
+
+
+def _place(session: SessionKey) -> tuple[str, str]:
+    """A thread is in the same place as its room."""
+    return session.channel, session.conversation
+
+
+def _spelled(address: str) -> str:
+    """One spelling per person: mail addresses regardless of case, Matrix ids as they are."""
+    address = address.strip()
+    return address if address.startswith("@") else address.lower()

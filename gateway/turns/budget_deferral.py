@@ -1,0 +1,135 @@
+"""
+What becomes of a turn that the daily budget refuses, and what is said about it.
+
+People's messages wait until the budget opens again and are answered then: a question that was accepted needs
+no second writing, and nobody is sent the same apology for every line. One notice for each conversation and
+day says so, with the time. It is committed under a name of its own (`SpendStore.post_once`), so it is said
+once, whatever crashes. Commands do not wait: they overtake (`WorkStore.claim`).
+
+A turn that waits is looked at again at each start, because the limit may be another one, when the day ends or
+the clock is set (`gateway.turns.deferral_wakeups`), and every half hour. A look costs no model call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import structlog
+
+from agent_core.errors import BudgetSpent
+from agent_core.messages import SessionKey
+from agent_core.models import Purpose
+from agent_core.ports import Clock
+from gateway.budget.metering import Spending
+from gateway.budget.policy import Limits, day_of, next_day_at, opens_at
+from gateway.budget.usage_meter import Tally
+from gateway.queue.ports import NewOutbound, Turn, WorkStore
+from gateway.queue.usage_port import SpendStore
+from gateway.routing.access import Access, Role
+from gateway.turns.commit import Ends
+from gateway.turns.deferral_wakeups import BUDGET
+
+__all__ = ["LOOK_AGAIN_S", "Refusals", "notice_name", "wait_s"]
+
+LOOK_AGAIN_S = 1800.0
+_log = structlog.get_logger(__name__)
+
+
+class Refusals:
+    """
+    Puts turns off.
+
+    Args:
+        store: Where they wait.
+        costs: Where notices are put.
+        ends: Keeps a write in hand until the store takes it.
+        spending: What a day has cost and may cost.
+        access: Tells the owner from others.
+        clock: The time.
+        on_outbox: Told of channels with something to send.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: WorkStore,
+        costs: SpendStore,
+        ends: Ends,
+        spending: Spending,
+        access: Access,
+        clock: Clock,
+        on_outbox: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._costs = costs
+        self._ends = ends
+        self._spending = spending
+        self._limits = spending.limits
+        self._access = access
+        self._clock = clock
+        self._on_outbox = on_outbox
+
+    async def begin(self, turn: Turn, purpose: Purpose) -> Tally:
+        """
+        Begin to count what a turn costs.
+
+        Raises:
+            BudgetSpent: It may not begin. One that has something in hand may always come to its end.
+            StoreUnavailable: It cannot be said now.
+        """
+        owner = any(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
+        tally = self._spending.tally(turn.session, purpose, owner=owner)
+        refusal = await self._spending.refusal(purpose, owner=owner)
+        if refusal is not None and not await self._store.steps(turn):
+            raise tally.refuse(refusal)
+        return tally
+
+    def text(self) -> str:
+        """What somebody is told whose message waits now."""
+        return (
+            "My budget for today is spent, so I cannot answer this now. Your message waits, and so does what "
+            f"you write until then: I go on {opens_at(self._clock.now(), self._limits)}."
+        )
+
+    async def put_off(self, turn: Turn, error: BudgetSpent, notice: Sequence[NewOutbound]) -> None:
+        """
+        Let a turn wait, and say so if nobody has said it today.
+
+        Where the day has ended since it was refused nothing is said, and it is tried again at once.
+
+        Raises:
+            LostTurn: Not any more ours.
+        """
+        now = self._clock.now()
+        until = error.fields.get("until")
+        if isinstance(until, datetime) and until <= now:
+            await self._ends.until_stored(lambda: self._store.postpone(turn, str(error), delay_s=0.0))
+            return
+        day = day_of(now, self._limits.zone)
+        name = notice_name(turn.session)
+        # In this order: after a crash in between the turn is taken up and put off again, silently.
+        said = await self._ends.until_stored(lambda: self._costs.post_once(name, day, notice))
+        for channel in dict.fromkeys(row.message.channel for row in said):
+            self._on_outbox(channel)
+        delay_s = wait_s(now, self._limits)
+        await self._ends.until_stored(
+            lambda: self._store.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)
+        )
+        _log.warning(
+            "turn.put_off",
+            channel=turn.session.channel,
+            claimant=error.fields.get("claimant"),
+            reason=str(error),
+            told=bool(said),
+        )
+
+
+def notice_name(session: SessionKey) -> str:
+    """Under which name it is noted that a conversation was told today."""
+    return f"budget {session}"
+
+
+def wait_s(now: datetime, limits: Limits) -> float:
+    """When to look again: when the next day begins, or sooner."""
+    return min((next_day_at(now, limits.zone) - now).total_seconds(), LOOK_AGAIN_S)

@@ -1,0 +1,28 @@
+"""
+Commands: what a person can tell the bot itself, in a conversation, without a model.
+
+``parsing.py`` decides, purely, whether a message is a command; ``handlers.py`` does what it says. A command
+is an ordinary row of the inbox. It has a turn of its own, at once and beside a turn that is running, and is
+answered exactly once: its effects can all be done twice, and what is said comes from the state that they
+leave. It leaves no line in the history, and no model ever sees it.
+
+Which words are commands
+    ``!word`` or ``/word``, in any case, at the very beginning of a message: in a direct conversation, and in
+    a group of a message that is meant for the bot (its name in front of it is passed over). In a letter the
+    first line that is not blank, if there is nothing else in it.
+What is none
+    A word that no command has ("!important") is text. One that only a slip of the finger keeps from being a
+    command ("!hlep", alone in its message) is answered with one line, since a model could only guess. A known
+    word followed by more than it takes ("!new idea: …") is not done either, and said so. What is quoted is
+    never looked at.
+``!new``
+    overtakes like any command what waits for a model or runs in one; what was asked before it is answered as
+    part of the old conversation all the same (``new_conversation.py``).
+``!stop``
+    is not only a row: the router has the store take away whatever is before it, in the same transaction, and
+    the turn that runs is cut off. The row then tells how many messages that were.
+"""
+
+from gateway.turns.commands.parsing import COMMANDS, Command, Misread, parse_command
+
+__all__ = ["COMMANDS", "Command", "Misread", "parse_command"]

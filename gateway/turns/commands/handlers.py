@@ -1,0 +1,254 @@
+"""
+What each command does and says.
+
+Everything here can be done twice with the same outcome: a command whose process dies before its answer is
+committed is done again. Nobody learns of a conversation that is not the one they speak in, and what is about
+others is told to the owner alone, where nobody else reads along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent_core.errors import DocumentUnusable
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import Audience, InboundMessage
+from agent_core.models import ScopeKind, Session, Usage
+from gateway.queue.ports import Turn, WorkStore
+from gateway.queue.states import InboxState
+from gateway.routing.access import Access, Role, normalise
+from gateway.turns.approvals.review import Approvals, Decision
+from gateway.turns.approvals.tool_calls import cleaned, is_call
+from gateway.turns.commands.new_conversation import Anew
+from gateway.turns.commands.parsing import Command
+from gateway.turns.commands.text import about_budget, about_parts, about_usage, and_list, span
+
+__all__ = ["Answers"]
+
+_HELP: dict[str, tuple[str, str]] = {
+    "help": ("what you can tell me", "`!help`, or `!help new` about one of them."),
+    "new": (
+        "begin a new conversation",
+        "What was said is set aside; I can still search it. Among others only moderators can do that.",
+    ),
+    "stop": (
+        "leave off what I am doing here",
+        "Whatever waits or is being worked on here is not answered: in a group, what you have asked.",
+    ),
+    "status": ("how I am", "Whether I am well, and what waits in this conversation."),
+    "memory": ("what I remember of you", "The notes that I keep for this conversation, word for word."),
+    "usage": ("what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
+    "approve": ("let something through", "`!approve NAME`; without a name I say what waits."),
+    "reject": ("do not let it through", "`!reject NAME`, and why, if you like."),
+}
+_FOR_THE_OWNER = frozenset({"approve", "reject"})
+_DAYS = 30
+_LOOKED_AT = 5000
+_NOTHING = "Nothing waits for your decision."
+_NOT_YOURS = (
+    "Others take part in this conversation, so I go on with it: only my owner or a moderator of the room can "
+    "begin a new one here."
+)
+_NOT_HERE = "That is for my owner alone, in a conversation of our own."
+_MORE = "\n\n(I have done the command in the first line only. Please send the rest as a message of its own.)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A command and who gives it where."""
+
+    command: Command
+    turn: Turn
+    message: InboundMessage
+    session: Session
+    owner: bool
+    """The owner asks, and nobody else reads along."""
+
+
+class Answers:
+    """
+    Does commands. One instance for all sessions.
+
+    Args:
+        store: The durable queue.
+        memory: Histories and memory documents.
+        anew: Sets histories aside.
+        access: Who is the owner.
+        approvals: Takes decisions.
+        status: The report of the running daemon.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: WorkStore,
+        memory: MemoryPort,
+        anew: Anew,
+        access: Access,
+        approvals: Approvals,
+        status: Callable[[], Awaitable[Mapping[str, Any]]],
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._anew = anew
+        self._access = access
+        self._approvals = approvals
+        self._status = status
+        self._handlers: dict[str, Callable[[_Asked], Awaitable[Decision | str]]] = {
+            "help": self._help,
+            "new": self._new,
+            "stop": self._stop,
+            "status": self._tell_status,
+            "memory": self._tell_memory,
+            "usage": self._usage,
+            "approve": self._approve,
+            "reject": self._reject,
+        }
+
+    async def to(self, turn: Turn, command: Command, session: Session) -> Decision:
+        """
+        Do a command; what is said to it, and what that means for other conversations.
+
+        Args:
+            turn: Its turn.
+            command: What is asked for.
+            session: The conversation, with the memory that is shown in it.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now; it may be done again.
+        """
+        message = turn.head.message
+        role = self._access.decide(message).role
+        owner = role is Role.OWNER and message.audience is Audience.DIRECT
+        said = await self._handlers[command.name](_Asked(command, turn, message, session, owner))
+        told = said if isinstance(said, Decision) else Decision(said)
+        more = command.more and command.name != "stop"
+        return replace(told, text=told.text + _MORE) if more else told
+
+    async def _help(self, asked: _Asked) -> str:
+        wanted = asked.command.argument.lower().lstrip("!/").strip("`")
+        known = [name for name in _HELP if asked.owner or name not in _FOR_THE_OWNER]
+        if wanted in known:
+            return f"`!{wanted}`: {_HELP[wanted][0]}. {_HELP[wanted][1]}"
+        lines = [f"- `!{name}`: {_HELP[name][0]}" for name in known]
+        what = [f"There is no `!{wanted}`."] if wanted else []
+        return "\n".join(
+            [*what, "This is what you can tell me, as a message of its own (also with `/`):", "", *lines]
+        )
+
+    async def _new(self, asked: _Asked) -> str:
+        if not await self._may_begin_anew(asked):
+            return _NOT_YOURS
+        before = await self._anew.wish(asked.turn)
+        if not before:
+            return "We begin anew: what was said here before is set aside. What I have written down stays."
+        waits = "1 message waits" if before == 1 else f"{before} messages wait"
+        return (
+            f"We begin anew with what you write next. {waits} from before: that is answered as part of the "
+            "old conversation, unless you say `!stop`. What I have written down stays."
+        )
+
+    async def _may_begin_anew(self, asked: _Asked) -> bool:
+        """Whether a conversation is theirs to set aside: theirs alone, or in a room that they moderate."""
+        message = asked.message
+        if message.audience is Audience.DIRECT or message.context.get("moderator") is True:
+            return True
+        return self._access.decide(message).role is Role.OWNER or await self._anew.is_of_one(asked.turn)
+
+    async def _stop(self, asked: _Asked) -> str:
+        stopped = asked.message.context.get("stopped")
+        count = stopped if isinstance(stopped, int) else 0
+        if count == 0:
+            owner = self._access.decide(asked.message).role is Role.OWNER
+            of = "" if owner or asked.message.audience is Audience.DIRECT else " of yours"
+            return f"Nothing{of} was waiting or being worked on here."
+        return (
+            "Stopped: 1 message is not answered."
+            if count == 1
+            else f"Stopped: {count} messages are not answered."
+        )
+
+    async def _tell_status(self, asked: _Asked) -> str:
+        report = await self._status()
+        rows = await self._store.inbox(
+            states=[InboxState.READY], session=asked.turn.session, limit=_LOOKED_AT
+        )
+        me = normalise(asked.message.sender.address)
+        waiting = [row for row in rows if normalise(row.message.sender.address) == me]
+        here = f"{len(waiting)} of your messages wait here" if waiting else "nothing else waits here"
+        up = span(float(report.get("uptime_s") or 0.0))
+        models = report.get("models") or {}
+        away = bool(models) and all(
+            member.get("cooling_s", 0) > 0 for pool in models.values() for member in pool
+        )
+        lines = [f"I am here, and have been for {up}; {here}."]
+        if away:
+            lines.append("My language model does not answer at the moment; I keep trying.")
+        if asked.owner:
+            lines += ["", *about_parts(report), await self._approvals.overview()]
+        return "\n".join(lines)
+
+    async def _tell_memory(self, asked: _Asked) -> str:
+        try:
+            document = await self._memory.load_global_memory(asked.session.scope)
+        except DocumentUnusable as error:
+            return f"I cannot read it: {error}." if asked.owner else error.public
+        whose = {
+            ScopeKind.OWNER: "you",
+            ScopeKind.PERSON: "you",
+            ScopeKind.ROOM: "this conversation",
+        }[asked.session.scope.kind]
+        if not document.text.strip():
+            return f"I have written down nothing about {whose} yet."
+        return f"This is what I have written down about {whose}:\n\n{document.text.strip()}"
+
+    async def _usage(self, asked: _Asked) -> str:
+        rows = await self._store.usage(days=_DAYS)
+        if not asked.owner:
+            rows = [row for row in rows if row.session == asked.session.id]
+        budget = (await self._status())["budget"]
+        today = budget["day"]
+        lines = [
+            f"{'All conversations' if asked.owner else 'This conversation'}:",
+            "",
+            f"- today: {about_usage(sum((row.usage for row in rows if row.day == today), Usage()))}",
+            f"- the last {_DAYS} days: {about_usage(sum((row.usage for row in rows), Usage()))}",
+        ]
+        if asked.owner:
+            purposes = sorted({row.purpose for row in rows})
+            parts = [
+                f"{purpose} {about_usage(sum((r.usage for r in rows if r.purpose == purpose), Usage()))}"
+                for purpose in purposes
+            ]
+            lines += [f"- of that: {and_list(parts)}"] if len(parts) > 1 else []
+            lines += about_budget(budget)
+        return "\n".join(lines)
+
+    async def _approve(self, asked: _Asked) -> Decision | str:
+        name = asked.command.argument
+        if not name or is_call(cleaned(name)):
+            return await self._about_calls(asked, cleaned(name), yes=True)
+        if not asked.owner:
+            return _NOT_HERE
+        return await self._approvals.decide(name, yes=True)
+
+    async def _about_calls(self, asked: _Asked, name: str, *, yes: bool, why: str = "") -> str:
+        """Decide about a tool, for whoever may; without a name, what waits."""
+        if name:
+            told = await self._approvals.calls.decide(name, asked.message, yes=yes, why=why)
+            return told or f"Nothing waits for you under the name `{name}`, or not any more."
+        lines = await self._approvals.calls.overview(asked.message, everywhere=asked.owner)
+        if asked.owner:
+            others = await self._approvals.overview()
+            return "\n".join([others, *lines]) if lines else others
+        return "\n".join(["These wait for your decision:", *lines]) if lines else _NOTHING
+
+    async def _reject(self, asked: _Asked) -> Decision | str:
+        name, _, why = asked.command.argument.partition(" ")
+        if not name or is_call(cleaned(name)):
+            return await self._about_calls(asked, cleaned(name), yes=False, why=why.strip())
+        if not asked.owner:
+            return _NOT_HERE
+        return await self._approvals.decide(name, yes=False, why=why.strip())

@@ -1,0 +1,143 @@
+"""
+When a conversation begins anew: at once, or behind what was asked before and still waits for its answer.
+
+Commands overtake what waits for a model or runs in one, ``!new`` too, because it must be answered while there
+is none. But a question that was asked before it belongs to the old conversation, and so does its answer. So
+the number of the ``!new`` is kept for its conversation, and what is said after it begins anew: nothing
+overtakes but commands, so when the first later message has its turn all earlier ones have ended. Until then
+messages are answered one by one, or those before and after it could become one question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+import anyio
+import structlog
+
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import SessionKey
+from gateway.queue.ports import InboxRow, Turn, WorkStore
+from gateway.queue.states import InboxState
+from gateway.routing.access import normalise
+
+__all__ = ["Anew"]
+
+_WHERE = ("gateway", "conversations", "anew_after")
+_LOOKED_AT = 5000
+_log = structlog.get_logger(__name__)
+
+
+class Anew:
+    """
+    Sets histories aside. One instance for all sessions.
+
+    Args:
+        store: Where the numbers of waiting ``!new`` are kept.
+        memory: Histories.
+        flush: Returns when the history of a session can be read in full.
+    """
+
+    def __init__(
+        self, store: WorkStore, memory: MemoryPort, *, flush: Callable[[SessionKey], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._flush = flush
+        self._after: dict[str, int] | None = None
+        self._lock = anyio.Lock()
+
+    async def is_of_one(self, turn: Turn) -> bool:
+        """
+        Whether nobody but the sender of a turn has said anything that would be set aside.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now.
+        """
+        await self._flush(turn.session)
+        tail = await self._memory.load_history(str(turn.session))
+        said = [line.sender for line in tail.messages if line.role == "user"]
+        said += [row.message.sender.address for row in await self._open(turn.session)]
+        me = normalise(turn.head.message.sender.address)
+        # Whose words are in a summary, nobody can tell.
+        summary = tail.summary or await self._memory.load_session_summary(str(turn.session))
+        return not summary and all(sender is not None and normalise(sender) == me for sender in said)
+
+    async def wish(self, turn: Turn) -> int:
+        """
+        Begin anew at a ``!new``; may be done twice. Returns behind how many messages that is: 0 is at once.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now.
+        """
+        number = turn.head.id
+        rows = await self._open(turn.session)
+        before = sum(row.id < number and row.message.kind in ("message", "job") for row in rows)
+        if before:
+            await self._put(turn.session, number)
+            return before
+        await self._set_aside(turn.session)
+        await self._put(turn.session, None)
+        return 0
+
+    async def waits(self, session: SessionKey) -> bool:
+        """
+        Whether a conversation is to begin anew at a later message.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        return str(session) in await self._known()
+
+    async def begin(self, turn: Turn) -> None:
+        """
+        A turn that is no command begins: if it is the first after a ``!new`` that waited, begin anew.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now.
+        """
+        after = (await self._known()).get(str(turn.session))
+        if after is None or turn.head.id < after:
+            return
+        await self._set_aside(turn.session)
+        await self._put(turn.session, None, instead_of=after)
+        _log.info("conversation.begun_anew", channel=turn.session.channel)
+
+    async def _set_aside(self, session: SessionKey) -> None:
+        # As `sessions reset`, but for what waits: that was written after this command, and belongs to what
+        # begins now. A turn may have been answered just now, so its lines need not be in the file yet.
+        await self._flush(session)
+        tail = await self._memory.load_history(str(session), max_messages=1)
+        await self._memory.save_consolidation(str(session), summary="", cursor=tail.total)
+
+    async def _open(self, session: SessionKey) -> list[InboxRow]:
+        open_now = [InboxState.READY, InboxState.RUNNING]
+        return await self._store.inbox(states=open_now, session=session, limit=_LOOKED_AT)
+
+    async def _known(self) -> dict[str, int]:
+        if self._after is None:
+            self._after = _read(await self._store.position(*_WHERE))
+        return self._after
+
+    async def _put(self, session: SessionKey, number: int | None, *, instead_of: int | None = None) -> None:
+        """Keep a number, or forget one; with ``instead_of`` only if it is that one still."""
+        async with self._lock:
+            known = await self._known()
+            kept = known.get(str(session))
+            if kept == number or (instead_of is not None and kept != instead_of):
+                return
+            changed = {name: after for name, after in known.items() if name != str(session)}
+            if number is not None:
+                changed[str(session)] = number
+            channel, account, name = _WHERE
+            await self._store.accept(channel, account, [], {name: json.dumps(changed)})
+            self._after = changed
+
+
+def _read(text: str | None) -> dict[str, int]:
+    """What was kept; nothing, if it cannot be read."""
+    try:
+        return {str(name): int(after) for name, after in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,83 @@
+"""
+What is only read: a message of somebody whom the settings let write and never get an answer
+(``read_only_from`` of a mailbox). It becomes a line of a history, where the owner's search and the owner's
+next question find it, and no model is asked.
+
+Which history: that of the owner's own conversation, if the message belongs to one, else that of the message's
+own thread, in which nobody is ever written to. Only the owner sees it in either case, because it was sent to
+the owner's bot and to nobody who talks to it.
+"""
+
+from __future__ import annotations
+
+from agent_core.memory.scopes import OWNER
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import InboundMessage, SessionKey
+from agent_core.models import Message
+from agent_core.prompt import attachment_lines, letter_text
+from gateway.queue.ports import Completion, Turn
+from gateway.routing.access import Access
+
+__all__ = ["Filing", "is_only_read"]
+
+_INTRODUCED = "This came by mail. It was only to be read, nobody was answered, and it asks nothing of you:"
+
+
+def is_only_read(message: InboundMessage) -> bool:
+    """Whether the channel says that a message is for no answer."""
+    return bool(message.context.get("read_only"))
+
+
+class Filing:
+    """
+    Finds the place.
+
+    Args:
+        memory: The histories.
+        access: Knows the owner's addresses.
+    """
+
+    def __init__(self, memory: MemoryPort, access: Access) -> None:
+        self._memory = memory
+        self._access = access
+
+    async def completion(self, turn: Turn) -> Completion:
+        """
+        What becomes true when a turn is filed.
+
+        Raises:
+            StorageUnavailable: Not now.
+        """
+        lines = [
+            Message(
+                role="user",
+                content=_told(row.message),
+                id=f"{turn.id}.{number}",
+                turn=turn.id,
+                timestamp=row.message.received_at,
+                sender=row.message.sender.address,
+                attachments=row.message.attachments,
+                scope=str(OWNER),
+            )
+            for number, row in enumerate(turn.rows)
+        ]
+        place = await self._owners(turn.session)
+        return Completion(history=lines) if place is None else Completion(others=((place, tuple(lines)),))
+
+    async def _owners(self, session: SessionKey) -> SessionKey | None:
+        """The owner's conversation in the same thread, if there is one."""
+        for address in self._access.owner_on(session.channel):
+            near = SessionKey(session.channel, session.conversation, address)
+            if (await self._memory.load_history(str(near), max_messages=1)).total:
+                return near
+        return None
+
+
+def _told(message: InboundMessage) -> str:
+    letter = letter_text(
+        message.text,
+        subject=str(message.context.get("subject") or ""),
+        sender=message.sender.address,
+        attached=attachment_lines(message.attachments),
+    )
+    return f"{_INTRODUCED}\n{letter}"

@@ -1,0 +1,184 @@
+"""
+How turns end: what is committed for each end, and who is told of it.
+
+The work of a turn is done when it comes here, and must not be lost to a full disk: every write is kept in
+hand until the store takes it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import anyio
+import structlog
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.messages import Attachment, OutboundKind, SessionKey
+from agent_core.models import TurnResult, Usage
+from channels.base import Channel, Stage
+from gateway.budget.usage_meter import Tally
+from gateway.observability import metrics
+from gateway.queue.ports import Completion, NewOutbound, OutboxRow, StoreUnavailable, Turn, WorkStore
+from gateway.routing.ack_states import Stages
+from gateway.routing.reply_parts import parcels
+from gateway.turns.history_writer import HistoryWriter
+from gateway.turns.retry_policy import Failure
+
+__all__ = ["STORE_RETRY", "Ends"]
+
+STORE_RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
+_log = structlog.get_logger(__name__)
+_Result = TypeVar("_Result")
+
+
+class Ends:
+    """
+    Ends claimed turns. One instance serves all sessions.
+
+    Args:
+        store, history: Where an end becomes true.
+        channels: All channels by name.
+        stages: Told how far messages are.
+        on_outbox: Called with a channel's name when something was put into its outbox.
+        completed: Called when a turn of a session was committed; must return at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: WorkStore,
+        history: HistoryWriter,
+        channels: Mapping[str, Channel],
+        stages: Stages,
+        on_outbox: Callable[[str], None] = lambda _: None,
+        completed: Callable[[SessionKey], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._history = history
+        self._channels = channels
+        self._stages = stages
+        self._on_outbox = on_outbox
+        self._completed = completed
+
+    def replies(
+        self,
+        turn: Turn,
+        text: str,
+        kind: OutboundKind = OutboundKind.REPLY,
+        *,
+        attachments: Sequence[Attachment] = (),
+        hold: bool = False,
+    ) -> list[NewOutbound]:
+        """
+        An answer to the last message of a turn, in parts that its channel takes. Files go last.
+
+        Parts after the first say so in their context, so that a channel need not repeat what is enough once.
+        """
+        message = turn.rows[-1].message
+        capabilities = self._channels[turn.session.channel].capabilities
+        return [
+            NewOutbound(
+                channel=turn.session.channel,
+                account=message.account,
+                session=turn.session,
+                text=part,
+                kind=kind,
+                context={**message.context, "part": number} if number else message.context,
+                attachments=files,
+                hold=hold,
+            )
+            for number, (part, files) in enumerate(parcels(text, attachments, capabilities))
+        ]
+
+    async def complete(
+        self, turn: Turn, completion: Completion, tally: Tally | None = None
+    ) -> list[OutboxRow]:
+        """
+        Answered. What is due of ``tally`` is committed with it.
+
+        Raises:
+            LostTurn: Not any more ours.
+        """
+        completion = replace(completion, usage=tally.due() if tally else Usage())
+        rows = await self.until_stored(lambda: self._store.complete(turn, completion))
+        if tally is not None:
+            tally.committed()
+        for session in [turn.session] * bool(completion.history) + [one for one, _ in completion.others]:
+            self._history.committed(session)
+        self._tell_outbox(completion.outbound)
+        if completion.history:
+            self._completed(turn.session)
+        self._stages.tell((row.message for row in turn.rows), Stage.DONE)
+        return rows
+
+    async def bury(self, turn: Turn, failure: Failure, outbound: Sequence[NewOutbound]) -> None:
+        """
+        Given up, with an apology.
+
+        Raises:
+            LostTurn: Not any more ours.
+        """
+        await self.until_stored(lambda: self._store.bury(turn, failure.error, outbound))
+        self._tell_outbox(outbound)
+        metrics.TURNS.labels(turn.session.channel, "buried").inc()
+        _log.error(
+            "turn.buried",
+            channel=turn.session.channel,
+            turn=turn.id,
+            attempts=turn.attempts,
+            error=failure.error,
+        )
+        self._stages.tell((row.message for row in turn.rows), Stage.FAILED)
+
+    async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:
+        """
+        Later, and not because of the message.
+
+        Raises:
+            LostTurn: Not any more ours.
+        """
+        metrics.TURNS.labels(turn.session.channel, "deferred").inc()
+        _log.warning("turn.deferred", channel=turn.session.channel, error=error, retry_in_s=round(delay_s, 1))
+        await self.until_stored(
+            lambda: self._store.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
+        )
+
+    def answered(self, turn: Turn, result: TurnResult, took_s: float) -> None:
+        """Tell the log and the metrics of a turn that was completed after ``took_s``."""
+        metrics.TURNS.labels(turn.session.channel, "answered").inc()
+        metrics.TURN_SECONDS.labels(turn.session.channel).observe(took_s)
+        _log.info(
+            "turn.answered",
+            channel=turn.session.channel,
+            messages=len(turn.rows),
+            steps=result.steps,
+            tools=result.tool_runs,
+            tokens=result.usage.prompt_tokens + result.usage.completion_tokens,
+            took_s=round(took_s, 3),
+        )
+
+    def stopped(self, turn: Turn, why: str) -> None:
+        """Somebody has taken the messages away. The store knows already."""
+        metrics.TURNS.labels(turn.session.channel, "stopped").inc()
+        _log.info("turn.cut_off", channel=turn.session.channel, turn=turn.id, why=why)
+        self._stages.tell((row.message for row in turn.rows), Stage.FAILED)
+
+    async def until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
+        """What ``write`` returns, as soon as the store takes it."""
+        attempt = 0
+        while True:
+            try:
+                return await write()
+            except StoreUnavailable as error:
+                attempt += 1
+                delay_s = STORE_RETRY.delay(attempt, random=random.random())
+                told = {**error.fields, "error": str(error), "retry_in_s": round(delay_s, 1)}
+                _log.error("turn.blocked", **told)
+                await anyio.sleep(delay_s)
+
+    def _tell_outbox(self, outbound: Sequence[NewOutbound]) -> None:
+        for channel in dict.fromkeys(one.channel for one in outbound if not one.hold):
+            self._on_outbox(channel)

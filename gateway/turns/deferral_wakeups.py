@@ -1,0 +1,121 @@
+"""
+What waits for something is due as soon as that is there, whatever its back-off says.
+
+A back-off is a guess at when to look again. Some reasons to wait end with an event that is seen: a channel's
+link comes up, the day of the budget ends. Rows that wait for such a thing carry its name
+(`WorkStore.due_now`). A server that has said itself how long to wait is not asked sooner.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import datetime, tzinfo
+
+import anyio
+import structlog
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.messages import SessionKey
+from agent_core.ports import Clock
+from gateway.budget.policy import day_of
+from gateway.queue.ports import StoreUnavailable, WorkStore
+
+__all__ = ["BUDGET", "LOOK_EVERY_S", "Waits", "link_of"]
+
+BUDGET = "budget"
+"""What waits for another day, or for another budget."""
+LOOK_EVERY_S = 30.0
+_RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
+_log = structlog.get_logger(__name__)
+
+
+def link_of(channel: str) -> str:
+    """What waits for the link of this channel."""
+    return f"link:{channel}"
+
+
+class Waits:
+    """
+    Ends waits. One instance for the whole gateway.
+
+    Args:
+        store: Where rows wait.
+        clock: The time; it may jump.
+        zone: Where the days of the budget begin.
+        wake: Told of sessions with work.
+        on_outbox: Told of channels with something to send.
+        on_link: Told of channels whose link has come up, after what waited for it is due; returns at once.
+    """
+
+    def __init__(
+        self,
+        store: WorkStore,
+        *,
+        clock: Clock,
+        zone: tzinfo | None,
+        wake: Callable[[SessionKey], None],
+        on_outbox: Callable[[str], None],
+        on_link: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._zone = zone
+        self._wake = wake
+        self._on_outbox = on_outbox
+        self._on_link = on_link
+        self._up: set[str] = set()
+        self._came_up: set[str] = set()
+        self._seen = clock.now()
+        self._news = anyio.Event()
+
+    def link(self, channel: str, *, up: bool) -> None:
+        """The link of a channel is up or down. Returns at once."""
+        if not up:
+            self._up.discard(channel)
+        elif channel not in self._up:
+            self._up.add(channel)
+            self._came_up.add(channel)
+            self._news.set()
+
+    async def run(self) -> None:
+        """End waits until cancelled. Raises nothing but cancellation."""
+        failures = 0
+        while True:
+            self._news = anyio.Event()
+            wait_s = LOOK_EVERY_S
+            try:
+                await self.look()
+                failures = 0
+            except StoreUnavailable as error:
+                failures += 1
+                wait_s = _RETRY.delay(failures, random=random.random())
+                _log.warning("waits.blocked", error=str(error), retry_in_s=round(wait_s, 1))
+            with anyio.move_on_after(wait_s):
+                await self._news.wait()
+
+    async def look(self) -> None:
+        """
+        End what is to be ended now.
+
+        Raises:
+            StoreUnavailable: Not now; it is tried again with the next look.
+        """
+        for channel in sorted(self._came_up):
+            await self._end(link_of(channel))
+            self._came_up.discard(channel)
+            self._on_outbox(channel)
+            self._on_link(channel)
+        now = self._clock.now()
+        if _another_day(self._seen, now, self._zone):
+            await self._end(BUDGET)
+        self._seen = now
+
+    async def _end(self, waits_for: str) -> None:
+        for session in await self._store.due_now(waits_for):
+            self._wake(session)
+
+
+def _another_day(seen: datetime, now: datetime, zone: tzinfo | None) -> bool:
+    """Whether the budget may be another one: a new day, or a clock that was set back."""
+    return now < seen or day_of(now, zone) != day_of(seen, zone)

@@ -1,0 +1,225 @@
+"""
+The embedded `Dispatcher`: wake-ups in memory, on top of the `SessionRunner`.
+
+A wake-up says that a session may have work; what the work is stands in the store. So wake-ups of one session
+are one as long as it has not started, a wake-up during a run means one run more, and losing all of them in a
+crash loses nothing, because the store is asked for its open sessions at the start.
+
+A run that raises is counted and comes again after a back-off that grows up to `_FAILED.cap_s`; a session is
+never given up, since its messages are not. Delayed wake-ups are kept in a heap, per session at most `_DELAYS`
+different ones: beyond that one in the middle is joined with the next later one.
+
+Fairness: people take turns, not conversations (`SessionRunner`), so however many threads somebody opens, half
+of the places are left to others. Whose a session is, is known from whoever woke it, as long as it has work;
+after a start the store is asked. The owner does not stand in that line: a session that was
+woken as ``first`` goes before it, and finds a place when others have taken all (`SessionRunner`), until it
+has no work any more, now or after a while.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from bisect import insort
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import anyio
+import structlog
+
+from agent_core.backoff import BackoffPolicy
+from agent_core.messages import SessionKey
+from agent_core.session_runner import RunnerFull, SessionRunner
+from gateway.queue.ports import RunSession
+
+__all__ = ["LaneDispatcher", "Refill"]
+
+Refill = Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
+"""Gives the sessions that have work and in how many seconds: `WorkStore.open_sessions`."""
+
+_FAILED = BackoffPolicy(first_s=1.0, cap_s=300.0, jitter=0.5)
+_DELAYS = 4
+_REFILL_EVERY_S = 5.0
+_log = structlog.get_logger(__name__)
+
+
+class LaneDispatcher:
+    """
+    Implements `gateway.queue.ports.Dispatcher` in one process.
+
+    Args:
+        concurrency: How many sessions run at once; one more, if it comes first.
+        max_sessions: How many sessions may wait for their run, and how many for a time. Beyond that a wake-up
+            is dropped, counted, and made good by ``refill`` when there is room again.
+        refill: Asked for the open sessions after wake-ups had to be dropped.
+    """
+
+    def __init__(
+        self, *, concurrency: int = 16, max_sessions: int = 100_000, refill: Refill | None = None
+    ) -> None:
+        self._runner = SessionRunner(concurrency=concurrency, max_waiting=max_sessions)
+        self._concurrency = concurrency
+        self._max_sessions = max_sessions
+        self._refill = refill
+        self._run_session: RunSession | None = None
+        self._failures: dict[SessionKey, int] = {}
+        self._delays: dict[SessionKey, list[float]] = {}
+        self._first: set[SessionKey] = set()
+        self._persons: dict[SessionKey, str] = {}
+        self._heap: list[tuple[float, int, SessionKey]] = []
+        self._count = 0
+        self._rearm = anyio.Event()
+        self._overflowed = False
+        self._stopped = False
+        self.dropped = 0
+        """Wake-ups that found no room."""
+        self.failed = 0
+        """Runs that raised."""
+
+    def wake(
+        self, session: SessionKey, *, after_s: float = 0.0, first: bool = False, person: str = ""
+    ) -> None:
+        """See `Dispatcher.wake`."""
+        if self._stopped:
+            return
+        if person:
+            self._persons.setdefault(session, person)
+        if first:
+            self._first.add(session)
+            self._runner.prefer(session)
+        if after_s > 0:
+            self._wake_at(session, anyio.current_time() + after_s)
+        elif not self._runner.waits(session):
+            try:
+                self._runner.submit(
+                    session,
+                    partial(self._run_one, session),
+                    first=session in self._first,
+                    person=self._persons.get(session, ""),
+                )
+            except RunnerFull:
+                self._drop()
+                self._persons.pop(session, None)
+
+    def running(self) -> Sequence[SessionKey]:
+        """The sessions that run at this moment."""
+        return self._runner.running()
+
+    def full(self) -> bool:
+        """Whether every place is taken that somebody who waits may have."""
+        running = len(self._runner.running())
+        return running >= self._concurrency or (running > 0 and self.waiting() > 0)
+
+    def waiting(self) -> int:
+        """How many sessions wait for a place."""
+        return self._runner.statistics().waiting
+
+    def delayed(self) -> int:
+        """How many sessions wait for a time."""
+        return len(self._delays)
+
+    def stop(self) -> None:
+        """Start no session any more."""
+        self._stopped = True
+        self._delays.clear()
+        self._first.clear()
+        self._persons.clear()
+        self._heap.clear()
+        self._runner.stop()
+
+    async def run(self, run_session: RunSession) -> None:
+        """Run sessions until `stop`; then return as soon as nothing runs."""
+        self._run_session = run_session
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep_time)
+            await self._runner.run()
+            tasks.cancel_scope.cancel()
+
+    async def _run_one(self, session: SessionKey) -> None:
+        assert self._run_session is not None
+        try:
+            await self._run_session(session)
+        except Exception:  # noqa: BLE001 - the actor outlives its jobs; each is logged and counted
+            failures = self._failures[session] = self._failures.get(session, 0) + 1
+            self.failed += 1
+            delay_s = _FAILED.delay(failures, random=random.random())
+            _log.exception(
+                "session.failed", session=str(session), failures=failures, retry_in_s=round(delay_s, 1)
+            )
+            self.wake(session, after_s=delay_s)
+        else:
+            self._failures.pop(session, None)
+        if session not in self._delays and not self._runner.waits(session):
+            self._first.discard(session)
+            self._persons.pop(session, None)
+
+    def _drop(self) -> None:
+        if not self._overflowed:
+            _log.warning("dispatch.overflowed", waiting=self.waiting(), delayed=self.delayed())
+        self._overflowed = True
+        self.dropped += 1
+        self._rearm.set()
+
+    def _wake_at(self, session: SessionKey, due_at: float) -> None:
+        dues = self._delays.get(session)
+        if dues is None:
+            if len(self._delays) >= self._max_sessions:
+                self._drop()
+                self._persons.pop(session, None)
+                return
+            dues = self._delays[session] = []
+        if due_at in dues:
+            return
+        insort(dues, due_at)
+        if len(dues) > _DELAYS:
+            # Its work is done with the next later wake-up: late, but not forgotten.
+            del dues[-2]
+        if due_at in dues:
+            self._count += 1
+            heapq.heappush(self._heap, (due_at, self._count, session))
+            if self._heap[0][1] == self._count:
+                self._rearm.set()
+        if len(self._heap) > 1024 and len(self._heap) > 2 * _DELAYS * len(self._delays):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Leave out what was joined with other wake-ups."""
+        self._heap = [entry for entry in self._heap if entry[0] in self._delays.get(entry[2], ())]
+        heapq.heapify(self._heap)
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._rearm = anyio.Event()
+            wait_s = self._wake_due()
+            if self._overflowed and self._refill is not None:
+                await self._try_refill(self._refill)
+                wait_s = min(wait_s, _REFILL_EVERY_S)
+            with anyio.move_on_after(wait_s):
+                await self._rearm.wait()
+
+    def _wake_due(self) -> float:
+        """Wake whose time has come; returns the seconds to the next one."""
+        now = anyio.current_time()
+        while self._heap and self._heap[0][0] <= now:
+            due_at, _, session = heapq.heappop(self._heap)
+            dues = self._delays.get(session, [])
+            if due_at in dues:
+                dues.remove(due_at)
+                if not dues:
+                    del self._delays[session]
+                self.wake(session)
+        return self._heap[0][0] - now if self._heap else math.inf
+
+    async def _try_refill(self, refill: Refill) -> None:
+        if self.waiting() * 2 > self._max_sessions or self.delayed() * 2 > self._max_sessions:
+            return
+        self._overflowed = False
+        try:
+            sessions = await refill()
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again
+            self._overflowed = True
+            _log.warning("dispatch.refill_failed", error=str(error))
+            return
+        for session, due_s in sessions:
+            self.wake(session, after_s=due_s)

@@ -1,0 +1,98 @@
+"""
+What is done beside a turn that runs: commands and reactions of the same conversation.
+
+A turn may take minutes, and "stop", "how are you?" or "yes, do it" must not wait for its end. So what needs
+no model has lanes of its own, a few for all conversations, and a session may have one such turn besides its
+other one. The store sees to it that there are never two of a kind (`WorkStore.claim` with ``aside``);
+whichever ends last wakes the session for what waits behind both.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Collection
+
+import structlog
+
+from agent_core.errors import StorageUnavailable
+from agent_core.messages import SessionKey
+from gateway.queue.ports import Dispatcher, RunSession, StoreUnavailable, Turn, WorkStore
+from gateway.turns.commands.service import Desk
+from gateway.turns.commit import STORE_RETRY
+from gateway.turns.history_writer import HistoryWriter
+
+__all__ = ["LANES", "Asides"]
+
+LANES = 4
+"""How many conversations are served beside their turns at once."""
+_log = structlog.get_logger(__name__)
+
+
+class Asides:
+    """
+    Serves commands and reactions at once. One instance serves all sessions.
+
+    Args:
+        lanes: Runs sessions; of these lanes alone.
+        store, history: What a turn is made with.
+        desk: Knows what needs no model.
+        channels: The names of all channels; what came by one that is switched off now waits, untouched.
+        hold: Runs a claimed turn to its end, whatever happens.
+        wake: Asks for a run of a session by what runs turns in order, after so many seconds.
+    """
+
+    def __init__(
+        self,
+        lanes: Dispatcher,
+        *,
+        store: WorkStore,
+        history: HistoryWriter,
+        desk: Desk,
+        channels: Collection[str],
+        hold: Callable[[Turn], Awaitable[None]],
+        wake: Callable[[SessionKey, float], None],
+    ) -> None:
+        self._lanes = lanes
+        self._store = store
+        self._history = history
+        self._desk = desk
+        self._channels = channels
+        self._hold = hold
+        self._wake = wake
+        self._blocked = 0
+
+    def wake(self, session: SessionKey, person: str = "") -> None:
+        """There is something, of this person, that waits for nobody. Returns at once."""
+        self._lanes.wake(session, person=person)
+
+    async def run(self, over: Callable[[RunSession], RunSession] = lambda run: run) -> None:
+        """Serve until `stop` and what runs has ended; ``over`` puts itself around each run of a session."""
+        await self._lanes.run(over(self._run_session))
+
+    def stop(self) -> None:
+        """Begin nothing any more."""
+        self._lanes.stop()
+
+    async def _run_session(self, key: SessionKey) -> None:
+        """One turn, then the session is looked at again."""
+        if key.channel not in self._channels:
+            return
+        try:
+            await self._history.flush(key)
+            turn = await self._store.claim(key, aside=True)
+            if turn is not None and self._desk.is_quick(turn):
+                await self._hold(turn)
+                self._lanes.wake(key)
+            elif turn is not None:
+                await self._store.release(turn)  # edited into a question: that has its turn in order
+            due_s = await self._store.due_in(key)
+        except (StoreUnavailable, StorageUnavailable) as error:
+            self._blocked += 1
+            delay_s = STORE_RETRY.delay(self._blocked, random=random.random())
+            told = {"channel": key.channel, "error": str(error), "retry_in_s": round(delay_s, 1)}
+            _log.error("session.blocked", **{**error.fields, **told})
+            self._lanes.wake(key, after_s=delay_s)
+            return
+        self._blocked = 0
+        if due_s is not None:
+            self._wake(key, due_s)

@@ -1,0 +1,178 @@
+"""
+What is done for a conversation after its turn, while nobody waits: its lines go into their file, the search
+index follows, and what has become too long is condensed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import structlog
+
+from agent_core.memory.consolidation.run import Condensed
+from agent_core.memory.consolidation.worker import Condenses, Consolidator
+from agent_core.memory.manager import DEFAULT_CONTEXT_TOKENS, MemoryManager
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import SessionKey
+from agent_core.models import Purpose
+from agent_core.ports import Clock, LLMPort, SkillsPort
+from agent_core.storage.search_index import SearchIndex
+from gateway.budget.metering import Spending
+from gateway.observability import metrics
+from gateway.turns.budget_deferral import wait_s
+from gateway.turns.history_writer import HistoryWriter
+
+if TYPE_CHECKING:
+    from agent_core.llm.factory import Models
+    from gateway.settings import Settings
+
+__all__ = ["PaidCondensing", "Upkeep", "UpkeepAtRest", "memory_manager"]
+
+_SETTLED_AFTER_S = 5.0
+_PICTURES = 9
+"""So many of one question are shown, and the newest three of what was said before."""
+
+_log = structlog.get_logger(__name__)
+
+
+def memory_manager(
+    settings: Settings,
+    memory: MemoryPort,
+    skills: SkillsPort,
+    models: Models,
+    *,
+    paid: Callable[[LLMPort], LLMPort] = lambda llm: llm,
+) -> MemoryManager:
+    """The memory manager of these settings; ``paid`` makes the model that condenses one that is paid."""
+    agents = settings.agents
+    known = {skill.name: skill for skill in skills.list_skills()} if settings.skills.always else {}
+    for name in settings.skills.always:
+        if name not in known:
+            _log.warning("skill.unknown", skill=name, known=sorted(known))
+        elif known[name].missing:
+            _log.warning("skill.unavailable", skill=name, missing=known[name].missing)
+    return MemoryManager(
+        memory,
+        skills=skills,
+        llm=paid(models.pool(agents.consolidation_pool)),
+        consolidation_threshold=agents.consolidation_threshold,
+        consolidation_tokens=agents.consolidation_tokens,
+        keep_recent_ratio=agents.keep_recent_ratio,
+        context_tokens=min(DEFAULT_CONTEXT_TOKENS, models.context_tokens[models.default_pool] * 3 // 4),
+        always_skills=settings.skills.always,
+        pictures=_PICTURES if models.vision else 0,
+    )
+
+
+class Upkeep:
+    """
+    Looks after sessions in the background.
+
+    Args:
+        manager: Condenses.
+        history: Has lines that may not be in their files yet.
+        search: The index.
+        spending: Pays for model calls.
+        clock: For back-off.
+    """
+
+    def __init__(
+        self,
+        *,
+        manager: MemoryManager,
+        history: HistoryWriter,
+        search: SearchIndex,
+        spending: Spending,
+        clock: Clock,
+    ) -> None:
+        self._manager = manager
+        self._history = history
+        self._search = search
+        self._consolidator = Consolidator(
+            PaidCondensing(manager, spending, clock), clock, chores=(self._file, self._search.update)
+        )
+        metrics.watch_consolidation(self._consolidator.state)
+
+    def turn_completed(self, session: SessionKey) -> None:
+        """There is something new in this session. Returns at once."""
+        self._consolidator.due(str(session))
+
+    async def run(self) -> None:
+        """Work until cancelled; nothing that fails comes out of here."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._consolidator.run)
+            await anyio.sleep(_SETTLED_AFTER_S)  # the start has enough to do
+            await self._search.update_all()
+
+    def state(self) -> dict[str, Any]:
+        """How it goes, in counts."""
+        return {"consolidation": self._consolidator.state(), "search": self._search.state()}
+
+    async def about(self, session: SessionKey) -> dict[str, Any]:
+        """What the next prompt of a session would hold, and what keeps it from being condensed."""
+        preview = await self._manager.preview(str(session))
+        return {"prompt": preview, "trouble": self._consolidator.trouble(str(session))}
+
+    async def reindex(self) -> dict[str, Any]:
+        """Make the search index anew from the histories."""
+        return await self._search.rebuild()
+
+    async def _file(self, session_id: str) -> None:
+        await self._history.settle(SessionKey.parse(session_id))
+
+
+class PaidCondensing:
+    """
+    Condenses, each visit to a session with a tally of its own.
+
+    Args:
+        manager: Condenses; its model is one of `Spending.in_current`.
+        spending: Pays.
+        clock: For how long to wait where the budget says no.
+    """
+
+    def __init__(self, manager: Condenses, spending: Spending, clock: Clock) -> None:
+        self._manager = manager
+        self._spending = spending
+        self._clock = clock
+
+    async def consolidate_if_due(self, session_id: str) -> Condensed:
+        """As `MemoryManager.consolidate_if_due`; what the budget refuses is put off, and nothing is lost."""
+        tally = self._spending.tally(SessionKey.parse(session_id), Purpose.CONSOLIDATION, owner=False)
+        try:
+            with self._spending.paying(tally):
+                done = await self._manager.consolidate_if_due(session_id)
+        finally:
+            await tally.end()
+        if tally.refused is None or not done.failure:
+            return done
+        wait = wait_s(self._clock.now(), self._spending.limits)
+        return replace(done, failure=str(tally.refused), wait_s=wait)
+
+
+class UpkeepAtRest:
+    """
+    The same knowledge while no daemon runs: for commands on the home folder.
+
+    Args:
+        manager: Builds prompts.
+        search: The index.
+    """
+
+    def __init__(self, manager: MemoryManager, search: SearchIndex) -> None:
+        self._manager = manager
+        self._search = search
+
+    async def about(self, session: SessionKey) -> dict[str, Any]:
+        """What the next prompt of a session would hold."""
+        return {"prompt": await self._manager.preview(str(session)), "trouble": None}
+
+    async def reindex(self) -> dict[str, Any]:
+        """Make the search index anew from the histories."""
+        try:
+            return await self._search.rebuild()
+        finally:
+            await self._search.aclose()

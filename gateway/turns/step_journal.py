@@ -1,0 +1,133 @@
+"""
+The step journal of one turn over the durable queue: what a restarted turn has already done.
+
+Step by step the agent asks "did I do this before?" and tells "now I have". The digest must match: it stands
+for everything that happened in the turn before the step, see `agent_core.agent`.
+
+A tool may have a memory of its own within a turn, such as the version of a document that the model has seen.
+Such a tool is `Resumable`: its state is recorded with each step and given back when the step is taken up.
+
+A tool that only reads, whose effect leaves with the answer, or that changes nothing the second time is
+`Repeatable`: cut off by a kill it simply runs again, where any other has an outcome that nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from agent_core.models import ToolCall, ToolResult, Usage
+from agent_core.ports import ToolPort
+from gateway.queue.ports import Step, Turn, WorkStore
+
+__all__ = ["Repeatable", "Resumable", "StoreStepJournal"]
+
+_UNKNOWN_OUTCOME = (
+    "The outcome of this call is unknown: the program was stopped while it ran. It may or may not have had "
+    "its effect, and it was not run again. Find out before repeating it."
+)
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A tool of one run that must know in a restarted turn what it knew before."""
+
+    name: str
+
+    def state(self) -> Any:
+        """What it knows, as JSON can hold it."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Know again what `state` gave."""
+        ...
+
+
+@runtime_checkable
+class Repeatable(Protocol):
+    """A tool of which a run that was cut off may be made again, if `repeatable` is true."""
+
+    name: str
+    repeatable: bool
+
+
+class StoreStepJournal:
+    """
+    Implements `agent_core.ports.StepJournal` for a claimed turn.
+
+    Args:
+        store: The durable queue.
+        turn: The claim.
+        steps: What ``store.steps(turn)`` gave at its start.
+        tools: The tools of this run; of interest are the `Resumable` and the `Repeatable` ones.
+    """
+
+    def __init__(
+        self, store: WorkStore, turn: Turn, steps: Sequence[Step], tools: Sequence[ToolPort] = ()
+    ) -> None:
+        self._store = store
+        self._turn = turn
+        self._steps = {step.number: step for step in steps}
+        self._resumable = [tool for tool in tools if isinstance(tool, Resumable)]
+        self._repeatable = {tool.name for tool in tools if isinstance(tool, Repeatable) and tool.repeatable}
+
+    @classmethod
+    async def load(cls, store: WorkStore, turn: Turn, tools: Sequence[ToolPort] = ()) -> StoreStepJournal:
+        """The journal of a turn, with what its earlier starts have done."""
+        return cls(store, turn, await store.steps(turn), tools)
+
+    def _find(self, number: int, kind: str, digest: str) -> Step | None:
+        """The recorded step; the tools know again what they knew when it was recorded."""
+        step = self._steps.get(number)
+        if step is None or step.kind != kind or step.digest != digest:
+            return None
+        states = step.request.get("states", {})
+        for tool in self._resumable:
+            if tool.name in states:
+                tool.restore(states[tool.name])
+        return step
+
+    def _states(self) -> dict[str, Any]:
+        return {"states": {tool.name: tool.state() for tool in self._resumable}}
+
+    async def model_answer(self, number: int, digest: str) -> tuple[str, tuple[ToolCall, ...], Usage] | None:
+        """The recorded answer of step ``number``, or None."""
+        step = self._find(number, "model", digest)
+        if step is None or step.result is None:
+            return None
+        calls = tuple(ToolCall.model_validate(call) for call in step.result["calls"])
+        return step.result["text"], calls, Usage.model_validate(step.result["usage"])
+
+    async def record_model_answer(
+        self, number: int, digest: str, text: str, calls: Sequence[ToolCall], usage: Usage
+    ) -> None:
+        """Make an answer durable; one without tool calls ends the turn and is committed with it instead."""
+        if not calls:
+            return
+        result = {
+            "text": text,
+            "calls": [call.model_dump(mode="json") for call in calls],
+            "usage": usage.model_dump(mode="json"),
+        }
+        await self._store.step_finished(self._turn, Step(number, "model", digest, self._states(), result))
+
+    async def tool_result(self, number: int, digest: str) -> ToolResult | None:
+        """The recorded result; for a tool that had only started "outcome unknown", or None: run it."""
+        step = self._find(number, "tool", digest)
+        if step is None:
+            return None
+        if step.result is None:
+            if step.request["call"]["name"] in self._repeatable:
+                return None
+            return ToolResult(content=_UNKNOWN_OUTCOME, is_error=True)
+        return ToolResult.model_validate(step.result)
+
+    async def record_tool_start(self, number: int, digest: str, call: ToolCall) -> None:
+        """Make durable that a tool is about to run."""
+        request = {"call": call.model_dump(mode="json"), **self._states()}
+        await self._store.step_started(self._turn, Step(number, "tool", digest, request, None))
+
+    async def record_tool_result(self, number: int, digest: str, result: ToolResult) -> None:
+        """Make the result durable."""
+        stored = result.model_dump(mode="json")
+        await self._store.step_finished(self._turn, Step(number, "tool", digest, self._states(), stored))

@@ -1,0 +1,115 @@
+"""What a turn asks the model: whose conversation it is, what was said, which lines its history gets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, tzinfo
+
+from agent_core.memory.scopes import scope_for
+from agent_core.messages import Audience, InboundMessage
+from agent_core.models import Message, Purpose, Session
+from agent_core.prompt import attachment_lines, background_text, letter_text, turn_facts, user_text
+from gateway.queue.model import Turn
+from gateway.routing.access import Access, Role
+
+__all__ = ["facts_of", "question_of", "session_of", "user_lines"]
+
+
+def question_of(messages: Sequence[InboundMessage]) -> str:
+    """
+    What was said in a turn: its messages, and in a shared conversation who said them.
+
+    The sender's address stands in front, not the name that people choose for themselves. What a message
+    answers and what was said before it comes first, marked as such, unless somebody else in the turn has come
+    later and has not seen it. A letter is fenced as a whole.
+    """
+    shared = any(message.audience is Audience.GROUP for message in messages)
+    if len({message.context.get("visible_from") for message in messages}) > 1:
+        messages = [message.model_copy(update={"background": ()}) for message in messages]
+    lines = dict.fromkeys(
+        (line.kind, line.sender, line.name, line.text) for message in messages for line in message.background
+    )
+    before = background_text(list(lines))
+    if all(_is_letter(message) for message in messages):
+        said = "\n\n".join(
+            letter_text(
+                message.text,
+                subject=str(message.context["subject"]),
+                sender=message.sender.address if shared else "",
+                attached=attachment_lines(message.attachments),
+            )
+            for message in messages
+        )
+    else:
+        said = user_text(
+            [(message.sender.address, message.text) for message in messages],
+            shared=shared,
+            attached=[attachment_lines(message.attachments) for message in messages],
+        )
+    return f"{before}\n\n{said}" if before else said
+
+
+def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
+    """The conversation as the agent sees it; whose memory it is depends on all who speak in the turn."""
+    messages = [row.message for row in turn.rows]
+    roles = [access.decide(message).role for message in messages]
+    group = any(message.audience is Audience.GROUP for message in messages)
+    audience = Audience.GROUP if group else Audience.DIRECT
+    scope = scope_for(
+        turn.session,
+        audience,
+        sender_is_owner=all(role is Role.OWNER for role in roles),
+        sender_address=messages[-1].sender.address,
+        sender_verified=all(message.sender.verified for message in messages),
+        account=turn.session.channel if access.is_apart(turn.session.channel) else "",
+    )
+    attachments = tuple(file for message in messages for file in message.attachments)
+    since = max(filter(None, (_instant(message, "visible_from") for message in messages)), default=None)
+    return Session(turn.session, scope, audience, purpose, turn.id, attachments, since)
+
+
+def facts_of(turn: Turn, zone: tzinfo | None) -> str:
+    """What the model is told of the moment, before the question."""
+    last = turn.rows[-1].message
+    at = last.received_at.astimezone(zone)
+    shared = last.audience is Audience.GROUP
+    return turn_facts(at, channel=turn.session.channel, shared=shared, letter=_is_letter(last))
+
+
+def _is_letter(message: InboundMessage) -> bool:
+    """Whether somebody wrote it with a subject above, be it empty."""
+    return message.kind == "message" and "subject" in message.context
+
+
+def user_lines(turn: Turn) -> list[Message]:
+    """
+    The history lines of the question, one for each message.
+
+    Where the past is closed to newcomers, a line has its place in the order of the conversation for its time,
+    and nothing of what was said before it.
+    """
+    return [
+        Message(
+            role="user",
+            content=question_of([_alone(row.message)]),
+            id=f"{turn.id}.{number}",
+            turn=turn.id,
+            timestamp=_instant(row.message, "seen_at") or row.message.received_at,
+            sender=row.message.sender.address,
+            attachments=row.message.attachments,
+        )
+        for number, row in enumerate(turn.rows)
+    ]
+
+
+def _alone(message: InboundMessage) -> InboundMessage:
+    closed = _instant(message, "seen_at") is not None
+    return message.model_copy(update={"background": ()}) if closed else message
+
+
+def _instant(message: InboundMessage, name: str) -> datetime | None:
+    """An instant that the channel has noted; ``seen_at`` of a job is that of the wish, and means nothing."""
+    noted = message.context.get(name)
+    if not isinstance(noted, str) or (message.kind != "message" and name == "seen_at"):
+        return None
+    return datetime.fromisoformat(noted)

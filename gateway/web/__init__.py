@@ -1,6 +1,0 @@
-"""
-The status page: one page that the daemon itself renders, for whoever sits at this machine.
-
-``history.py`` keeps the last day in memory, ``charts.py`` draws it, ``page.py`` puts the page together and
-serves it. Read-only, without scripts, and nothing is loaded from anywhere.
-"""
