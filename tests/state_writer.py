@@ -21,8 +21,7 @@ import anyio
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind, Usage
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.queue.approval_port import APPROVAL
-from gateway.queue.job_port import Collected, Entry, Job, JobKind, JobState, Outcome
+from gateway.queue.model import APPROVAL, Collected, Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.ports import Completion, NewOutbound, Purpose, Step
 from gateway.queue.sqlite.migrations import VERSION
 from gateway.queue.sqlite.store import SqliteWorkStore

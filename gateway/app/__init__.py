@@ -10,35 +10,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent_core.llm.factory import Models
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
-from gateway.app.agent import build_mind, turn_limits
+from gateway.app.agent import build_mind, open_attachments, turn_limits
 from gateway.app.channels import build_channels
 from gateway.app.links import build_deliveries, build_supervisor
-from gateway.app.proactive import Unasked, build_unasked
+from gateway.app.proactive import build_unasked
 from gateway.budget.alerts import BudgetNotes
 from gateway.budget.metering import Spending
 from gateway.operations.send import accounts_of
 from gateway.proactive.alerts import OwnerNotes
 from gateway.proactive.owner_contact import OwnerTarget
-from gateway.queue.approval_port import AskStore
-from gateway.queue.job_port import PlanStore
-from gateway.queue.ports import WorkStore
+from gateway.queue.ports import AskStore, PlanStore, WorkStore
 from gateway.queue.rollback_guard import Extent, MarkKeeper
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access
 from gateway.routing.ack_states import Stages
 from gateway.routing.acknowledgements import Leftovers
-from gateway.routing.attachment_retention import AttachmentSweeper, open_attachments
+from gateway.routing.attachment_retention import AttachmentSweeper
 from gateway.routing.crash_isolation import Suspects
 from gateway.routing.inbox import Intake
 from gateway.settings import Settings
-from gateway.supervision.gateway import Gateway, Parts
+from gateway.supervision.gateway import Built, Gateway, Parts
 from gateway.supervision.status import status_report
-from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import LOOK_EVERY_S, Pulse, allowed_seconds
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
@@ -55,7 +51,7 @@ from gateway.turns.out_of_band import LANES, Asides
 from gateway.turns.pacing import Pacing
 from gateway.turns.post_turn import Upkeep
 
-__all__ = ["Built", "Overrides", "build"]
+__all__ = ["Overrides", "build"]
 
 _STALLED_S = 30.0
 
@@ -89,23 +85,6 @@ class Overrides:
     policy: TurnPolicy = TurnPolicy()  # noqa: RUF009 - a frozen value
     approval: Mapping[str, Approval] = field(default_factory=dict)
     turn_allowed_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A gateway and those of its parts that commands and tests look at."""
-
-    gateway: Gateway
-    store: WorkStore
-    memory: MemoryPort
-    models: Models
-    supervisor: Supervisor
-    channels: Mapping[str, Channel]
-    upkeep: Upkeep
-    unasked: Unasked
-    budget: BudgetNotes
-    pulse: Pulse
-    questions: AskStore
 
 
 async def build(settings: Settings, home: Home, overrides: Overrides = Overrides()) -> Built:  # noqa: B008

@@ -9,27 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.llm.factory import Models, build_models
-from agent_core.memory import MemoryManager
+from agent_core.memory.manager import DEFAULT_CONTEXT_TOKENS, MemoryManager
 from agent_core.memory_ports import MemoryPort
+from agent_core.messages import InboundMessage
 from agent_core.models import Purpose, Session
-from agent_core.ports import Clock, LLMPort, ToolPort
+from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
+from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.registry import ToolRegistry
 from agent_core.tools.search_history import SearchHistoryTool
 from channels.attachments import AttachmentStore
-from gateway.routing.attachment_retention import attachment_tools
+from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
 from gateway.system.home import Home
-from gateway.turns.post_turn import memory_manager
 
-__all__ = ["Mind", "build_mind", "turn_limits"]
+__all__ = ["Mind", "attachment_tools", "build_mind", "memory_manager", "open_attachments", "turn_limits"]
+_UNPROVEN = "unproven"
+"""One share for all senders who may be somebody else: nobody fills up the share of whom they imitate."""
+_PICTURES = 9
+"""So many of one question are shown, and the newest three of what was said before."""
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,4 +124,71 @@ def turn_limits(settings: Settings) -> TurnLimits:
     limits = settings.llm.limits
     return TurnLimits(
         steps=limits.steps, seconds=limits.seconds, tokens=limits.tokens, tool_seconds=limits.tool_seconds
+    )
+
+
+def open_attachments(settings: Settings, home: Home, access: Access) -> AttachmentStore:
+    """The store of these settings; nothing is touched yet."""
+
+    def share_of(message: InboundMessage) -> str | None:
+        if access.decide(message).role is Role.OWNER:
+            return None
+        if not message.sender.verified:
+            return _UNPROVEN
+        apart = f" {message.channel}" if access.is_apart(message.channel) else ""
+        return f"{normalise(message.sender.address)}{apart}"
+
+    return AttachmentStore(
+        home.root,
+        max_file_bytes=int(settings.attachments.max_file_mb * 1_000_000),
+        max_total_bytes=int(settings.attachments.max_total_mb * 1_000_000),
+        share_of=share_of,
+    )
+
+
+def attachment_tools(
+    session: Session, memory: MemoryPort, attachments: AttachmentStore, *, settings: Settings, home: Home
+) -> list[ToolPort]:
+    """The tools of one run that have to do with files."""
+    known = ConversationFiles(session, memory)
+    return [
+        ReadAttachmentTool(known, attachments),
+        SendFileTool(
+            known,
+            attachments,
+            session,
+            workspace=home.path(settings.agents.workspace),
+            max_bytes=attachments.max_file_bytes,
+            beyond=not settings.agents.restrict_to_workspace,
+            private=home.root,
+        ),
+    ]
+
+
+def memory_manager(
+    settings: Settings,
+    memory: MemoryPort,
+    skills: SkillsPort,
+    models: Models,
+    *,
+    paid: Callable[[LLMPort], LLMPort] = lambda llm: llm,
+) -> MemoryManager:
+    """The memory manager of these settings; ``paid`` makes the model that condenses one that is paid."""
+    agents = settings.agents
+    known = {skill.name: skill for skill in skills.list_skills()} if settings.skills.always else {}
+    for name in settings.skills.always:
+        if name not in known:
+            _log.warning("skill.unknown", skill=name, known=sorted(known))
+        elif known[name].missing:
+            _log.warning("skill.unavailable", skill=name, missing=known[name].missing)
+    return MemoryManager(
+        memory,
+        skills=skills,
+        llm=paid(models.pool(agents.consolidation_pool)),
+        consolidation_threshold=agents.consolidation_threshold,
+        consolidation_tokens=agents.consolidation_tokens,
+        keep_recent_ratio=agents.keep_recent_ratio,
+        context_tokens=min(DEFAULT_CONTEXT_TOKENS, models.context_tokens[models.default_pool] * 3 // 4),
+        always_skills=settings.skills.always,
+        pictures=_PICTURES if models.vision else 0,
     )

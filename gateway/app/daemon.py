@@ -22,7 +22,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from agent_core.storage.layout import Layout
-from gateway.app import Built, Overrides, build
+from gateway.app import Overrides, build
 from gateway.errors import StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
@@ -31,11 +31,13 @@ from gateway.operations.http.health import Health, serve
 from gateway.operations.http.samples import DayHistory
 from gateway.operations.http.status_page import StatusPage
 from gateway.operations.privacy.erasure_journal import broken_off
+from gateway.operations.schedule import planned_by
 from gateway.operations.send import accounts_of
 from gateway.operations.service import Operations
 from gateway.queue.ports import StoreUnusable
 from gateway.settings import Settings, parse_listen
 from gateway.settings.last_good import keep_last_good
+from gateway.supervision.gateway import Built
 from gateway.supervision.liveness import give_signs, last_resort
 from gateway.supervision.status import one_line, status_report
 from gateway.system.home import Home
@@ -155,7 +157,7 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
         upkeep=built.upkeep,
         accounts=accounts_of(settings),
         channels=built.channels,
-        planned=built.unasked.planned(),
+        planned=planned_by(built.unasked),
         costs=built.budget.costs(),
         questions=built.questions,
     )

@@ -13,6 +13,7 @@ from math import inf
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from channels.base import Channel
+from channels.status import ChannelStatus
 from channels.terminal import TerminalChannel
 from gateway.queue.ports import Dispatcher, WorkStore
 from gateway.routing.access import LOCAL_CHANNELS, Access
@@ -20,7 +21,7 @@ from gateway.routing.crash_isolation import Suspects
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import ChannelInbox, Intake, StopTurn
 from gateway.supervision.gateway import CAN_SEND
-from gateway.supervision.supervisor import ChannelStatus, Supervisor
+from gateway.supervision.supervisor import Supervisor
 from gateway.turns.commands.service import Desk
 from gateway.turns.deferral_wakeups import Waits
 

@@ -6,8 +6,8 @@ tools that make jobs. The part of the composition root for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, tzinfo
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from agent_core.agent import TurnLimits
@@ -17,7 +17,6 @@ from agent_core.ports import Clock, ToolPort
 from agent_core.tools.schedule import ScheduleTool
 from channels.base import Channel, ChannelUnavailable
 from channels.heartbeat.channel import HeartbeatChannel
-from gateway.operations.schedule import Planned
 from gateway.proactive.alerts import OwnerNotes
 from gateway.proactive.heartbeat_monitor import Vigil
 from gateway.proactive.jobs.permissions import role_now
@@ -25,14 +24,14 @@ from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobDesk, Place, SessionDesk
 from gateway.proactive.jobs.trigger_parsing import zone_named
 from gateway.proactive.owner_contact import OwnerTarget
-from gateway.queue.job_port import PlanStore
-from gateway.queue.ports import Turn, WorkStore
+from gateway.queue.ports import PlanStore, Turn, WorkStore
 from gateway.routing.access import Access, Role
 from gateway.settings import Settings
+from gateway.supervision.gateway import Unasked
 from gateway.turns.heartbeat import Ticks
 from gateway.turns.scheduled_job import JobRuns
 
-__all__ = ["Unasked", "build_unasked"]
+__all__ = ["build_unasked"]
 
 _NOT_IN_A_JOB = "A scheduled job cannot make jobs; tell the person to ask for it."
 _OF_SEVERAL = (
@@ -40,57 +39,6 @@ _OF_SEVERAL = (
     "Let the person who wants it ask for it once more, in a message of its own."
 )
 _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
-
-
-@dataclass(frozen=True, slots=True)
-class Unasked:
-    """The parts; see each one's own description. ``heartbeat`` is None when there is none."""
-
-    plans: PlanStore
-    target: OwnerTarget
-    ticks: Ticks
-    desk: JobDesk
-    scheduler: Scheduler
-    vigil: Vigil
-    notes: OwnerNotes
-    heartbeat: HeartbeatChannel | None
-    tools: Callable[[Session, Sequence[InboundMessage]], list[ToolPort]]
-    background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
-    owner: Sequence[str]
-    zone: tzinfo | None
-    clock: Clock
-
-    def planned(self) -> Planned:
-        """What the operations for check-ins and jobs work with."""
-        return Planned(
-            self.plans,
-            self.desk,
-            self.target,
-            self.owner,
-            self.zone,
-            self.clock,
-            self.heartbeat,
-            running=True,
-        )
-
-    async def state(self) -> dict[str, Any]:
-        """
-        For ``status``: no texts, no people.
-
-        Raises:
-            StoreUnavailable: It cannot be read now.
-        """
-        jobs = await self.plans.jobs()
-        waiting = [job for job in jobs if job.state == "active" and job.next_at is not None]
-        return {
-            "heartbeat": await self.vigil.state(),
-            "owner": self.notes.state(),
-            "schedule": {
-                "jobs": len(jobs),
-                "next": min(job.next_at for job in waiting if job.next_at).isoformat() if waiting else None,
-                "not_run": sum(bool(job.note) for job in jobs),
-            },
-        }
 
 
 def build_unasked(

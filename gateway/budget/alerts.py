@@ -17,14 +17,20 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
-from gateway.budget.metering import Spending
-from gateway.budget.policy import Amount, Claimant, Limits, budget_state, day_of, opens_at, reached
+from gateway.budget.metering import Costs, Spending
+from gateway.budget.policy import (
+    Amount,
+    Claimant,
+    Limits,
+    budget_state,
+    day_of,
+    notice_name,
+    opens_at,
+    reached,
+)
 from gateway.observability import metrics
-from gateway.operations.usage import Costs
 from gateway.proactive.owner_contact import OwnerTarget
-from gateway.queue.ports import NewOutbound, StoreUnavailable
-from gateway.queue.usage_port import SpendStore
-from gateway.turns.budget_deferral import notice_name
+from gateway.queue.ports import NewOutbound, SpendStore, StoreUnavailable
 
 __all__ = ["WARN_AT", "BudgetNotes"]
 

@@ -21,9 +21,11 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
 from typing import Any
 
+from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 
 __all__ = [
+    "LOOK_AGAIN_S",
     "Amount",
     "Claimant",
     "Decision",
@@ -33,11 +35,14 @@ __all__ = [
     "day_of",
     "decide",
     "next_day_at",
+    "notice_name",
     "opens_at",
     "reached",
+    "wait_s",
 ]
 
 
+LOOK_AGAIN_S = 1800.0
 _NEARLY = "the budget of the day is nearly spent"
 
 
@@ -208,3 +213,13 @@ def _reason(name: str, used: float, limit: float, share: float) -> str:
     told = f"{used:,.0f} of {limit:,.0f} tokens" if name == "tokens" else f"{used:.2f} of {limit:.2f} USD"
     part = "" if share >= 1 else f", {share:.0%} of it for this"
     return f"the budget of the day is spent: {told}{part}"
+
+
+def notice_name(session: SessionKey) -> str:
+    """Under which name it is noted that a conversation was told today."""
+    return f"budget {session}"
+
+
+def wait_s(now: datetime, limits: Limits) -> float:
+    """When to look again: when the next day begins, or sooner."""
+    return min((next_day_at(now, limits.zone) - now).total_seconds(), LOOK_AGAIN_S)

@@ -134,10 +134,10 @@ class Asker:
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
+    from gateway.budget.metering import Costs  # noqa: PLC0415
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
     from gateway.operations.send import accounts_of  # noqa: PLC0415
     from gateway.operations.service import Operations  # noqa: PLC0415
-    from gateway.operations.usage import Costs  # noqa: PLC0415
     from gateway.queue.sqlite.store import SqliteWorkStore  # noqa: PLC0415
     from gateway.system.clock import SystemClock  # noqa: PLC0415
 
@@ -166,7 +166,8 @@ def _upkeep(home: Home, settings: Settings, memory: JsonlMemory, clock: Clock) -
     from agent_core.llm.factory import build_models  # noqa: PLC0415
     from agent_core.skills import BUNDLED_SKILLS, SkillsLoader  # noqa: PLC0415
     from agent_core.storage.search_index import SearchIndex  # noqa: PLC0415
-    from gateway.turns.post_turn import UpkeepAtRest, memory_manager  # noqa: PLC0415
+    from gateway.app.agent import memory_manager  # noqa: PLC0415
+    from gateway.turns.post_turn import UpkeepAtRest  # noqa: PLC0415
 
     skills = SkillsLoader(BUNDLED_SKILLS, home.path(settings.agents.workspace) / "skills")
     manager = memory_manager(settings, memory, skills, build_models(settings.llm, clock))

@@ -17,8 +17,8 @@ from channels.base import LinkState
 from gateway.observability.logs import dropped_lines
 
 if TYPE_CHECKING:
+    from channels.status import ChannelStatus
     from gateway.queue.ports import StoreStats
-    from gateway.supervision.supervisor import ChannelStatus
 
 __all__ = [
     "BUDGET_LIMIT",

@@ -7,7 +7,8 @@ from typing import Any
 
 from agent_core.messages import SessionKey
 from gateway.errors import NotFound
-from gateway.queue.approval_port import AskStore, Question
+from gateway.queue.model import Question
+from gateway.queue.ports import AskStore
 from gateway.turns.approvals.tool_calls import cleaned, verdict_on
 
 __all__ = ["CALL_OPERATIONS", "CallOperations"]

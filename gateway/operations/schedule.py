@@ -25,14 +25,16 @@ from gateway.proactive.jobs.service import JobDesk, Place
 from gateway.proactive.jobs.trigger_parsing import Wish, span_of, zone_named
 from gateway.proactive.jobs.triggers import TimingInvalid
 from gateway.proactive.owner_contact import OwnerTarget
-from gateway.queue.job_port import Entry, Job, JobKind, JobState, PlanStore, TooManyJobs
-from gateway.queue.ports import Pending, WorkStore
+from gateway.queue.errors import TooManyJobs
+from gateway.queue.model import Entry, Job, JobKind, JobState
+from gateway.queue.ports import Pending, PlanStore, WorkStore
 
 if TYPE_CHECKING:
     from agent_core.ports import Clock
     from gateway.settings import Settings
+    from gateway.supervision.gateway import Unasked
 
-__all__ = ["PLAN_OPERATIONS", "PlanOperations", "Planned", "planned_at_rest"]
+__all__ = ["PLAN_OPERATIONS", "PlanOperations", "Planned", "planned_at_rest", "planned_by"]
 
 PLAN_OPERATIONS = frozenset(
     {
@@ -74,6 +76,20 @@ class Planned:
     clock: Clock
     heartbeat: HeartbeatChannel | None = None
     running: bool = False
+
+
+def planned_by(unasked: Unasked) -> Planned:
+    """What the operations of a running gateway work with."""
+    return Planned(
+        unasked.plans,
+        unasked.desk,
+        unasked.target,
+        unasked.owner,
+        unasked.zone,
+        unasked.clock,
+        unasked.heartbeat,
+        running=True,
+    )
 
 
 def planned_at_rest(settings: Settings, store: Any, clock: Clock) -> Planned:

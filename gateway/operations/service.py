@@ -16,6 +16,7 @@ from pydantic import ValidationError, validate_call
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import OutboundKind, SessionKey
 from channels.base import Channel
+from gateway.budget.metering import Costs
 from gateway.errors import NotFound
 from gateway.operations.approvals import CALL_OPERATIONS
 from gateway.operations.arguments import (
@@ -34,10 +35,9 @@ from gateway.operations.schedule import PLAN_OPERATIONS, Planned, PlanOperations
 from gateway.operations.send import SendOperations
 from gateway.operations.sessions import SessionCare, SessionOperations
 from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
-from gateway.operations.usage import Costs, UsageOperations
+from gateway.operations.usage import UsageOperations
 from gateway.operations.views import inbox_row, outbox_row, trouble
-from gateway.queue.approval_port import AskStore
-from gateway.queue.ports import OutboxRow, WorkStore
+from gateway.queue.ports import AskStore, OutboxRow, WorkStore
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.system.version import version_of
 

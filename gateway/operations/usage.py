@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from agent_core.models import Usage
-from agent_core.ports import Clock
-from gateway.budget.policy import Amount, Limits, budget_state, day_of
+from gateway.budget.metering import Costs
+from gateway.budget.policy import Amount, budget_state, day_of
 from gateway.errors import NotFound
-from gateway.queue.usage_port import By, SpendStore, Spent
+from gateway.queue.model import By, Spent
 
-__all__ = ["Costs", "UsageOperations"]
+__all__ = ["UsageOperations"]
 
 _MOST_SESSIONS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What is worked with: the sums, what a day may cost, and the time."""
-
-    store: SpendStore
-    limits: Limits
-    clock: Clock
 
 
 class UsageOperations:

@@ -29,11 +29,10 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from channels.base import LinkState
+from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerTarget, Reached
-from gateway.queue.job_port import PlanStore
-from gateway.queue.ports import InboxRow, NewOutbound, StoreUnavailable, WorkStore
+from gateway.queue.ports import InboxRow, NewOutbound, PlanStore, StoreUnavailable, WorkStore
 from gateway.queue.states import InboxState
-from gateway.supervision.supervisor import ChannelStatus
 
 __all__ = ["OwnerNotes", "told_daily"]
 

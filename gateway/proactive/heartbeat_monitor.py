@@ -26,10 +26,10 @@ from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.schedule import tick_name
 from gateway.proactive.jobs.triggers import Cron, newest_due
 from gateway.proactive.owner_contact import OwnerTarget, Target
-from gateway.queue.job_port import Collected, Entry, Outcome, PlanStore
-from gateway.queue.ports import NewOutbound, StoreUnavailable
+from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
+from gateway.queue.model import Collected, Entry, Outcome
+from gateway.queue.ports import NewOutbound, PlanStore, StoreUnavailable
 from gateway.routing.reply_parts import parcels
-from gateway.turns.heartbeat import alert_line, failing_since, resting_until
 
 __all__ = ["Vigil", "alive_at", "digest_text"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["LostTurn", "StoreCorrupt", "StoreTooNew", "StoreUnavailable", "StoreUnusable"]
+__all__ = ["LostTurn", "StoreCorrupt", "StoreTooNew", "StoreUnavailable", "StoreUnusable", "TooManyJobs"]
 
 
 class StoreUnavailable(Exception):
@@ -42,3 +42,14 @@ class LostTurn(Exception):
 
     temporary = False
     public = "Somebody else is answering this."
+
+
+class TooManyJobs(Exception):
+    """There are as many jobs as one person may have."""
+
+    temporary = False
+
+    def __init__(self, limit: int) -> None:
+        self.public = f"You have {limit} jobs already, which is the limit; remove one first."
+        self.fields = {"limit": limit}
+        super().__init__(self.public)

@@ -9,23 +9,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from enum import StrEnum
+from typing import Any, Literal
 
-from agent_core.messages import Attachment, InboundMessage, OutboundKind, OutboundMessage, SessionKey
+from agent_core.messages import (
+    Attachment,
+    Audience,
+    InboundMessage,
+    OutboundKind,
+    OutboundMessage,
+    SessionKey,
+)
 from agent_core.models import Message, Purpose, Usage
-from gateway.queue.job_port import Collected, Entry, OtherHistory
-from gateway.queue.sqlite.crash_records import Record
-from gateway.queue.sqlite.stats import StoreStats
 from gateway.queue.states import InboxState, OutboxState
 
 __all__ = [
+    "APPROVAL",
     "Accepted",
+    "By",
+    "Collected",
     "Completion",
+    "Entry",
     "InboxRow",
+    "Job",
+    "JobKind",
+    "JobState",
     "JournalLine",
     "NewOutbound",
+    "OtherHistory",
     "OutboxRow",
+    "Outcome",
     "Pending",
+    "Question",
+    "Record",
+    "Spent",
     "Step",
     "Stopped",
     "StoreStats",
@@ -33,6 +50,11 @@ __all__ = [
     "Turn",
     "UsageRow",
 ]
+OtherHistory = tuple[SessionKey, tuple[Message, ...]]
+APPROVAL = "approval"
+By = Literal["day", "purpose", "session", "model"]
+"""The kind of such a step."""
+"""Lines for the history of a session that is not the turn's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +238,188 @@ class UsageRow:
     purpose: str
     model: str
     usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """
+    What deaths say about a turn or an outbox row.
+
+    ``deaths`` at which it was in flight; ``alone``: at which nothing else was; ``in_a_row``: the newest
+    deaths of the process, as far as they were all of that kind, and at the same step. ``others``: deaths
+    since its first at which something else was alone in flight that came through later, and so does not kill.
+    """
+
+    deaths: int = 0
+    alone: int = 0
+    in_a_row: int = 0
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """
+    Counts by state, and the age in seconds of the oldest message that is not answered and of the oldest
+    answer that is not sent (None: there is none). Conversations in which a tool waits for a person's yes are
+    counted by themselves: what waits there waits for that person, and has no age.
+    """
+
+    inbox: Mapping[str, int]
+    outbox: Mapping[str, int]
+    oldest_unanswered_s: float | None
+    oldest_unsent_s: float | None
+    journal_lines: int
+    waiting_for_yes: int = 0
+
+    def as_work(self) -> dict[str, Any]:
+        """The part ``work`` of a status report, as JSON can hold it."""
+        return {
+            "inbox": dict(self.inbox),
+            "outbox": dict(self.outbox),
+            "oldest_unanswered_s": self.oldest_unanswered_s,
+            "oldest_unsent_s": self.oldest_unsent_s,
+            "history_lines_to_file": self.journal_lines,
+            "waiting_for_yes": self.waiting_for_yes,
+        }
+
+
+class JobKind(StrEnum):
+    """What a job does when it is due."""
+
+    REMIND = "remind"
+    """Its text is sent as it is; no model is asked."""
+    ASK = "ask"
+    """Its text is asked of the model, and the answer is sent."""
+
+
+class JobState(StrEnum):
+    """Whether a job will run again."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DONE = "done"
+    """It was for once, and has run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """
+    Something to be done at a time, for a person, in a conversation.
+
+    Args:
+        id: Short, for people to type.
+        kind, text: What is done.
+        timing: When, as ``gateway.proactive.jobs.triggers`` reads and writes it.
+        session, account: The conversation in which it answers, and the bot's address there.
+        person: Who wanted it; without this person's right to speak it does not run.
+        audience: Who can read along there.
+        context: The channel's note of the message that it was wanted in, to answer it.
+        next_at: The scheduled instant that is waited for; None: there is none.
+        last_at: The scheduled instant that was run last.
+        revision: Grows with every change that a person makes.
+        note: Why it did not run the last time; empty if it did.
+    """
+
+    id: str
+    kind: JobKind
+    text: str
+    timing: str
+    session: SessionKey
+    account: str
+    person: str
+    created_at: datetime
+    audience: Audience = Audience.DIRECT
+    context: Mapping[str, Any] = field(default_factory=dict)
+    state: JobState = JobState.ACTIVE
+    next_at: datetime | None = None
+    last_at: datetime | None = None
+    revision: int = 1
+    note: str = ""
+
+
+class Outcome(StrEnum):
+    """What became of a tick or a job."""
+
+    SKIPPED = "skipped"
+    SILENT = "silent"
+    DELIVERED = "delivered"
+    COLLECTED = "collected"
+    """It waits for the digest."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """
+    A line of the run ledger.
+
+    Args:
+        name: Whose: the heartbeat's channel, or ``job:ID``.
+        instant: The scheduled instant; with ``name`` the identity of what ran.
+        outcome, reason: What became of it and why.
+        tokens, calls, took_s: What it cost.
+        said: The fingerprint of what was said, to recognise a repetition.
+        at: When that was noted.
+        until, ticks: A line of SKIPPED stands for so many ticks in a row, up to that instant.
+    """
+
+    name: str
+    instant: datetime
+    outcome: Outcome
+    reason: str = ""
+    tokens: int = 0
+    calls: int = 0
+    took_s: float = 0.0
+    said: str = ""
+    at: datetime | None = None
+    until: datetime | None = None
+    ticks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """An alert that waits for the digest to ``person`` on ``channel``; ``id`` is 0 before it is stored."""
+
+    channel: str
+    person: str
+    text: str
+    at: datetime
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """
+    A question whose turn has not ended.
+
+    Args:
+        name: By which people call it.
+        session: Where it was asked.
+        asked: The addresses of those whose messages the turn answers.
+        tool: What wants to run.
+        until: When it is too late for a yes.
+        verdict: What was decided; None: it waits.
+    """
+
+    name: str
+    session: SessionKey
+    asked: tuple[str, ...]
+    tool: str
+    until: datetime
+    verdict: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """
+    The sum of what belongs together.
+
+    Args:
+        name: The day, purpose, session or model; empty where the model is not known.
+        usage: What it comes to; ``cost_usd`` is what is known of it.
+        priced: Whether the price of all of it is known.
+    """
+
+    name: str
+    usage: Usage
+    priced: bool

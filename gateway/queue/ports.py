@@ -14,22 +14,29 @@ it last owns it, and `complete`, `retry`, `bury` and the step methods of an olde
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
 
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.queue.dispatch_port import Dispatcher, RunSession
 from gateway.queue.errors import LostTurn, StoreCorrupt, StoreTooNew, StoreUnavailable, StoreUnusable
-from gateway.queue.lease_port import LeasePort
 from gateway.queue.model import (
     Accepted,
+    By,
+    Collected,
     Completion,
+    Entry,
     InboxRow,
+    Job,
+    JobState,
     JournalLine,
     NewOutbound,
+    OtherHistory,
     OutboxRow,
     Pending,
+    Question,
+    Spent,
     Step,
     Stopped,
     StoreStats,
@@ -43,15 +50,19 @@ __all__ = [
     "IGNORED_S",
     "QUARANTINE_S",
     "Accepted",
+    "AskStore",
     "Completion",
     "Dispatcher",
     "InboxRow",
     "JournalLine",
+    "LeasePort",
     "LostTurn",
     "NewOutbound",
     "OutboxRow",
     "Pending",
+    "PlanStore",
     "RunSession",
+    "SpendStore",
     "Step",
     "Stopped",
     "StoreCorrupt",
@@ -70,6 +81,20 @@ QUARANTINE_S = 30 * 86_400.0
 """How long a quarantined message waits for a person."""
 IGNORED_S = 7 * 86_400.0
 """How long an ignored message can be looked at, at most."""
+RunSession = Callable[[SessionKey], Awaitable[None]]
+"""Works on one session until nothing is due; called by at most one task per session at a time."""
+
+
+class LeasePort(Protocol):
+    """Named rights that one holder has at a time, for as long as it renews them."""
+
+    async def lease(self, name: str, *, holder: str, ttl_s: float) -> int | None:
+        """Get or renew a lease: its fence (it grows with each new holder), or None if it is taken."""
+        ...
+
+    async def release_lease(self, name: str, *, holder: str) -> None:
+        """Give it back early; nothing happens if it is not held."""
+        ...
 
 
 class WorkStore(LeasePort, Protocol):
@@ -377,4 +402,178 @@ class WorkStore(LeasePort, Protocol):
 
     async def aclose(self) -> None:
         """Finish what is queued and let go of the database."""
+        ...
+
+
+class AskStore(Protocol):
+    """Asks people about steps."""
+
+    async def ask(
+        self, turn: Turn, step: Step, outbound: Sequence[NewOutbound], *, why: str, delay_s: float
+    ) -> list[OutboxRow]:
+        """
+        Record a question and put what asks it into the outbox, unless that was done before; the turn is
+        ``running → ready``, not before ``delay_s``, or at once if the question is decided. Neither the start
+        nor the time counts.
+
+        Raises:
+            LostTurn: Not any more ours.
+        """
+        ...
+
+    async def settle(self, turn: Turn, step: Step, outbound: Sequence[NewOutbound]) -> Mapping[str, Any]:
+        """
+        Decide a question as ``step.result`` says and put ``outbound`` into the outbox, unless it is decided.
+        Returns what counts.
+
+        Raises:
+            LostTurn: Not any more ours.
+        """
+        ...
+
+    async def questions(self) -> list[Question]:
+        """The questions of all turns that have not ended, oldest first."""
+        ...
+
+    async def decide(self, name: str, verdict: Mapping[str, Any]) -> Question | None:
+        """
+        A person has decided: the turn is due at once. Nothing is changed if it is decided already, or too
+        late. Returns the question as it is then; None if there is none of that name.
+        """
+        ...
+
+
+class Dispatcher(Protocol):
+    """Says that a session has work and gets it run: in order per session, in parallel across sessions."""
+
+    def wake(
+        self, session: SessionKey, *, after_s: float = 0.0, first: bool = False, person: str = ""
+    ) -> None:
+        """
+        There is work, now or after a while. Never blocks; repeated wake-ups of one session are one.
+
+        With ``first`` the session comes before all others, as long as it has work. ``person``: whose work it
+        is, as long as it has some; people take turns.
+        """
+        ...
+
+    async def run(self, run_session: RunSession) -> None:
+        """Run sessions until `stop`; then return as soon as nothing runs."""
+        ...
+
+    def stop(self) -> None:
+        """Start no session any more."""
+        ...
+
+    def running(self) -> Sequence[SessionKey]:
+        """The sessions that run at this moment."""
+        ...
+
+
+class PlanStore(Protocol):
+    """Jobs, ledger and digest."""
+
+    # ── jobs ──
+    async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:
+        """
+        Keep a job.
+
+        Args:
+            job: The job; its id must be new.
+            at_most: How many jobs that are not done the person may have, this one included.
+            persons: All addresses that are this person.
+
+        Raises:
+            TooManyJobs: There are so many already; nothing was kept.
+        """
+        ...
+
+    async def jobs(self, *, done: bool = False, until: datetime | None = None) -> list[Job]:
+        """
+        All jobs, the next one first; with ``done`` also those that were for once and have run, with ``until``
+        only those that wait for an instant up to then.
+        """
+        ...
+
+    async def job(self, job_id: str) -> Job | None:
+        """One job."""
+        ...
+
+    async def set_job_state(self, job_id: str, state: JobState, next_at: datetime | None) -> Job | None:
+        """A person pauses or resumes a job; returns it as it is now, None if there is no such job."""
+        ...
+
+    async def remove_job(self, job_id: str) -> bool:
+        """A person removes a job; whether there was one."""
+        ...
+
+    async def job_fired(
+        self, job_id: str, revision: int, instant: datetime, next_at: datetime | None, *, note: str = ""
+    ) -> bool:
+        """
+        A scheduled instant was dealt with (run, or not run because of ``note``); the next one is waited for.
+        Without a next one the job is done.
+
+        Nothing happens, and False is returned, if a person has changed the job since ``revision``: what they
+        want now counts, and the instant is recognised by the inbox if it comes again.
+        """
+        ...
+
+    # ── ledger ──
+    async def note(self, entry: Entry) -> None:
+        """
+        Add a line. A known (name, instant) adds nothing; a skip for the same reason as the line before is
+        counted there.
+        """
+        ...
+
+    async def ledger(self, *, name: str | None = None, limit: int = 50) -> list[Entry]:
+        """Lines, newest first."""
+        ...
+
+    async def was_said(self, said: str, *, since: datetime) -> bool:
+        """Whether something with this fingerprint was delivered or collected since then."""
+        ...
+
+    # ── digest and notices ──
+    async def collected(self) -> list[Collected]:
+        """What waits for the digest, oldest first."""
+        ...
+
+    async def post_planned(
+        self,
+        what: str,
+        value: str,
+        outbound: Sequence[NewOutbound],
+        *,
+        history: Sequence[OtherHistory] = (),
+        collected: Sequence[int] = (),
+    ) -> bool:
+        """
+        Put something into the outbox, unless ``what`` has the value ``value`` already; with
+        it, in one transaction, its lines in histories, the removal of what was collected, and the value.
+        """
+        ...
+
+    async def prune_plans(self, *, older_than_s: float) -> int:
+        """Forget lines of the ledger and jobs that were done longer ago than this. Returns how many."""
+        ...
+
+
+class SpendStore(Protocol):
+    """Sums of what models have cost."""
+
+    async def spent_on(self, day: str) -> Usage:
+        """All of one day. Looks at the rows of that day alone."""
+        ...
+
+    async def spent(self, *, since: str, by: By) -> list[Spent]:
+        """From a day on: days in their order, anything else with the most tokens first."""
+        ...
+
+    async def post_once(self, name: str, value: str, outbound: Sequence[NewOutbound]) -> list[OutboxRow]:
+        """
+        Put messages into the outbox, unless that was done under this name with this value last time; that it
+        was done and the messages are one transaction. Nothing is returned for what was said already.
+        """
         ...

@@ -18,14 +18,18 @@ from __future__ import annotations
 from enum import StrEnum
 
 __all__ = [
+    "BUDGET",
     "INBOX_MOVES",
     "OUTBOX_MOVES",
     "IllegalMove",
     "InboxState",
     "OutboxState",
+    "link_of",
     "move_inbox",
     "move_outbox",
 ]
+BUDGET = "budget"
+"""What waits for another day, or for another budget."""
 
 
 class InboxState(StrEnum):
@@ -101,3 +105,8 @@ def move_outbox(old: OutboxState, new: OutboxState) -> OutboxState:
     if new not in OUTBOX_MOVES[old]:
         raise IllegalMove(f"outbox: {old} → {new}")
     return new
+
+
+def link_of(channel: str) -> str:
+    """What waits for the link of this channel."""
+    return f"link:{channel}"

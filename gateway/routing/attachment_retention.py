@@ -15,67 +15,20 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.memory_ports import MemoryPort
-from agent_core.messages import InboundMessage
-from agent_core.models import Session
-from agent_core.ports import Clock, ToolPort
+from agent_core.ports import Clock
 from agent_core.storage.attachment_refs import named_files
-from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from gateway.queue.ports import StoreUnavailable, WorkStore
 from gateway.queue.states import InboxState, OutboxState
-from gateway.routing.access import Access, Role, normalise
-from gateway.settings import Settings
-from gateway.system.home import Home
 
-__all__ = ["ORPHAN_AFTER_S", "AttachmentSweeper", "attachment_tools", "open_attachments"]
+__all__ = ["ORPHAN_AFTER_S", "AttachmentSweeper"]
 
 ORPHAN_AFTER_S = 2 * 86_400.0
 _FIRST_AFTER_S = 300.0
 _EVERY_S = 6 * 3600.0
 _MOST_ROWS = 200_000
-_UNPROVEN = "unproven"
-"""One share for all senders who may be somebody else: nobody fills up the share of whom they imitate."""
 _OVER_IN = frozenset({InboxState.SETTLED, InboxState.IGNORED})
 _log = structlog.get_logger(__name__)
-
-
-def open_attachments(settings: Settings, home: Home, access: Access) -> AttachmentStore:
-    """The store of these settings; nothing is touched yet."""
-
-    def share_of(message: InboundMessage) -> str | None:
-        if access.decide(message).role is Role.OWNER:
-            return None
-        if not message.sender.verified:
-            return _UNPROVEN
-        apart = f" {message.channel}" if access.is_apart(message.channel) else ""
-        return f"{normalise(message.sender.address)}{apart}"
-
-    return AttachmentStore(
-        home.root,
-        max_file_bytes=int(settings.attachments.max_file_mb * 1_000_000),
-        max_total_bytes=int(settings.attachments.max_total_mb * 1_000_000),
-        share_of=share_of,
-    )
-
-
-def attachment_tools(
-    session: Session, memory: MemoryPort, attachments: AttachmentStore, *, settings: Settings, home: Home
-) -> list[ToolPort]:
-    """The tools of one run that have to do with files."""
-    known = ConversationFiles(session, memory)
-    return [
-        ReadAttachmentTool(known, attachments),
-        SendFileTool(
-            known,
-            attachments,
-            session,
-            workspace=home.path(settings.agents.workspace),
-            max_bytes=attachments.max_file_bytes,
-            beyond=not settings.agents.restrict_to_workspace,
-            private=home.root,
-        ),
-    ]
 
 
 class AttachmentSweeper:

@@ -20,12 +20,16 @@ import anyio
 import structlog
 
 from agent_core.messages import SessionKey
+from gateway.queue.model import Record
 from gateway.queue.ports import RunSession, StoreUnavailable, Suspect
 
-__all__ = ["ALONE_AFTER", "Suspects"]
+__all__ = ["ALONE_AFTER", "MAX_DEATHS", "SUDDEN_END", "Suspects", "kills"]
 
 ALONE_AFTER = 2
 """In flight at so many deaths: it runs alone."""
+MAX_DEATHS = 3
+SUDDEN_END = "Each time I tried, I came to a sudden end; so I stopped trying."
+"""What the sender of something is told of which the process dies."""
 _log = structlog.get_logger(__name__)
 
 
@@ -139,3 +143,15 @@ class Suspects:
             self._inside += 1
             self._one_alone = alone
             passed.set()
+
+
+def kills(record: Record, limit: int = MAX_DEATHS) -> bool:
+    """
+    Whether it is what the process died of: it was alone in flight at the last ``limit`` deaths and got no
+    further. One death more where it was in flight with others before, and two where others died alone since,
+    too, and came through. Two killers take turns: so ``limit + 2`` deaths alone are enough without a row, and
+    one more for each such death of others.
+    """
+    with_others = record.deaths > record.alone
+    in_a_row = limit + with_others + min(record.others, 2)
+    return record.in_a_row >= in_a_row or record.alone >= limit + 2 + record.others

@@ -33,10 +33,8 @@ from gateway.errors import describe
 from gateway.observability import metrics
 from gateway.observability.content_redaction import going_out, quiet
 from gateway.queue.ports import OutboxRow, StoreUnavailable, Suspect, WorkStore
-from gateway.queue.states import IllegalMove
-from gateway.routing.crash_isolation import ALONE_AFTER, Suspects
-from gateway.turns.deferral_wakeups import link_of
-from gateway.turns.retry_policy import SUDDEN_END, kills
+from gateway.queue.states import IllegalMove, link_of
+from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, Suspects, kills
 
 __all__ = ["Delivery"]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Any
 
 import anyio
@@ -21,23 +22,35 @@ from anyio.abc import TaskGroup
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.errors import StorageUnavailable
-from agent_core.messages import SessionKey
-from agent_core.ports import Clock
+from agent_core.llm.factory import Models
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import InboundMessage, SessionKey
+from agent_core.models import Session
+from agent_core.ports import Clock, ToolPort
 from channels.base import Channel, LinkState
+from channels.heartbeat.channel import HeartbeatChannel
+from gateway.budget.alerts import BudgetNotes
 from gateway.observability import metrics
-from gateway.queue.ports import Dispatcher, StoreUnavailable, WorkStore
+from gateway.proactive.alerts import OwnerNotes
+from gateway.proactive.heartbeat_monitor import Vigil
+from gateway.proactive.jobs.scheduler import Scheduler
+from gateway.proactive.jobs.service import JobDesk
+from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.ports import AskStore, Dispatcher, PlanStore, StoreUnavailable, WorkStore
+from gateway.queue.states import BUDGET
 from gateway.routing.crash_isolation import Suspects
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import Intake
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import Pulse
 from gateway.system.malloc import give_back
-from gateway.turns.deferral_wakeups import BUDGET
 from gateway.turns.handler import TurnHandler
+from gateway.turns.heartbeat import Ticks
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.out_of_band import Asides
+from gateway.turns.post_turn import Upkeep
 
-__all__ = ["CAN_SEND", "Gateway", "Parts"]
+__all__ = ["CAN_SEND", "Built", "Gateway", "Parts", "Unasked"]
 
 _RECOVER_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _CLOSE_LIMIT_S = 5.0
@@ -222,3 +235,58 @@ class Gateway:
         with anyio.move_on_after(_CLOSE_LIMIT_S):
             await self.parts.store.aclose()
         _log.info("gateway.stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A gateway and those of its parts that commands and tests look at."""
+
+    gateway: Gateway
+    store: WorkStore
+    memory: MemoryPort
+    models: Models
+    supervisor: Supervisor
+    channels: Mapping[str, Channel]
+    upkeep: Upkeep
+    unasked: Unasked
+    budget: BudgetNotes
+    pulse: Pulse
+    questions: AskStore
+
+
+@dataclass(frozen=True, slots=True)
+class Unasked:
+    """The parts; see each one's own description. ``heartbeat`` is None when there is none."""
+
+    plans: PlanStore
+    target: OwnerTarget
+    ticks: Ticks
+    desk: JobDesk
+    scheduler: Scheduler
+    vigil: Vigil
+    notes: OwnerNotes
+    heartbeat: HeartbeatChannel | None
+    tools: Callable[[Session, Sequence[InboundMessage]], list[ToolPort]]
+    background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
+    owner: Sequence[str]
+    zone: tzinfo | None
+    clock: Clock
+
+    async def state(self) -> dict[str, Any]:
+        """
+        For ``status``: no texts, no people.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        jobs = await self.plans.jobs()
+        waiting = [job for job in jobs if job.state == "active" and job.next_at is not None]
+        return {
+            "heartbeat": await self.vigil.state(),
+            "owner": self.notes.state(),
+            "schedule": {
+                "jobs": len(jobs),
+                "next": min(job.next_at for job in waiting if job.next_at).isoformat() if waiting else None,
+                "not_run": sum(bool(job.note) for job in jobs),
+            },
+        }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.system.version import version, version_of
 
 if TYPE_CHECKING:
-    from gateway.app import Built
+    from gateway.supervision.gateway import Built
 
 __all__ = ["one_line", "status_report"]
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -25,53 +25,14 @@ import structlog
 from agent_core.backoff import AUTH_RETRY, LINK_RETRY, Backoff, BackoffPolicy
 from agent_core.ports import Clock
 from channels.base import Channel, ChannelAuthFailed, ChannelError, ChannelMisconfigured, Inbox, LinkState
+from channels.status import ChannelStatus
 from gateway.errors import leaves
 from gateway.observability import metrics
 
-__all__ = ["ChannelStatus", "Supervisor"]
+__all__ = ["Supervisor"]
 
 _LONGEST_REQUESTED_S = 3600.0
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelStatus:
-    """
-    How a channel is doing.
-
-    ``since`` is when the state began, ``detail`` a sentence for the operator, ``last_error`` the newest error
-    (kept while the link is up again, with its time: then it is history), ``retry_at`` when the next try is
-    due, ``heard_at`` when its server has last answered or called, ``facts`` whatever the channel tells about
-    itself.
-    """
-
-    name: str
-    account: str
-    state: LinkState
-    since: datetime
-    detail: str = ""
-    restarts: int = 0
-    last_error: str = ""
-    last_error_at: datetime | None = None
-    retry_at: datetime | None = None
-    heard_at: datetime | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The status as JSON can hold it."""
-        return {
-            "name": self.name,
-            "account": self.account,
-            "state": self.state.value,
-            "since": self.since.isoformat(),
-            "detail": self.detail,
-            "restarts": self.restarts,
-            "last_error": self.last_error,
-            "last_error_at": self.last_error_at.isoformat() if self.last_error_at else None,
-            "retry_at": self.retry_at.isoformat() if self.retry_at else None,
-            "heard_at": self.heard_at.isoformat() if self.heard_at else None,
-            "facts": dict(self.facts),
-        }
 
 
 @dataclass(slots=True)

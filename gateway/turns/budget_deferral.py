@@ -18,21 +18,17 @@ from datetime import datetime
 import structlog
 
 from agent_core.errors import BudgetSpent
-from agent_core.messages import SessionKey
 from agent_core.models import Purpose
 from agent_core.ports import Clock
-from gateway.budget.metering import Spending
-from gateway.budget.policy import Limits, day_of, next_day_at, opens_at
-from gateway.budget.usage_meter import Tally
-from gateway.queue.ports import NewOutbound, Turn, WorkStore
-from gateway.queue.usage_port import SpendStore
+from gateway.budget.metering import Spending, Tally
+from gateway.budget.policy import day_of, notice_name, opens_at, wait_s
+from gateway.queue.ports import NewOutbound, SpendStore, Turn, WorkStore
+from gateway.queue.states import BUDGET
 from gateway.routing.access import Access, Role
 from gateway.turns.commit import Ends
-from gateway.turns.deferral_wakeups import BUDGET
 
-__all__ = ["LOOK_AGAIN_S", "Refusals", "notice_name", "wait_s"]
+__all__ = ["Refusals"]
 
-LOOK_AGAIN_S = 1800.0
 _log = structlog.get_logger(__name__)
 
 
@@ -123,13 +119,3 @@ class Refusals:
             reason=str(error),
             told=bool(said),
         )
-
-
-def notice_name(session: SessionKey) -> str:
-    """Under which name it is noted that a conversation was told today."""
-    return f"budget {session}"
-
-
-def wait_s(now: datetime, limits: Limits) -> float:
-    """When to look again: when the next day begins, or sooner."""
-    return min((next_day_at(now, limits.zone) - now).total_seconds(), LOOK_AGAIN_S)

@@ -19,7 +19,7 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import Attachment, OutboundKind, SessionKey
 from agent_core.models import TurnResult, Usage
 from channels.base import Channel, Stage
-from gateway.budget.usage_meter import Tally
+from gateway.budget.metering import Tally
 from gateway.observability import metrics
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, StoreUnavailable, Turn, WorkStore
 from gateway.routing.ack_states import Stages

@@ -20,19 +20,13 @@ from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from gateway.budget.policy import day_of
 from gateway.queue.ports import StoreUnavailable, WorkStore
+from gateway.queue.states import BUDGET, link_of
 
-__all__ = ["BUDGET", "LOOK_EVERY_S", "Waits", "link_of"]
+__all__ = ["LOOK_EVERY_S", "Waits"]
 
-BUDGET = "budget"
-"""What waits for another day, or for another budget."""
 LOOK_EVERY_S = 30.0
 _RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 _log = structlog.get_logger(__name__)
-
-
-def link_of(channel: str) -> str:
-    """What waits for the link of this channel."""
-    return f"link:{channel}"
 
 
 class Waits:

@@ -14,12 +14,12 @@ import structlog
 from agent_core.errors import AgentError, BudgetSpent
 from agent_core.messages import OutboundKind
 from channels.base import ChannelError
-from gateway.budget.usage_meter import Tally
+from gateway.budget.metering import Tally
 from gateway.proactive.jobs.permissions import PlaceUnknown
 from gateway.queue.ports import NewOutbound, Turn
+from gateway.queue.states import link_of
 from gateway.turns.budget_deferral import Refusals
 from gateway.turns.commit import Ends
-from gateway.turns.deferral_wakeups import link_of
 from gateway.turns.heartbeat import TickPlan, Ticks
 from gateway.turns.retry_policy import Failure, TurnPolicy, decide_failure
 

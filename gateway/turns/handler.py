@@ -29,12 +29,12 @@ from agent_core.messages import InboundMessage, OutboundKind, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel, Stage
-from gateway.budget.usage_meter import Tally
+from gateway.budget.metering import Tally
 from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
 from gateway.proactive.owner_contact import OwnerTarget
+from gateway.queue.model import Record
 from gateway.queue.ports import Completion, LostTurn, StoreUnavailable, Turn, WorkStore
-from gateway.queue.sqlite.crash_records import Record
 from gateway.routing.access import Access
 from gateway.routing.ack_states import Stages
 from gateway.routing.crash_isolation import Suspects

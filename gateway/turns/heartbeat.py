@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
 from agent_core.agent import TurnLimits
 from agent_core.errors import AgentError
-from agent_core.memory.scopes import OWNER
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Session, TurnResult
 from agent_core.ports import Clock, LLMPort
@@ -29,16 +28,15 @@ from channels.base import Channel
 from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.silence import URGENT, Verdict, fingerprint, judge
 from gateway.proactive.owner_contact import OwnerTarget, Target
-from gateway.queue.job_port import Collected, Entry, Outcome, PlanStore
-from gateway.queue.ports import Completion, NewOutbound, Turn
+from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
+from gateway.queue.model import Collected, Entry, Outcome
+from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn
 from gateway.routing.reply_parts import parcels
 from gateway.turns.retry_policy import Failure, TurnPolicy
 from gateway.turns.scheduled_job import JobRuns
 
-__all__ = ["OwnerAway", "TickPlan", "Ticks", "failing_since", "resting_until"]
+__all__ = ["OwnerAway", "TickPlan", "Ticks"]
 
-_LONGEST_REST = timedelta(hours=12)
-_REST_AFTER = 2
 _LOOKED_AT = 40
 _URGENT_NOTE = (
     f"\n\nWhat you write is collected and sent by mail once a day. If it cannot wait, begin with {URGENT}"
@@ -293,38 +291,6 @@ class Ticks:
             calls=usage.calls if usage else 0,
             took_s=round(self._clock.monotonic() - plan.began, 3) if plan.began else 0.0,
         )
-
-
-def failing_since(entries: list[Entry]) -> list[Entry]:
-    """The failures without a success after them, newest first; pure. What was skipped does not count."""
-    failed = []
-    for entry in entries:
-        if entry.outcome is Outcome.FAILED:
-            failed.append(entry)
-        elif entry.outcome is not Outcome.SKIPPED:
-            break
-    return failed
-
-
-def resting_until(entries: list[Entry], now: datetime, interval: timedelta) -> datetime | None:
-    """
-    Until when check-ins rest after failures in a row, each rest twice as long as the one before; pure.
-
-    None: they do not rest now.
-    """
-    failed = failing_since(entries)
-    if len(failed) < _REST_AFTER or failed[0].at is None:
-        return None
-    rest = min(interval * 2 ** min(len(failed) - 1, 16), max(_LONGEST_REST, interval))
-    until = failed[0].at + rest
-    # A failure in the future was noted by a clock that was wrong.
-    return until if failed[0].at <= now < until else None
-
-
-def alert_line(text: str, line_id: str, at: datetime) -> Message:
-    """What the owner was told unasked, as a line of the history of the conversation where it is read."""
-    turn = line_id.rpartition(".")[0]
-    return Message(role="assistant", content=text, id=line_id, turn=turn, timestamp=at, scope=str(OWNER))
 
 
 def _own_history(turn: Turn, result: TurnResult, said: str) -> tuple[Message, ...]:

@@ -15,8 +15,7 @@ import structlog
 
 from agent_core.messages import InboundMessage
 from agent_core.ports import Clock
-from gateway.queue.ports import InboxRow, NewOutbound, Turn, WorkStore
-from gateway.queue.usage_port import SpendStore
+from gateway.queue.ports import InboxRow, NewOutbound, SpendStore, Turn, WorkStore
 from gateway.turns.commit import Ends
 
 __all__ = ["Pacing", "left_s", "notice_text"]

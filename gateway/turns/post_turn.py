@@ -5,66 +5,29 @@ index follows, and what has become too long is condensed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import structlog
 
 from agent_core.memory.consolidation.run import Condensed
 from agent_core.memory.consolidation.worker import Condenses, Consolidator
-from agent_core.memory.manager import DEFAULT_CONTEXT_TOKENS, MemoryManager
-from agent_core.memory_ports import MemoryPort
+from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose
-from agent_core.ports import Clock, LLMPort, SkillsPort
+from agent_core.ports import Clock
 from agent_core.storage.search_index import SearchIndex
 from gateway.budget.metering import Spending
+from gateway.budget.policy import wait_s
 from gateway.observability import metrics
-from gateway.turns.budget_deferral import wait_s
 from gateway.turns.history_writer import HistoryWriter
 
-if TYPE_CHECKING:
-    from agent_core.llm.factory import Models
-    from gateway.settings import Settings
-
-__all__ = ["PaidCondensing", "Upkeep", "UpkeepAtRest", "memory_manager"]
+__all__ = ["PaidCondensing", "Upkeep", "UpkeepAtRest"]
 
 _SETTLED_AFTER_S = 5.0
-_PICTURES = 9
-"""So many of one question are shown, and the newest three of what was said before."""
 
 _log = structlog.get_logger(__name__)
-
-
-def memory_manager(
-    settings: Settings,
-    memory: MemoryPort,
-    skills: SkillsPort,
-    models: Models,
-    *,
-    paid: Callable[[LLMPort], LLMPort] = lambda llm: llm,
-) -> MemoryManager:
-    """The memory manager of these settings; ``paid`` makes the model that condenses one that is paid."""
-    agents = settings.agents
-    known = {skill.name: skill for skill in skills.list_skills()} if settings.skills.always else {}
-    for name in settings.skills.always:
-        if name not in known:
-            _log.warning("skill.unknown", skill=name, known=sorted(known))
-        elif known[name].missing:
-            _log.warning("skill.unavailable", skill=name, missing=known[name].missing)
-    return MemoryManager(
-        memory,
-        skills=skills,
-        llm=paid(models.pool(agents.consolidation_pool)),
-        consolidation_threshold=agents.consolidation_threshold,
-        consolidation_tokens=agents.consolidation_tokens,
-        keep_recent_ratio=agents.keep_recent_ratio,
-        context_tokens=min(DEFAULT_CONTEXT_TOKENS, models.context_tokens[models.default_pool] * 3 // 4),
-        always_skills=settings.skills.always,
-        pictures=_PICTURES if models.vision else 0,
-    )
 
 
 class Upkeep:

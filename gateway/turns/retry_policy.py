@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from agent_core.backoff import BackoffPolicy
 from agent_core.errors import ModelRateLimited
 from gateway.errors import describe
+from gateway.queue.model import Record
 from gateway.queue.ports import Turn
-from gateway.queue.sqlite.crash_records import Record
+from gateway.routing.crash_isolation import MAX_DEATHS, SUDDEN_END, kills
 
-__all__ = ["SUDDEN_END", "Failure", "TurnPolicy", "decide_failure", "kills", "poisonous"]
+__all__ = ["Failure", "TurnPolicy", "decide_failure", "poisonous"]
 
-MAX_DEATHS = 3
-SUDDEN_END = "Each time I tried, I came to a sudden end; so I stopped trying."
-"""What the sender of something is told of which the process dies."""
 _MODEL_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
 
 
@@ -74,18 +72,6 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
     if isinstance(error, ModelRateLimited) and error.retry_after_s is not None:
         delay_s = max(delay_s, min(error.retry_after_s, policy.outage_budget_s))
     return Failure(delay_s, told.public, text)
-
-
-def kills(record: Record, limit: int = MAX_DEATHS) -> bool:
-    """
-    Whether it is what the process died of: it was alone in flight at the last ``limit`` deaths and got no
-    further. One death more where it was in flight with others before, and two where others died alone since,
-    too, and came through. Two killers take turns: so ``limit + 2`` deaths alone are enough without a row, and
-    one more for each such death of others.
-    """
-    with_others = record.deaths > record.alone
-    in_a_row = limit + with_others + min(record.others, 2)
-    return record.in_a_row >= in_a_row or record.alone >= limit + 2 + record.others
 
 
 def poisonous(turn: Turn, policy: TurnPolicy, record: Record = Record()) -> Failure | None:  # noqa: B008 - a frozen value

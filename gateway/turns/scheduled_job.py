@@ -27,8 +27,8 @@ from agent_core.ports import Clock
 from channels.base import Channel, ChannelError, ChannelUnavailable, Reaching
 from gateway.proactive.jobs.permissions import PlaceUnknown, is_overheard, role_now
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED, ledger_name
-from gateway.queue.job_port import Entry, Job, JobKind, JobState, PlanStore
-from gateway.queue.ports import Completion, NewOutbound, Turn
+from gateway.queue.model import Entry, Job, JobKind, JobState
+from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn
 from gateway.routing.access import Access, Role
 from gateway.routing.reply_parts import parcels
 from gateway.turns.retry_policy import Failure

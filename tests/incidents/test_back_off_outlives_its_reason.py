@@ -20,11 +20,10 @@ from channels.base import ChannelUnavailable
 from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.proactive.jobs.service import Place
 from gateway.proactive.jobs.trigger_parsing import Wish
-from gateway.queue.job_port import JobKind
+from gateway.queue.model import JobKind
 from gateway.queue.ports import StoreUnavailable
-from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.states import BUDGET, InboxState, OutboxState
 from gateway.system.clock import SystemClock
-from gateway.turns.deferral_wakeups import BUDGET
 from tests.integration.gateway_world import World, world
 
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"

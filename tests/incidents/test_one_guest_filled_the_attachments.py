@@ -7,10 +7,10 @@ import pytest
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.storage.layout import Layout
 from channels.attachments import AttachmentsFull, AttachmentStore
+from gateway.app.agent import open_attachments
 from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.inventory import people
 from gateway.routing.access import Access, Alias
-from gateway.routing.attachment_retention import open_attachments
 from gateway.settings import Settings
 from gateway.system.home import Home
 from tests.clock import EPOCH

@@ -13,11 +13,11 @@ from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable, LinkState
 from channels.email.direct_messages import LetterReaching
 from channels.loopback import LoopbackChannel, LoopbackServer
+from channels.status import ChannelStatus
 from gateway.proactive.alerts import OwnerNotes
 from gateway.proactive.owner_contact import OwnerTarget
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access, Alias, Role
-from gateway.supervision.supervisor import ChannelStatus
 from gateway.system.clock import SystemClock
 from tests.owner_world import inbound
 

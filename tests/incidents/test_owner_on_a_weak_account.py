@@ -22,8 +22,7 @@ from devservers import MailPeer, MailServer, text_of
 from gateway.errors import ConfigInvalid
 from gateway.operations.privacy.inventory import find_person, people
 from gateway.proactive.jobs.service import Place
-from gateway.queue.job_port import Job, JobKind
-from gateway.queue.model import InboxRow, Turn
+from gateway.queue.model import InboxRow, Job, JobKind, Turn
 from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role
 from gateway.settings import Settings, load_settings

@@ -12,8 +12,9 @@ import anyio
 
 from agent_core.messages import Amendment, InboundMessage
 from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
-from gateway.app import Built, Overrides, build
+from gateway.app import Overrides, build
 from gateway.settings import Settings
+from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
 
 __all__ = ["World", "world"]

@@ -16,10 +16,11 @@ from anyio.to_thread import run_sync
 
 from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
-from gateway.app import Built, Overrides, build
+from gateway.app import Overrides, build
 from gateway.queue.ports import InboxRow, OutboxRow
 from gateway.queue.states import InboxState
 from gateway.settings import Settings
+from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
 from tests.daemon import email_settings
 

@@ -9,7 +9,7 @@ from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import Place
 from gateway.proactive.jobs.trigger_parsing import Wish
-from gateway.queue.job_port import Job, JobKind
+from gateway.queue.model import Job, JobKind
 from gateway.routing.access import Access, Alias
 from tests.unasked_world import ANN, BOB, house
 

@@ -17,9 +17,10 @@ from anyio.to_thread import run_sync
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
-from gateway.app import Built, Overrides, build
+from gateway.app import Overrides, build
 from gateway.queue.states import InboxState
 from gateway.settings import Settings
+from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
 from tests.agent_doubles import call
 from tests.daemon import email_settings

@@ -15,11 +15,12 @@ from anyio.to_thread import run_sync
 
 from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
-from gateway.app import Built, build
+from gateway.app import build
 from gateway.errors import NotFound
 from gateway.operations.service import Operations
 from gateway.queue.states import InboxState, OutboxState
 from gateway.settings import Settings
+from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
 from tests.daemon import email_settings
 

@@ -15,8 +15,9 @@ from channels.base import DeliveryFailed
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.config import HeartbeatConfig
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.app import Built, Overrides, build
+from gateway.app import Overrides, build
 from gateway.settings import Settings
+from gateway.supervision.gateway import Built
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 

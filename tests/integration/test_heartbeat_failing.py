@@ -10,8 +10,8 @@ from agent_core.errors import ModelRefused
 from agent_core.models import ToolCall
 from channels.heartbeat.schedule import tick_name
 from gateway.proactive.heartbeat_monitor import how_ended
-from gateway.queue.job_port import Entry, Outcome
-from gateway.turns.heartbeat import failing_since, resting_until
+from gateway.proactive.run_ledger import failing_since, resting_until
+from gateway.queue.model import Entry, Outcome
 from tests.clock import ManualClock
 from tests.integration.test_heartbeat_turns import SELDOM, tick
 from tests.unasked_world import ANN, house

@@ -8,8 +8,9 @@ import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import ToolCall
+from gateway.operations.schedule import planned_by
 from gateway.operations.service import Operations
-from gateway.queue.job_port import Entry
+from gateway.queue.model import Entry
 from tests.clock import ManualClock
 from tests.unasked_world import ANN, ANN_MAIL, BOB, house
 
@@ -238,7 +239,9 @@ class TestNow:
         """A dry run shows the question and changes nothing; now does it and tells the end."""
         async with house(tmp_path, "The milk is out.", heartbeat=SELDOM) as home:
             await home.asked(ANN, "hello")
-            operations = Operations(home.built.store, home.built.memory, planned=home.built.unasked.planned())
+            operations = Operations(
+                home.built.store, home.built.memory, planned=planned_by(home.built.unasked)
+            )
             dry = await operations.call("heartbeat_now", {"dry_run": True})
             assert (dry["outcome"], home.model.ticks) == ("would ask", 0)
             assert "buy milk" in dry["prompt"]

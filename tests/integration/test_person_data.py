@@ -22,7 +22,7 @@ from gateway.operations.backup.catalog import note_backup
 from gateway.operations.privacy.erasure import MARKER, forget_person
 from gateway.operations.privacy.export import ExportRefused, export_person
 from gateway.operations.privacy.inventory import PersonUnclear, find_person, people
-from gateway.queue.job_port import JobKind
+from gateway.queue.model import JobKind
 from gateway.queue.ports import NewOutbound
 from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.home_world import ALICE, BOB, BOT, ROOM, fill, tree

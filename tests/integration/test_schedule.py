@@ -9,11 +9,12 @@ import pytest
 
 from agent_core.errors import ToolDenied, ToolRetry
 from agent_core.messages import OutboundKind, SessionKey
+from gateway.operations.schedule import planned_by
 from gateway.operations.service import Operations
 from gateway.proactive.jobs.scheduler import job_message
 from gateway.proactive.jobs.service import Place, SessionDesk
 from gateway.proactive.jobs.trigger_parsing import Wish
-from gateway.queue.job_port import JobKind, JobState
+from gateway.queue.model import JobKind, JobState
 from gateway.queue.ports import Pending
 from tests.clock import ManualClock
 from tests.integration.schedule_world import BOBS, START, later, said, scheduled, settled
@@ -123,7 +124,9 @@ class TestQuestions:
         clock = ManualClock(START)
         async with scheduled(tmp_path, clock) as home:
             await home.asked(BOB, "remember that my cat is called Tom")
-            operations = Operations(home.built.store, home.built.memory, planned=home.built.unasked.planned())
+            operations = Operations(
+                home.built.store, home.built.memory, planned=planned_by(home.built.unasked)
+            )
             await operations.call(
                 "cron_add",
                 {
@@ -159,7 +162,9 @@ class TestQuestions:
         async with scheduled(tmp_path, clock, groups=["room"]) as home:
             await home.asked(ANN, "remember that my PIN is 4711")
             await home.asked(ANN, "hello", conversation="room")
-            operations = Operations(home.built.store, home.built.memory, planned=home.built.unasked.planned())
+            operations = Operations(
+                home.built.store, home.built.memory, planned=planned_by(home.built.unasked)
+            )
             await operations.call(
                 "cron_add",
                 {"text": "what do you know about me?", "at": "09:00", "ask": True, "session": "matrix/room"},
@@ -174,7 +179,9 @@ class TestQuestions:
         clock = ManualClock(START)
         async with scheduled(tmp_path, clock) as home:
             await home.asked(BOB, "hello")
-            operations = Operations(home.built.store, home.built.memory, planned=home.built.unasked.planned())
+            operations = Operations(
+                home.built.store, home.built.memory, planned=planned_by(home.built.unasked)
+            )
             added = await operations.call(
                 "cron_add", {"text": "!crash", "at": "09:00", "ask": True, "session": str(BOBS)}
             )

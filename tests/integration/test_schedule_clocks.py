@@ -14,7 +14,7 @@ from gateway.proactive.jobs.scheduler import job_message
 from gateway.proactive.jobs.service import Place, SessionDesk
 from gateway.proactive.jobs.trigger_parsing import Wish
 from gateway.proactive.jobs.triggers import Cron, Every, next_after
-from gateway.queue.job_port import Job, JobKind, JobState
+from gateway.queue.model import Job, JobKind, JobState
 from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.turns.scheduled_job import MERGED

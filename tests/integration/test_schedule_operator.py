@@ -6,8 +6,9 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.errors import NotFound
+from gateway.operations.schedule import planned_by
 from gateway.operations.service import Operations, RequestInvalid
-from gateway.queue.job_port import JobState
+from gateway.queue.model import JobState
 from tests.clock import ManualClock
 from tests.integration.schedule_world import START, made, said, scheduled
 from tests.unasked_world import ANN, BOB
@@ -19,7 +20,7 @@ class TestCommands:
         clock = ManualClock(START)
         async with scheduled(tmp_path, clock) as home:
             await home.asked(ANN, "hello")
-            planned = home.built.unasked.planned()
+            planned = planned_by(home.built.unasked)
             wake = home.built.gateway.parts.dispatcher.wake
             call = Operations(home.built.store, home.built.memory, planned=planned, wake=wake).call
             added = (await call("cron_add", {"text": "stand up", "every": "1h"}))["job"]
@@ -50,7 +51,7 @@ class TestCommands:
 
 def operations(home) -> Operations:
     wake = home.built.gateway.parts.dispatcher.wake
-    return Operations(home.built.store, home.built.memory, planned=home.built.unasked.planned(), wake=wake)
+    return Operations(home.built.store, home.built.memory, planned=planned_by(home.built.unasked), wake=wake)
 
 
 class TestOperator:

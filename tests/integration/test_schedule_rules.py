@@ -12,7 +12,7 @@ from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.jobs.service import Place, SessionDesk
 from gateway.proactive.jobs.trigger_parsing import Wish
 from gateway.proactive.jobs.triggers import Every, next_after
-from gateway.queue.job_port import Job, JobKind, JobState
+from gateway.queue.model import Job, JobKind, JobState
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.turns.scheduled_job import OVERHEARD
 from tests.clock import ManualClock

@@ -12,7 +12,7 @@ from agent_core.messages import Audience, SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
 from gateway.proactive.jobs.service import Place
 from gateway.proactive.jobs.trigger_parsing import Wish
-from gateway.queue.job_port import JobKind
+from gateway.queue.model import JobKind
 from tests.clock import ManualClock
 from tests.unasked_world import ANN, BOB, house
 

@@ -27,9 +27,10 @@ import structlog
 
 from channels.base import Redelivery
 from channels.loopback import FileLoopbackServer, LoopbackChannel
-from gateway.app import Built, Overrides, build
+from gateway.app import Overrides, build
 from gateway.queue.ports import WorkStore
 from gateway.settings import Settings
+from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
 from gateway.turns.approvals.review import ASKING
 from gateway.turns.handler import TurnPolicy

@@ -26,7 +26,7 @@ from agent_core.messages import SessionKey
 from channels.loopback import FileLoopbackServer
 from gateway.proactive.jobs.service import JobDesk, Place
 from gateway.proactive.jobs.trigger_parsing import Wish
-from gateway.queue.job_port import JobKind
+from gateway.queue.model import JobKind
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.home import open_home
 from tests.clock import EPOCH

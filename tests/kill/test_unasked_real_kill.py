@@ -25,7 +25,7 @@ from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, t
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.service import JobDesk, Place
 from gateway.proactive.jobs.trigger_parsing import Wish
-from gateway.queue.job_port import Entry, JobKind, Outcome
+from gateway.queue.model import Entry, JobKind, Outcome
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home

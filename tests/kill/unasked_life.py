@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 
 from channels.heartbeat.channel import NOTHING
-from gateway.queue.job_port import Entry
+from gateway.queue.model import Entry
 from gateway.queue.ports import InboxRow
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.clock import SystemClock

@@ -18,6 +18,9 @@ _FOLDERS = (
     "agent_core/memory",
     "agent_core/storage",
     "agent_core/tools",
+    "agent_core/llm",
+    "channels/email",
+    "channels/matrix",
     "tests",
     "gateway",
 )

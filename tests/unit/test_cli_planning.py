@@ -14,7 +14,7 @@ import pytest
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.cli.render.schedule import at_a_glance
-from gateway.queue.job_port import Entry, Outcome
+from gateway.queue.model import Entry, Outcome
 from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.clock import SystemClock

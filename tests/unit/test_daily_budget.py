@@ -16,11 +16,11 @@ from agent_core.memory.consolidation.run import Condensed
 from agent_core.memory.consolidation.worker import Consolidator
 from agent_core.models import ModelChunk, Purpose, Usage
 from gateway.budget.metering import Spending
-from gateway.budget.policy import Amount
+from gateway.budget.policy import LOOK_AGAIN_S, Amount
 from gateway.queue.ports import Completion
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access
-from gateway.turns.budget_deferral import LOOK_AGAIN_S, Refusals
+from gateway.turns.budget_deferral import Refusals
 from gateway.turns.post_turn import PaidCondensing
 from tests.agent_doubles import FakeTool, Journey, call
 from tests.budget_doubles import ASKED, Costly, limits, say

@@ -11,11 +11,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from channels.base import LinkState
+from channels.status import ChannelStatus
 from gateway.errors import ListenFailed
 from gateway.observability import metrics
 from gateway.operations.http.health import Health, serve
 from gateway.queue.ports import StoreStats
-from gateway.supervision.supervisor import ChannelStatus
 from tests.clock import EPOCH
 
 

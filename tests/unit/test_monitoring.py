@@ -11,8 +11,8 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
 from channels.base import LinkState
+from channels.status import ChannelStatus
 from gateway.observability import metrics
-from gateway.supervision.supervisor import ChannelStatus
 from tests.clock import EPOCH
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

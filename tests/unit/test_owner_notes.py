@@ -10,8 +10,8 @@ import pytest
 
 from agent_core.messages import OutboundKind
 from channels.base import LinkState
+from channels.status import ChannelStatus
 from gateway.queue.sqlite.store import SqliteWorkStore
-from gateway.supervision.supervisor import ChannelStatus
 from tests.clock import ManualClock
 from tests.owner_world import Owner
 

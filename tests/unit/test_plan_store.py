@@ -10,7 +10,8 @@ import pytest
 
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Message
-from gateway.queue.job_port import Collected, Entry, Job, JobKind, JobState, Outcome, TooManyJobs
+from gateway.queue.errors import TooManyJobs
+from gateway.queue.model import Collected, Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.ports import Completion, LostTurn, NewOutbound, Pending
 from gateway.queue.sqlite.migrations import MIGRATIONS
 from gateway.queue.sqlite.store import SqliteWorkStore

@@ -20,7 +20,7 @@ from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from gateway.cli.check import Verdict, check_state
-from gateway.queue.job_port import JobState, Outcome
+from gateway.queue.model import JobState, Outcome
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.migrations import VERSION, copy_name
 from gateway.queue.sqlite.store import SqliteWorkStore

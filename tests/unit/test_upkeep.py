@@ -11,8 +11,8 @@ from agent_core.llm.factory import build_models
 from agent_core.models import Message
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage import InMemoryMemory
+from gateway.app.agent import memory_manager
 from gateway.settings import Settings
-from gateway.turns.post_turn import memory_manager
 from tests.clock import ManualClock
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
+from gateway.budget.metering import Costs
 from gateway.cli.render.usage import bar, shortened
 from gateway.cli.render.usage import usage as shown
 from gateway.operations.service import Operations
-from gateway.operations.usage import Costs
 from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.budget_doubles import limits
 from tests.clock import ManualClock

@@ -23,7 +23,7 @@ from gateway.settings import Settings
 from gateway.system.home import Home
 
 if TYPE_CHECKING:
-    from gateway.app import Built
+    from gateway.supervision.gateway import Built
 
 __all__ = ["OWN_CHANNELS", "check_channel", "check_parts", "report_running", "report_standing"]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import anyio
 
-from gateway.app import Built, build
+from gateway.app import build
 from gateway.errors import GatewayError
 from gateway.operations.control.client import ControlClient, ControlFailed, DaemonGone
 from gateway.operations.send import accounts_of
@@ -27,6 +27,7 @@ from gateway.operations.service import Operations
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
 from gateway.queue.states import OutboxState
 from gateway.settings import Settings
+from gateway.supervision.gateway import Built
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of
 

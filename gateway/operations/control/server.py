@@ -27,7 +27,7 @@ from gateway.operations.service import Operations
 from gateway.system.home import Home, short_path
 
 if TYPE_CHECKING:
-    from gateway.app import Built
+    from gateway.supervision.gateway import Built
 
 __all__ = ["serve_control"]
 

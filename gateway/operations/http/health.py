@@ -25,10 +25,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from channels.base import LinkState
+from channels.status import ChannelStatus
 from gateway.errors import ListenFailed
 from gateway.observability import metrics
 from gateway.settings import is_loopback
-from gateway.supervision.supervisor import ChannelStatus
 
 __all__ = ["MAX_CONNECTIONS", "Health", "json_answer", "one_more", "serve"]
 

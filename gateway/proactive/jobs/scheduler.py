@@ -39,8 +39,8 @@ from gateway.proactive.jobs.triggers import (
     next_after,
     parse_timing,
 )
-from gateway.queue.job_port import Entry, Job, JobKind, JobState, Outcome, PlanStore
-from gateway.queue.ports import Pending, StoreUnavailable, WorkStore
+from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
+from gateway.queue.ports import Pending, PlanStore, StoreUnavailable, WorkStore
 from gateway.routing.access import Access, Role
 
 __all__ = ["NOT_ALLOWED", "UNREADABLE", "Scheduler", "job_message", "job_name", "ledger_name"]

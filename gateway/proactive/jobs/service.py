@@ -24,8 +24,9 @@ from agent_core.ports import Clock
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.trigger_parsing import Wish, parse_wish, told_timing, wish_of
 from gateway.proactive.jobs.triggers import Timing, TimingInvalid, count_within, next_after, parse_timing
-from gateway.queue.job_port import Job, JobKind, JobState, PlanStore, TooManyJobs
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.errors import TooManyJobs
+from gateway.queue.model import Job, JobKind, JobState
+from gateway.queue.ports import PlanStore, StoreUnavailable
 
 __all__ = ["JobDesk", "Place", "SessionDesk"]
 

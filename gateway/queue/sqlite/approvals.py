@@ -1,4 +1,4 @@
-"""The embedded store, sixth part: `gateway.queue.approval_port.AskStore` in the same database."""
+"""The embedded store, sixth part: `gateway.queue.ports.AskStore` in the same database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from gateway.queue.approval_port import APPROVAL, Question
+from gateway.queue.model import APPROVAL, Question
 from gateway.queue.ports import NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.sqlite import inbox_sql, outbox_sql
 from gateway.queue.sqlite.base import Part, pending
@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Asking(Part):
-    """Implements `gateway.queue.approval_port.AskStore`."""
+    """Implements `gateway.queue.ports.AskStore`."""
 
     async def ask(
         self, turn: Turn, step: Step, outbound: Sequence[NewOutbound], *, why: str, delay_s: float

@@ -16,7 +16,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-__all__ = ["KEPT", "Death", "Record", "acquit", "judged", "of_send", "of_turn", "record", "suspects"]
+from gateway.queue.model import Record
+
+__all__ = ["KEPT", "Death", "acquit", "judged", "of_send", "of_turn", "record", "suspects"]
 
 KEPT = 100
 """So many deaths are remembered."""
@@ -30,22 +32,6 @@ class Death:
     item: str
     step: int
     company: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """
-    What deaths say about a turn or an outbox row.
-
-    ``deaths`` at which it was in flight; ``alone``: at which nothing else was; ``in_a_row``: the newest
-    deaths of the process, as far as they were all of that kind, and at the same step. ``others``: deaths
-    since its first at which something else was alone in flight that came through later, and so does not kill.
-    """
-
-    deaths: int = 0
-    alone: int = 0
-    in_a_row: int = 0
-    others: int = 0
 
 
 def of_turn(turn: str) -> str:

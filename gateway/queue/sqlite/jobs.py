@@ -1,5 +1,5 @@
 """
-The embedded store, fourth part: `gateway.queue.job_port.PlanStore` in the same database.
+The embedded store, fourth part: `gateway.queue.ports.PlanStore` in the same database.
 
 The SQL is in ``jobs_sql.py``.
 """
@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 
-from gateway.queue.job_port import Collected, Entry, Job, JobState, OtherHistory
+from gateway.queue.model import Collected, Entry, Job, JobState, OtherHistory
 from gateway.queue.ports import NewOutbound
 from gateway.queue.sqlite import inbox_sql, jobs_sql, outbox_sql
 from gateway.queue.sqlite.base import Part

@@ -9,14 +9,12 @@ On the standard library alone, because `gateway.queue.sqlite.offline_status` may
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
+from gateway.queue.model import StoreStats
 from gateway.queue.sqlite.due import LONGEST_S
 from gateway.queue.states import InboxState, OutboxState
 
-__all__ = ["StoreStats", "counted"]
+__all__ = ["counted"]
 
 _ASKED = (
     "SELECT asked.session FROM inbox AS asked JOIN turn_steps AS step ON step.turn = asked.turn"
@@ -24,33 +22,6 @@ _ASKED = (
     " AND step.kind = 'approval' AND step.result IS NULL"
 )
 """The sessions whose turn was left until somebody has said yes or no, and has not been told so yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """
-    Counts by state, and the age in seconds of the oldest message that is not answered and of the oldest
-    answer that is not sent (None: there is none). Conversations in which a tool waits for a person's yes are
-    counted by themselves: what waits there waits for that person, and has no age.
-    """
-
-    inbox: Mapping[str, int]
-    outbox: Mapping[str, int]
-    oldest_unanswered_s: float | None
-    oldest_unsent_s: float | None
-    journal_lines: int
-    waiting_for_yes: int = 0
-
-    def as_work(self) -> dict[str, Any]:
-        """The part ``work`` of a status report, as JSON can hold it."""
-        return {
-            "inbox": dict(self.inbox),
-            "outbox": dict(self.outbox),
-            "oldest_unanswered_s": self.oldest_unanswered_s,
-            "oldest_unsent_s": self.oldest_unsent_s,
-            "history_lines_to_file": self.journal_lines,
-            "waiting_for_yes": self.waiting_for_yes,
-        }
 
 
 def counted(db: sqlite3.Connection, now: float) -> StoreStats:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent_core.models import Usage
+from gateway.queue.model import By, Spent
 from gateway.queue.ports import NewOutbound, OutboxRow
 from gateway.queue.sqlite import outbox_sql
 from gateway.queue.sqlite.base import Part, pending
 from gateway.queue.sqlite.codec import new_outbox
-from gateway.queue.usage_port import By, Spent
 
 __all__ = ["Spending"]
 
@@ -37,7 +37,7 @@ def _usage(sums: Sequence[Any]) -> Usage:
 
 
 class Spending(Part):
-    """Implements `gateway.queue.usage_port.SpendStore`."""
+    """Implements `gateway.queue.ports.SpendStore`."""
 
     async def spent_on(self, day: str) -> Usage:
         """All of one day."""

@@ -17,7 +17,8 @@ import structlog
 
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import ToolCall
-from gateway.queue.approval_port import AskStore, Question
+from gateway.queue.model import Question
+from gateway.queue.ports import AskStore
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.text import line, literal
 

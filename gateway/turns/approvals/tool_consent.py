@@ -28,8 +28,8 @@ from agent_core.ports import Clock
 from channels.base import Channel
 from channels.split import split_markdown
 from gateway.proactive.owner_contact import OwnerTarget
-from gateway.queue.approval_port import APPROVAL, AskStore
-from gateway.queue.ports import NewOutbound, Step, Turn
+from gateway.queue.model import APPROVAL
+from gateway.queue.ports import AskStore, NewOutbound, Step, Turn
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_calls import APPROVED, EXPIRED, REFUSED, asking_text, expired_text, name_of
 from gateway.turns.commit import Ends

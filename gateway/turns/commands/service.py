@@ -18,8 +18,7 @@ from agent_core.models import Message, Purpose
 from channels.base import Channel
 from gateway.observability import metrics
 from gateway.proactive.owner_contact import OwnerTarget
-from gateway.queue.approval_port import AskStore
-from gateway.queue.ports import Completion, Turn, WorkStore
+from gateway.queue.ports import AskStore, Completion, Turn, WorkStore
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.review import ASK_AGAIN_S, ASKING, Approval, Approvals, Decision
 from gateway.turns.approvals.tool_calls import Calls
