@@ -34,6 +34,7 @@ from channels.base import (
     ChannelError,
     ChannelMisconfigured,
     ChannelUnavailable,
+    DeliveryFailed,
     DeliveryUncertain,
     Inbox,
     LinkState,
@@ -45,17 +46,16 @@ from channels.email.auth.credentials_source import credentials_of
 from channels.email.auth.oauth_tokens import AskProvider
 from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
-from channels.email.direct_messages import LetterReaching
 from channels.email.imap.connections import Connections
 from channels.email.imap.housekeeping import Answered, Chore, Chores, UploadCopy
 from channels.email.imap.mailbox import Mailbox, Timing
 from channels.email.intake import Intake, is_read_only
 from channels.email.limits.loop_guard import Alert, Safety
 from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.parsing.addresses import find_addresses
+from channels.email.parsing.addresses import AddressInvalid, find_addresses, normalise
 from channels.email.parsing.dsn import Report, in_words
 from channels.email.parsing.mime import Headers
-from channels.email.parsing.threads import message_id_of
+from channels.email.parsing.threads import message_id_of, session_about
 from channels.email.receiver import Receiver
 from channels.email.self_test import examine, status_facts
 from channels.email.sent_tracker import WentOut
@@ -65,7 +65,7 @@ from channels.email.trust.dkim_alignment import SenderProof
 from channels.email.trust.dns import DnsLookup, Lookup, TextRecords
 from channels.email.trust.sender_policy import Refused
 
-__all__ = ["Clock", "EmailChannel"]
+__all__ = ["Clock", "EmailChannel", "LetterReaching"]
 
 _PROBE_AGAIN_S = 10.0
 _log = structlog.get_logger(__name__)
@@ -81,6 +81,26 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds that never go back."""
         ...
+
+
+class LetterReaching:
+    """The part of the channel that finds threads with people. An answer to what is sent there lands there."""
+
+    name: str
+
+    async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
+        """A thread with one person, a new one for each topic."""
+        try:
+            return session_about(self.name, topic, normalise(person))
+        except AddressInvalid as exc:
+            raise DeliveryFailed(f"this is no address to write to: {exc}") from exc
+
+    async def alone_with(self, session: SessionKey, person: str) -> bool:
+        """A mail of ours goes to the one address of its session."""
+        try:
+            return session.channel == self.name and session.thread == normalise(person)
+        except AddressInvalid:
+            return False
 
 
 class EmailChannel(LetterReaching):

@@ -20,10 +20,10 @@ import structlog
 from agent_core.messages import Amendment, InboundMessage
 from channels.base import ChannelUnavailable, Inbox
 from channels.email.attachments import Keeper
-from channels.email.imap.command import Refused
 from channels.email.imap.housekeeping import Chores, FileCopy
 from channels.email.imap.mailbox import Mailbox, MailInfo, Selected
 from channels.email.imap.position import Position
+from channels.email.imap.protocol import Refused
 from channels.email.intake import Arrival, Intake, OwnCopy, given_up, read_arrival
 from channels.email.parsing.dsn import Fate, Report, read_report
 from channels.email.parsing.mime import Headers

@@ -15,8 +15,7 @@ from agent_core.messages import SessionKey
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
 from gateway.app.agent import build_mind, open_attachments, turn_limits
-from gateway.app.channels import build_channels
-from gateway.app.links import build_deliveries, build_supervisor
+from gateway.app.channels import build_channels, build_deliveries, build_supervisor
 from gateway.app.proactive import build_unasked
 from gateway.budget.alerts import BudgetNotes
 from gateway.budget.metering import Spending
@@ -27,8 +26,7 @@ from gateway.queue.ports import AskStore, PlanStore, WorkStore
 from gateway.queue.rollback_guard import Extent, MarkKeeper
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access
-from gateway.routing.ack_states import Stages
-from gateway.routing.acknowledgements import Leftovers
+from gateway.routing.acknowledgements import Leftovers, Stages
 from gateway.routing.attachment_retention import AttachmentSweeper
 from gateway.routing.crash_isolation import Suspects
 from gateway.routing.inbox import Intake

@@ -18,8 +18,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and exit."""
-    from gateway.cli.fast_paths import parse_run, run  # noqa: PLC0415
-    from gateway.cli.offline_status import look, parse_status  # noqa: PLC0415 - importing gateway.cli costs nothing
+    from gateway.cli.fast_paths import look, parse_run, parse_status, run  # noqa: PLC0415  # noqa: PLC0415 - importing gateway.cli costs nothing
 
     os.umask(0o077)
     for stream in (sys.stdout, sys.stderr):

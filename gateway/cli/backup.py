@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, agreed, asker, tell
-from gateway.cli.quiet_logs import quiet_logs
+from gateway.cli.output import quiet_logs
 
 if TYPE_CHECKING:
     from gateway.operations.backup.archive import Looked

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.quiet_logs import quiet_logs, say_defaults
+from gateway.cli.output import quiet_logs, say_defaults
 from gateway.errors import AlreadyRunning, ConfigInvalid, NotFound
 from gateway.operations.control.client import ControlClient, DaemonGone
 from gateway.system.home import Home

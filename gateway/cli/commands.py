@@ -19,16 +19,14 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from gateway.cli.backup import add_backup_commands
-from gateway.cli.command_examples import add_examples
 from gateway.cli.config import config
 from gateway.cli.context import HERE, Json, Where, ask, asker, tell
-from gateway.cli.cron import cron
+from gateway.cli.cron import cron, heartbeat
 from gateway.cli.email import email
-from gateway.cli.heartbeat import heartbeat
 from gateway.cli.inbox import inbox
 from gateway.cli.init import add_init_command
 from gateway.cli.logs import add_log_commands
-from gateway.cli.manual import add_page_commands
+from gateway.cli.manual import add_examples, add_page_commands
 from gateway.cli.matrix import matrix
 from gateway.cli.memory import memory
 from gateway.cli.privacy import add_person_commands
@@ -92,7 +90,7 @@ def check(*, state: bool = False, fix: bool = False, where: Where = HERE, as_jso
     """
     from gateway.cli.check import check as examine
     from gateway.cli.check import check_state
-    from gateway.cli.quiet_logs import LOG_VARIABLE
+    from gateway.cli.output import LOG_VARIABLE
     from gateway.errors import NotFound
     from gateway.observability.logs import configure_logs
     from gateway.system.home import Home, find_home

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
-from gateway.cli.quiet_logs import quiet_logs
+from gateway.cli.output import quiet_logs
 
 if TYPE_CHECKING:
     from channels.email.config import EmailConfig

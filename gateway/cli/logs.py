@@ -89,7 +89,7 @@ def _nothing(file: Path | None, unit: str) -> str:
 
 def _log_file(root: Path, config: Path) -> Path | None:
     """What the configuration names; it may have mistakes, just when somebody looks into the log."""
-    from gateway.cli.quiet_logs import say_defaults
+    from gateway.cli.output import say_defaults
     from gateway.errors import ConfigInvalid
     from gateway.settings import load_settings
     from gateway.system.home import Home

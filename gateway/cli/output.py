@@ -1,10 +1,11 @@
-"""How an answer is printed: in words for people, as JSON for programs."""
+"""How a command answers: in words for people, as JSON for programs; what it says besides goes to stderr."""
 
 # ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -12,7 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["called_as", "tell"]
+from gateway.errors import ConfigInvalid
+
+__all__ = ["LOG_VARIABLE", "called_as", "quiet_logs", "say_defaults", "tell"]
+LOG_VARIABLE = "SQUIDBOT_LOG"
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 def tell(as_json: bool, value: Any, text: str) -> None:  # noqa: FBT001 - what every command was asked for
@@ -50,3 +55,46 @@ def called_as(argv0: str, environ: Mapping[str, str]) -> str:
         return "squidbot"
     found = shutil.which("squidbot", path=environ.get("PATH", ""))
     return "squidbot" if found and Path(found).samefile(called) else shlex.quote(str(called.absolute()))
+
+
+def quiet_logs(*, verbose: bool = False) -> None:
+    """
+    What is logged while a command works goes to stderr, and only errors, unless somebody wants more.
+
+    Before anything that logs is imported by a command. ``verbose`` shows everything from ``info`` on,
+    ``$SQUIDBOT_LOG`` from the level that it names.
+    """
+    import logging  # noqa: PLC0415 - a question to the daemon needs none of it
+
+    import structlog  # noqa: PLC0415
+
+    if structlog.is_configured():
+        return
+    wanted = os.environ.get(LOG_VARIABLE, "").strip().lower()
+    level = _LEVELS.get(wanted, _LEVELS["info" if verbose else "error"])
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # The stream of the moment of each line, not of now.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
+    logging.basicConfig(level=max(level, logging.WARNING) if level > _LEVELS["debug"] else level)
+
+
+def say_defaults(error: ConfigInvalid) -> None:
+    """A command goes on without the configuration: say so, and why, but not inside its answer."""
+    _, *problems = str(error).splitlines()
+    first = f"\n{problems[0]}" if problems else ""
+    more = f"\n  … and {len(problems) - 1} more" if len(problems) > 1 else ""
+    sys.stderr.write(
+        "squidbot: the configuration cannot be read, so what follows is shown with default settings "
+        f"(workspace, time zone, accounts, prices, log file):{first}{more}\n"
+        "  squidbot config check tells all of it, and the way back\n"
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, agreed, tell
-from gateway.cli.quiet_logs import quiet_logs
+from gateway.cli.output import quiet_logs
 
 if TYPE_CHECKING:
     from agent_core.storage.layout import Layout

@@ -18,7 +18,7 @@ from agent_core.messages import OutboundKind, SessionKey
 from channels.base import Channel
 from gateway.budget.metering import Costs
 from gateway.errors import NotFound
-from gateway.operations.approvals import CALL_OPERATIONS
+from gateway.operations.approvals import CALL_OPERATIONS, DraftOperations, given_up_by_a_person
 from gateway.operations.arguments import (
     RequestInvalid,
     parse_scope,
@@ -27,9 +27,7 @@ from gateway.operations.arguments import (
     show_scope,
     within,
 )
-from gateway.operations.drafts import DraftOperations, given_up_by_a_person
-from gateway.operations.email import MAIL_OPERATIONS, MailOperations
-from gateway.operations.matrix import MATRIX_OPERATIONS, MatrixOperations
+from gateway.operations.channels import MAIL_OPERATIONS, MATRIX_OPERATIONS, MailOperations, MatrixOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.schedule import PLAN_OPERATIONS, Planned, PlanOperations
 from gateway.operations.send import SendOperations

@@ -29,7 +29,7 @@ from gateway.proactive.owner_contact import OwnerTarget, Target
 from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
 from gateway.queue.ports import NewOutbound, PlanStore, StoreUnavailable
-from gateway.routing.reply_parts import parcels
+from gateway.routing.delivery import parcels
 
 __all__ = ["Vigil", "alive_at", "digest_text"]
 

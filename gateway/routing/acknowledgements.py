@@ -1,30 +1,43 @@
 """
-What a channel still shows of an answer that will never come, because its question was taken back.
+How far a message is, shown on the message itself where a channel can (`channels.base.Staging`).
 
-Whoever works on a turn tells the channel when it is cut off (`Ends.stopped`). That is not enough: the process
-can die between the stop and the tidying, and a question can be taken back while its turn waits for a restart.
-The inbox knows both, so it is looked at now and then, and each such question is told to its channel once in
-the life of a process.
+A hint is never waited for: `Stages.tell` puts it into a line and returns. Each channel has a few lines, and
+all hints of one session go through the same one, so that those of one message come in order. A line that is
+full takes nothing more, and a hint that takes too long is given up; both are counted, and neither is told to
+anybody, because the answer itself says more than its mark.
+
+`Leftovers` clears what a channel still shows of an answer that will never come, because its question was
+taken back. Whoever works on a turn tells the channel when it is cut off (`Ends.stopped`). That is not enough:
+the process can die between the stop and the tidying, and a question can be taken back while its turn waits
+for a restart. The inbox knows both, so it is looked at now and then, and each such question is told to its
+channel once in the life of a process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
+from zlib import crc32
 
 import anyio
 import structlog
 
+from agent_core.messages import InboundMessage
 from channels.base import Channel, Clock, Stage, Staging
+from gateway.observability import metrics
 from gateway.queue.ports import StoreUnavailable, WorkStore
 from gateway.queue.states import InboxState
-from gateway.routing.ack_states import Stages
 
-__all__ = ["Leftovers"]
+__all__ = ["Leftovers", "Stages"]
 
 _EVERY_S = 30.0
 _MOST = 200
 _AGE = timedelta(days=1)
+_log = structlog.get_logger(__name__)
+_LINES = 4
+_WAITING = 64
 _log = structlog.get_logger(__name__)
 
 
@@ -76,3 +89,77 @@ class Leftovers:
                 kept = {"event_id": row.message.native_id, "left_over": True}
                 self._stages.tell([row.message.model_copy(update={"context": kept})], Stage.FAILED)
         self._told = {row.id for row in begun}
+
+
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    channel: Staging
+    message: InboundMessage
+    stage: Stage
+
+
+@dataclass(slots=True)
+class _Line:
+    waiting: deque[_Hint] = field(default_factory=deque)
+    news: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Stages:
+    """
+    Tells channels how far their messages are.
+
+    Args:
+        channels: All channels by name; those without `Capabilities.stages` are told nothing.
+        limit_s: How long a channel may take for one hint.
+        waiting: How many hints may wait in one line.
+    """
+
+    def __init__(
+        self, channels: Mapping[str, Channel], *, limit_s: float = 10.0, waiting: int = _WAITING
+    ) -> None:
+        self._channels: dict[str, Staging] = {
+            name: channel
+            for name, channel in channels.items()
+            if channel.capabilities.stages and isinstance(channel, Staging)
+        }
+        self._limit_s = limit_s
+        self._most = waiting
+        self._lines = {(name, number): _Line() for name in self._channels for number in range(_LINES)}
+
+    def tell(self, messages: Iterable[InboundMessage], stage: Stage) -> None:
+        """These messages have come so far. Returns at once and never raises; ticks are nobody's messages."""
+        for message in messages:
+            channel = self._channels.get(message.channel)
+            if channel is None or message.kind != "message":
+                continue
+            line = self._lines[message.channel, crc32(str(message.session).encode()) % _LINES]
+            if len(line.waiting) >= self._most:
+                metrics.STAGES.labels(message.channel, "dropped").inc()
+                continue
+            line.waiting.append(_Hint(channel, message, stage))
+            line.news.set()
+
+    async def run(self) -> None:
+        """Show what is told, until cancelled. Raises nothing but cancellation."""
+        async with anyio.create_task_group() as lines:
+            for line in self._lines.values():
+                lines.start_soon(self._serve, line)
+
+    async def _serve(self, line: _Line) -> None:
+        while True:
+            line.news = anyio.Event()
+            while line.waiting:
+                await self._show(line.waiting.popleft())
+            await line.news.wait()
+
+    async def _show(self, hint: _Hint) -> None:
+        message = hint.message
+        outcome = "late"
+        try:
+            with anyio.move_on_after(self._limit_s):
+                await hint.channel.stage(message.session, message.context, hint.stage)
+                outcome = "shown"
+        except Exception as error:  # noqa: BLE001 - a hint never costs anything
+            outcome = "failed"
+            _log.info("stage.failed", channel=message.channel, stage=hint.stage, error=type(error).__name__)
+        metrics.STAGES.labels(message.channel, outcome).inc()

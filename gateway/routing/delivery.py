@@ -9,16 +9,17 @@ repeated. What is uncertain follows the channel's rule: the same key again, a pr
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import OutboundKind, SessionKey
+from agent_core.messages import Attachment, OutboundKind, SessionKey
 from agent_core.ports import Clock
 from channels.base import (
+    Capabilities,
     Channel,
     ChannelAuthFailed,
     ChannelError,
@@ -29,6 +30,7 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
+from channels.split import split_markdown
 from gateway.errors import describe
 from gateway.observability import metrics
 from gateway.observability.content_redaction import going_out, quiet
@@ -36,7 +38,7 @@ from gateway.queue.ports import OutboxRow, StoreUnavailable, Suspect, WorkStore
 from gateway.queue.states import IllegalMove, link_of
 from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, Suspects, kills
 
-__all__ = ["Delivery"]
+__all__ = ["Delivery", "parcels"]
 
 _AT_ONCE = 8
 _LIMIT_S = 120.0
@@ -362,3 +364,21 @@ class _Reached:
         """Make durable that the server may have the message from now on."""
         self.uncertain = True
         await self._store.uncertain(self._row)
+
+
+def parcels(
+    text: str, attachments: Sequence[Attachment], capabilities: Capabilities
+) -> list[tuple[str, tuple[Attachment, ...]]]:
+    """
+    Text and files of each message that an answer becomes, in order.
+
+    Where a channel cannot carry files the text says what should have come with it.
+    """
+    if attachments and not capabilities.attachments:
+        names = ", ".join(file.name for file in attachments)
+        text = f"{text}\n\n(I cannot send files here, so this one is missing: {names})"
+        attachments = ()
+    parts = split_markdown(text, capabilities.max_text_bytes)
+    return [
+        (part, tuple(attachments) if number == len(parts) - 1 else ()) for number, part in enumerate(parts)
+    ]

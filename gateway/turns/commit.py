@@ -22,8 +22,8 @@ from channels.base import Channel, Stage
 from gateway.budget.metering import Tally
 from gateway.observability import metrics
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, StoreUnavailable, Turn, WorkStore
-from gateway.routing.ack_states import Stages
-from gateway.routing.reply_parts import parcels
+from gateway.routing.acknowledgements import Stages
+from gateway.routing.delivery import parcels
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.retry_policy import Failure
 

@@ -36,7 +36,7 @@ from gateway.proactive.owner_contact import OwnerTarget
 from gateway.queue.model import Record
 from gateway.queue.ports import Completion, LostTurn, StoreUnavailable, Turn, WorkStore
 from gateway.routing.access import Access
-from gateway.routing.ack_states import Stages
+from gateway.routing.acknowledgements import Stages
 from gateway.routing.crash_isolation import Suspects
 from gateway.turns.approvals.tool_consent import Asking, Waiting
 from gateway.turns.budget_deferral import Refusals

@@ -31,7 +31,7 @@ from gateway.proactive.owner_contact import OwnerTarget, Target
 from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
 from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn
-from gateway.routing.reply_parts import parcels
+from gateway.routing.delivery import parcels
 from gateway.turns.retry_policy import Failure, TurnPolicy
 from gateway.turns.scheduled_job import JobRuns
 

@@ -30,7 +30,7 @@ from gateway.proactive.jobs.scheduler import NOT_ALLOWED, ledger_name
 from gateway.queue.model import Entry, Job, JobKind, JobState
 from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn
 from gateway.routing.access import Access, Role
-from gateway.routing.reply_parts import parcels
+from gateway.routing.delivery import parcels
 from gateway.turns.retry_policy import Failure
 
 __all__ = ["OVERHEARD", "JobRun", "JobRuns"]

@@ -24,8 +24,7 @@ from channels.email.parsing.reply_stripping import new_text
 from channels.email.parsing.threads import is_own_id
 from channels.email.parsing.unreadable import headers_of
 from channels.email.trust.auth_results import Word, parse_auth_results, verdict_of
-from channels.email.trust.dkim import find_signatures, verify
-from channels.email.trust.dkim_tags import DkimInvalid, Key, parse_key
+from channels.email.trust.dkim import DkimInvalid, Key, find_signatures, parse_key, verify
 from gateway.turns.user_input import question_of
 
 __all__ = ["SEEDS", "TARGETS"]

@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable, LinkState
-from channels.email.direct_messages import LetterReaching
+from channels.email.channel import LetterReaching
 from channels.loopback import LoopbackChannel, LoopbackServer
 from channels.status import ChannelStatus
 from gateway.proactive.alerts import OwnerNotes

@@ -13,7 +13,7 @@ import secrets
 import anyio
 import pytest
 
-from channels.matrix.encryption.plaintext import uncovered
+from channels.matrix.encryption.olm_machine import uncovered
 from channels.matrix.encryption.types import NotMeant
 from channels.matrix.encryption.undecryptable import Waiting
 from channels.matrix.events.edits import redacts

@@ -24,7 +24,7 @@ from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.auth.oauth_flow import MAX_ANSWER_BYTES, HttpProvider
 from channels.email.auth.oauth_tokens import ProviderAway, TokenCredentials, TokenFile, Tokens
 from channels.email.config import OAuth
-from gateway.cli.setup.model_options import ollama_models
+from gateway.cli.setup.model_probe import ollama_models
 from gateway.operations.control import healthcheck
 from gateway.operations.control.client import ControlClient
 from gateway.system.home import Home

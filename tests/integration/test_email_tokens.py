@@ -261,7 +261,7 @@ async def test_a_server_that_knows_no_tokens(post: OwnDovecot, tmp_path: Path) -
         bot = channel(config(post, given), tmp_path)
         async with bot._connections.open_mailbox() as mailbox:
             from channels.email.auth.credentials import Login
-            from channels.email.imap.login import log_in
+            from channels.email.imap.connect import log_in
 
             mailbox._protocol.capabilities.discard("AUTH=XOAUTH2")
             with pytest.raises(ChannelMisconfigured, match="does not know XOAUTH2"):

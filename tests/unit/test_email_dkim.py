@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from channels.email.trust.dkim import find_signatures, verify
+from channels.email.trust.dkim import DkimInvalid, find_signatures, parse_key, parse_tags, verify
 from channels.email.trust.dkim_alignment import SenderProof
-from channels.email.trust.dkim_tags import DkimInvalid, parse_key, parse_tags
 from channels.email.trust.dns import NamesUnavailable, NoSuchName, TextRecords
 from tests.clock import LoopClock
 

@@ -17,7 +17,7 @@ import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.cli.offline_status import Glance, parse_status
+from gateway.cli.fast_paths import Glance, parse_status
 from gateway.cli.output import called_as
 from gateway.operations.service import Operations
 from gateway.queue.sqlite.offline_status import work_at_rest

@@ -9,9 +9,8 @@ import sys
 
 import pytest
 
-from gateway.cli.command_examples import EXAMPLES, commands
 from gateway.cli.commands import app
-from gateway.cli.manual import MAN_PAGE, OVERVIEW, man_page, overview
+from gateway.cli.manual import EXAMPLES, MAN_PAGE, OVERVIEW, commands, man_page, overview
 
 STALE = "the commands have changed: run python -m gateway.cli.make_pages"
 

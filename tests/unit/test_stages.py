@@ -12,7 +12,7 @@ from agent_core.messages import InboundMessage, Sender, SessionKey
 from channels.base import Capabilities, Redelivery, Stage, Staging
 from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.observability.metrics import REGISTRY
-from gateway.routing.ack_states import Stages
+from gateway.routing.acknowledgements import Stages
 from tests.clock import EPOCH
 
 

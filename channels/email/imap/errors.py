@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from channels.base import ChannelUnavailable
 from channels.email.auth.tls import tls_refused
 from channels.email.config import ImapServer
-from channels.email.imap.command import LinkLost, Refused
+from channels.email.imap.protocol import LinkLost, Refused
 from channels.email.imap.syntax import WireError
 
 __all__ = ["door"]

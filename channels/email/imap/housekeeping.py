@@ -16,8 +16,8 @@ from typing import TypeAlias
 import structlog
 
 from channels.base import ChannelUnavailable
-from channels.email.imap.command import Refused
 from channels.email.imap.mailbox import Mailbox
+from channels.email.imap.protocol import Refused
 
 __all__ = ["Answered", "Chore", "Chores", "FileCopy", "UploadCopy"]
 

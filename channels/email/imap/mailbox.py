@@ -23,12 +23,10 @@ import anyio
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.auth.credentials import Credentials, PasswordCredentials
 from channels.email.config import EmailConfig, ImapServer
-from channels.email.imap.command import Reply
-from channels.email.imap.connect import Timing, connect, secure
+from channels.email.imap.connect import Timing, connect, introduce, log_in, secure
 from channels.email.imap.errors import door
 from channels.email.imap.folders import SENT, Wanted
-from channels.email.imap.login import introduce, log_in
-from channels.email.imap.protocol import HardenedProtocol
+from channels.email.imap.protocol import HardenedProtocol, Reply
 from channels.email.imap.syntax import Fetched, Folder, parse_fetch, parse_list, quote, response_code, uid_set
 
 __all__ = ["MailInfo", "Mailbox", "Selected", "Timing"]

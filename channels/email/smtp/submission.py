@@ -22,6 +22,7 @@ mails wait for one another, they share a few (``relay``).
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -31,6 +32,7 @@ from enum import Enum
 
 import aiosmtplib
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import structlog
 
@@ -47,9 +49,8 @@ from channels.email.auth.tls import tls_refused
 from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig, SmtpServer
 from channels.email.smtp.connection_pool import Relay
-from channels.email.smtp.wire import hand_over, hang_up, stuffed
 
-__all__ = ["MailTooLarge", "SubmitTiming", "Submitter"]
+__all__ = ["MailTooLarge", "SubmitTiming", "Submitter", "hand_over", "hang_up", "stuffed"]
 
 _AUTH_CODES = frozenset({530, 534, 535, 538})
 _TOO_BIG = 552
@@ -63,6 +64,8 @@ _LINK_TROUBLE = (
     aiosmtplib.SMTPTimeoutError,
     aiosmtplib.SMTPResponseException,
 )
+_PIECE = 64_000
+_GOODBYE_S = 0.5
 
 
 class MailTooLarge(DeliveryFailed):
@@ -339,3 +342,57 @@ def _refused(step: _Step, code: int, text: str) -> ChannelError:
         f"the mail server refused the mail for good ({step.value}): {said}",
         public="The mail server of the recipient refused my answer.",
     )
+
+
+def stuffed(raw: bytes) -> bytes:
+    """
+    As it goes over the wire after DATA: dots doubled, with the end (RFC 5321, 4.5.2).
+
+    Line ends must be whole: what is no line end here and one to the next server would end the mail there.
+    """
+    ends = raw.count(b"\r\n")
+    if raw.count(b"\n") != ends or raw.count(b"\r") != ends:
+        raw = re.sub(rb"\r\n|\r|\n", b"\r\n", raw)
+    raw = raw.replace(b"\r\n.", b"\r\n..")
+    raw = b"." + raw if raw.startswith(b".") else raw
+    return raw + (b".\r\n" if raw.endswith(b"\r\n") else b"\r\n.\r\n")
+
+
+async def hand_over(client: aiosmtplib.SMTP, ready: bytes) -> None:
+    """DATA in pieces, each encrypted and gone before the next one is."""
+    go_on = await client.execute_command(b"DATA")
+    if go_on.code != 354:
+        raise aiosmtplib.SMTPDataError(go_on.code, go_on.message)
+    protocol, transport = client.protocol, client.transport
+    if protocol is None or not isinstance(transport, asyncio.WriteTransport):
+        raise aiosmtplib.SMTPServerDisconnected("Connection lost")
+    # A server may answer before it has everything; without this that would count as noise.
+    protocol._response_pending = True  # noqa: SLF001 - the library has no way to send in pieces
+    view = memoryview(ready)
+    for start in range(0, len(view), _PIECE):
+        protocol.write(view[start : start + _PIECE])  # type: ignore[arg-type]
+        await anyio.lowlevel.checkpoint()
+        while (  # noqa: ASYNC110 - the library does not tell when its buffer is empty again
+            transport.get_write_buffer_size() > 4 * _PIECE and not transport.is_closing()
+        ):
+            await anyio.sleep(0.002)
+    answer = await protocol.read_response()
+    if answer.code != 250:
+        raise aiosmtplib.SMTPDataError(answer.code, answer.message)
+
+
+async def hang_up(client: aiosmtplib.SMTP) -> None:
+    """Say goodbye without waiting for the answer, and see the connection closed, or close it."""
+    protocol, transport = client.protocol, client.transport
+    if protocol is not None and protocol.is_connected:
+        protocol.write(b"QUIT\r\n")
+    client.close()
+    if protocol is None or transport is None:
+        return
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(_GOODBYE_S):
+            while protocol.transport is not None:  # noqa: ASYNC110 - the library forgets it and has no event
+                await anyio.sleep(0.002)
+        if protocol.transport is not None and isinstance(transport, asyncio.WriteTransport):
+            transport.abort()
+            await anyio.lowlevel.checkpoint()

@@ -8,21 +8,37 @@ the domain of the From field, over the bytes as they were fetched. The cryptogra
 What a verifier may accept and this one does not, because identity hangs on it: ``l=`` (section 8.2),
 ``rsa-sha1`` and RSA keys below 1024 bits (RFC 8301), keys "in testing" (``t=y``), and bare line ends or NULs
 in the header, which other programs may read differently. ``ed25519-sha256`` is RFC 8463. What must be signed
-besides stands in ``dkim_coverage``.
+besides: `check_coverage`.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from channels.email.parsing.addresses import without_tag
-from channels.email.trust.dkim_coverage import check_coverage, recipients_of
-from channels.email.trust.dkim_tags import DkimInvalid, Key, decoded, domain_name, parse_tags, unfolded
+from channels.email.parsing.addresses import mailboxes_or_none, without_tag
 
-__all__ = ["Claim", "Signature", "check_body", "claims_of", "find_signatures", "verify"]
+__all__ = [
+    "Claim",
+    "DkimInvalid",
+    "Key",
+    "Signature",
+    "check_body",
+    "check_coverage",
+    "claims_of",
+    "decoded",
+    "domain_name",
+    "find_signatures",
+    "parse_key",
+    "parse_tags",
+    "recipients_of",
+    "unfolded",
+    "verify",
+]
 
 MAX_SIGNATURES = 10
 MAX_FIELD_BYTES = 16_000
@@ -34,6 +50,18 @@ MAX_RSA_BITS = 8192
 """Larger ones only cost time."""
 FUTURE_S = 3600.0
 _WSP = re.compile(rb"[ \t]+")
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_FOLDING = re.compile(r"[ \t\r\n]+")
+_ONCE = (
+    *("from", "to", "cc", "subject", "date", "message-id", "reply-to", "in-reply-to", "references"),
+    *("mime-version", "content-type", "content-transfer-encoding", "content-disposition"),
+)
+_ID = re.compile(rb"\s*<[!-;=?-~]{1,250}>\s*")
+_TYPED = re.compile(rb"^content-type[ \t]*:|<[/!]?[a-z][a-z0-9]*[\s/>]", re.IGNORECASE | re.MULTILINE)
+"""What a multipart and a page have in them."""
+_ENCODED = re.compile(rb"=(?:[0-9A-F]{2}|[ \t]*\r\n)")
+"""Quoted-printable: without its soft line ends a quoted line goes on as one that is not quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,3 +365,132 @@ def _verify_ed25519(data: bytes, value: bytes, key: bytes) -> None:
         eddsa.new(public, "rfc8032").verify(hashlib.sha256(data).digest(), value)
     except ValueError as exc:
         raise DkimInvalid("the signature does not fit") from exc
+
+
+class DkimInvalid(Exception):
+    """This signature proves nothing; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A public key out of DNS; ``strict`` forbids identities below the domain (``t=s``)."""
+
+    kind: str
+    data: bytes
+    strict: bool = False
+
+
+def parse_tags(text: str) -> dict[str, str]:
+    """
+    A tag list (RFC 6376, section 3.2).
+
+    Raises:
+        DkimInvalid: It is none, or a tag stands twice.
+    """
+    tags: dict[str, str] = {}
+    parts = text.split(";")
+    for number, part in enumerate(parts):
+        name, sign, value = part.partition("=")
+        name = name.strip(" \t\r\n")
+        if not sign and not name and number == len(parts) - 1:
+            break
+        if not sign or not _TAG.fullmatch(name) or name in tags:
+            raise DkimInvalid("no list of tags")
+        tags[name] = value.strip(" \t\r\n")
+    return tags
+
+
+def unfolded(text: str) -> str:
+    """Without the spaces and line ends that may stand anywhere in a long value."""
+    return _FOLDING.sub("", text)
+
+
+def domain_name(text: str) -> str:
+    """
+    A name in DNS, in lower case.
+
+    Raises:
+        DkimInvalid: It is none.
+    """
+    name = text.lower().removesuffix(".")
+    if len(name) > 253 or not all(_NAME.fullmatch(label) for label in name.split(".")):
+        raise DkimInvalid("no domain name")
+    return name
+
+
+def decoded(text: str) -> bytes:
+    """
+    Base64 with folding in it.
+
+    Raises:
+        DkimInvalid: It is none.
+    """
+    try:
+        return base64.b64decode(unfolded(text), validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise DkimInvalid("no base64") from exc
+
+
+def parse_key(text: str) -> Key:
+    """
+    Read a key record (RFC 6376, section 3.6.1).
+
+    Raises:
+        DkimInvalid: It is none, or it has been revoked.
+    """
+    tags = parse_tags(text)
+    if "v" in tags and (next(iter(tags)) != "v" or tags["v"] != "DKIM1"):
+        raise DkimInvalid("not a DKIM key")
+    flags = {unfolded(flag) for flag in tags.get("t", "").split(":")}
+    if "y" in flags:
+        raise DkimInvalid("its owner only tries it out (t=y)")
+    if "h" in tags and "sha256" not in {unfolded(name) for name in tags["h"].split(":")}:
+        raise DkimInvalid("not for SHA-256")
+    if not {unfolded(name) for name in tags.get("s", "*").split(":")} & {"*", "email"}:
+        raise DkimInvalid("not for mail")
+    kind = tags.get("k", "rsa")
+    if kind not in {"rsa", "ed25519"}:
+        raise DkimInvalid("an unknown kind of key")
+    data = decoded(tags.get("p", ""))
+    if not data:
+        raise DkimInvalid("revoked")
+    return Key(kind, data, strict="s" in flags)
+
+
+def check_coverage(fields: Sequence[tuple[str, bytes]], signed: Sequence[str], body: bytes) -> None:
+    """
+    Look at what a signature leaves out.
+
+    Args:
+        fields: The whole header: names in lower case, and the fields as they stand there.
+        signed: The names that the signature covers, in lower case, as often as it does.
+        body: The text as it came, as much of it as anybody is shown.
+
+    Raises:
+        DkimInvalid: Something that means anything; what, in a few words.
+    """
+    there = dict(fields)
+    names = [name for name, _ in fields]
+    if names.count("from") != 1:
+        raise DkimInvalid("there is not exactly one From")
+    if not _ID.fullmatch(there.get("message-id", b"").partition(b":")[2]):
+        # Then the mail would be known by its text, in which a copy may differ by blanks.
+        raise DkimInvalid("there is no usable message-id")
+    for name in _ONCE:
+        if names.count(name) > min(signed.count(name), 1):
+            raise DkimInvalid(f"{name} is not signed, or stands there more than once")
+    if "content-type" not in signed and _TYPED.search(body):
+        raise DkimInvalid("content-type is not signed, and may have been taken away")
+    in_parts = there.get("content-type", b"").partition(b":")[2].strip().lower().startswith(b"multipart/")
+    if "content-transfer-encoding" not in signed and not in_parts and _ENCODED.search(body):
+        raise DkimInvalid("content-transfer-encoding is not signed, and may have been taken away")
+
+
+def recipients_of(fields: Sequence[tuple[str, bytes]]) -> frozenset[str]:
+    """Whom To and Cc name; of a field that cannot be read nobody."""
+    values = [
+        field.partition(b":")[2].replace(b"\r\n", b"").decode("utf-8", "replace")
+        for name, field in fields
+        if name in {"to", "cc"}
+    ]
+    return frozenset(address for value in values for address in mailboxes_or_none([value]) or ())

@@ -21,8 +21,7 @@ import anyio
 import anyio.to_thread
 
 from channels.email.parsing.addresses import without_tag
-from channels.email.trust.dkim import Signature, find_signatures, verify
-from channels.email.trust.dkim_tags import DkimInvalid, Key, parse_key
+from channels.email.trust.dkim import DkimInvalid, Key, Signature, find_signatures, parse_key, verify
 from channels.email.trust.dns import NamesUnavailable, TextRecords
 
 __all__ = ["Proof", "SenderProof"]

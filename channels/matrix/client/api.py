@@ -8,6 +8,8 @@ server may have taken the request. `problem` translates answers into the errors 
 Only an answer in JSON with an ``errcode`` is the homeserver's own word. A page in HTML, an empty body or a
 bare status comes from something in between and says nothing about the request (facts: a 502 after the event
 had been stored, a 404 from a proxy whose server restarts), so it is never a final refusal.
+
+What an answer to a message means for the message is decided here, too.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from channels.base import ChannelAuthFailed, ChannelError, ChannelUnavailable
+from channels.base import (
+    ChannelAuthFailed,
+    ChannelError,
+    ChannelUnavailable,
+    DeliveryFailed,
+    DeliveryUncertain,
+)
 
 __all__ = [
     "CLIENT",
@@ -30,8 +38,11 @@ __all__ = [
     "LinkBroken",
     "Pauses",
     "SyncRequest",
+    "TokenLost",
+    "TooLarge",
     "part",
     "problem",
+    "send_problem",
 ]
 
 CLIENT = "/_matrix/client/v3"
@@ -44,6 +55,7 @@ _ACCOUNT_CODES = {
     "M_USER_SUSPENDED": "this account has been suspended by the homeserver's administrators",
     "M_USER_LOCKED": "this account has been locked by the homeserver's administrators",
 }
+_PASSING_CODES = frozenset({"M_RESOURCE_LIMIT_EXCEEDED", "M_UNRECOGNIZED", "M_LIMIT_EXCEEDED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +265,40 @@ class Pauses:
         self.failures = 0
         self._following_s = self._first_s
         self._waited_s = 0.0
+
+
+class TokenLost(Exception):
+    """The server has refused the token: log in again, then repeat."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        super().__init__()
+
+
+class TooLarge(DeliveryFailed):
+    """The homeserver finds this message too large."""
+
+
+def send_problem(answer: Answer) -> ChannelError:  # noqa: PLR0911 - one per kind of answer
+    """What a refusal, or something that is no answer at all, means for the message."""
+    code = answer.errcode
+    if answer.status == 429:
+        return problem(answer)
+    if code == "M_TOO_LARGE" or (answer.status == 413 and code):
+        return TooLarge("the homeserver finds this message too large", errcode=code)
+    if answer.status == 413:
+        return DeliveryFailed("something before the homeserver finds this message too large")
+    if answer.good or answer.status >= 500 or not code:
+        return DeliveryUncertain(
+            f"the homeserver's answer to the message was lost ({answer.status})",
+            retry_after_s=answer.retry_after_s,
+        )
+    if code in _PASSING_CODES or code.startswith("M_USER_"):
+        return problem(answer)
+    if answer.status == 403:
+        return DeliveryFailed(f"the bot may not write in this room (any more): {answer.error}", errcode=code)
+    if answer.status == 404:
+        return DeliveryFailed(f"the homeserver does not know this room: {answer.error}", errcode=code)
+    if 400 <= answer.status < 500:
+        return DeliveryFailed(f"the homeserver refuses this message: {code} {answer.error}", errcode=code)
+    return problem(answer)

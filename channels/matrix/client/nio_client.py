@@ -26,8 +26,8 @@ from __future__ import annotations
 import json
 import logging
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -39,9 +39,8 @@ from nio import AsyncClient, AsyncClientConfig
 
 from channels.matrix.client.api import CLIENT, Answer, Credentials, Download, LinkBroken, SyncRequest
 from channels.matrix.client.json_access import decoded
-from channels.matrix.client.link_errors import TooMuch, link_errors
 
-__all__ = ["NioHomeserver"]
+__all__ = ["NioHomeserver", "TooMuch", "link_errors"]
 
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _MAX_SYNC_BYTES = 128 * 1024 * 1024
@@ -285,3 +284,37 @@ def _retry_after_s(response: aiohttp.ClientResponse, body: Mapping[str, Any]) ->
     if isinstance(in_body, int) and in_body >= 0:
         found.append(min(in_body, 10**9) / 1000)
     return max(found, default=None)
+
+
+class TooMuch(Exception):
+    """An answer is larger than any that makes sense."""
+
+
+@contextmanager
+def link_errors() -> Iterator[None]:
+    """What goes wrong inside while a server is talked to comes out as `LinkBroken`."""
+    try:
+        yield
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise LinkBroken(
+            f"the server's certificate is not trusted: {error.certificate_error}",
+            maybe_taken=False,
+            certificate=True,
+        ) from error
+    except aiohttp.ClientConnectorError as error:
+        raise LinkBroken(f"cannot connect: {error.os_error}", maybe_taken=False) from error
+    except TimeoutError as error:
+        raise LinkBroken("the server did not answer in time", maybe_taken=True) from error
+    except TooMuch as error:
+        raise LinkBroken("the answer is too large to be read", maybe_taken=True) from error
+    except aiohttp.ClientResponseError as error:
+        raise LinkBroken(
+            "what answers there is no HTTP server; is the port right?", maybe_taken=True
+        ) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise LinkBroken(f"the connection broke: {type(error).__name__}", maybe_taken=True) from error
+    except RuntimeError as error:
+        # What aiohttp raises when `aclose` has overtaken a request.
+        if "closed" not in str(error).lower():
+            raise
+        raise LinkBroken("the connection was closed", maybe_taken=True) from error

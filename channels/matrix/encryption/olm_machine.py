@@ -11,11 +11,15 @@ leaves incomplete. Only its ``Olm`` and its store (``private_store``) are, and e
 - A room key is looked up by its session id alone (``sender_key`` is deprecated) and must not belong to
   somebody other than the sender.
 - Verifications and key requests never reach nio (B20); our own responder is in ``verification``.
+
+A homeserver checks who may redact an event and who may set the state of a room. It cannot look into what is
+encrypted, so of that only what anybody may say counts: messages, stickers, reactions and verifications.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,10 +32,9 @@ from nio.events import OlmEvent, RoomKeyEvent
 from peewee import OperationalError  # type: ignore[import-untyped] # it has no types
 
 from channels.matrix.encryption.olm_store import KeyStore, owner_of
-from channels.matrix.encryption.plaintext import uncovered
-from channels.matrix.encryption.types import Device, NoKey, NotReadable, NotTheirs
+from channels.matrix.encryption.types import Device, NoKey, NotMeant, NotReadable, NotTheirs
 
-__all__ = ["MOST_DEVICES", "Machine"]
+__all__ = ["MOST_DEVICES", "Machine", "uncovered"]
 
 MEGOLM = "m.megolm.v1.aes-sha2"
 _REPLAYS_REMEMBERED = 5000
@@ -40,6 +43,9 @@ _REFILL_BELOW = 25
 MOST_DEVICES = 200
 """Of one person. Each costs milliseconds, and anybody's server can name any number."""
 _log = structlog.get_logger(__name__)
+_MAX_PLAINTEXT = 200_000
+_MEANT = frozenset({"m.room.message", "m.sticker", "m.reaction"})
+_MAX_TYPE = 100
 
 
 class Machine(KeyStore):
@@ -356,3 +362,35 @@ def _is_device(device_id: str, value: Any) -> bool:
     except Exception:  # noqa: BLE001 - whatever it is, it is no device
         return False
     return bool(value["device_id"] == device_id)
+
+
+def uncovered(
+    room_id: str, event: Mapping[str, Any], content: Mapping[str, Any], plaintext: str
+) -> dict[str, Any]:
+    """
+    Put an event together.
+
+    Args:
+        room_id: Where it was seen.
+        event: As the server sent it.
+        content: Its content, which has the relations.
+        plaintext: What was encrypted in it.
+
+    Raises:
+        NotMeant: Its type means nothing when it is encrypted.
+        NotReadable: It was made for another room, or is no event.
+    """
+    try:
+        inner = json.loads(plaintext) if len(plaintext) <= _MAX_PLAINTEXT else None
+    except (ValueError, RecursionError) as error:
+        raise NotReadable("malformed") from error
+    if not isinstance(inner, dict) or inner.get("room_id") != room_id:
+        raise NotReadable("room_mismatched")
+    found = inner.get("content")
+    if not isinstance(inner.get("type"), str) or not isinstance(found, dict):
+        raise NotReadable("malformed")
+    if inner["type"] not in _MEANT and not inner["type"].startswith("m.key.verification."):
+        raise NotMeant(inner["type"][:_MAX_TYPE])
+    if "m.relates_to" in content and "m.relates_to" not in found:
+        found["m.relates_to"] = content["m.relates_to"]
+    return {**event, "type": inner["type"], "content": found}

@@ -21,8 +21,7 @@ import anyio
 import structlog
 
 from channels.base import ChannelError, ChannelUnavailable, DeliveryFailed
-from channels.matrix.client.answers import send_problem
-from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part, problem
+from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part, problem, send_problem
 from channels.matrix.rooms.backfill import check_room, members_of
 from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
 

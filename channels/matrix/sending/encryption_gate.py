@@ -15,8 +15,7 @@ from typing import Any
 import structlog
 
 from channels.base import ChannelUnavailable, DeliveryFailed
-from channels.matrix.client.answers import TokenLost, send_problem
-from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part, problem
+from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, TokenLost, part, problem, send_problem
 from channels.matrix.encryption.engine import Crypto
 from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.events.inbound import MARK

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from channels.matrix.client.answers import TooLarge
-from channels.matrix.client.api import Credentials
+from channels.matrix.client.api import Credentials, TooLarge
 from channels.matrix.events.outbound import size_of
 from channels.matrix.rooms.state import JsonObject
 

@@ -35,8 +35,17 @@ import structlog
 from agent_core.messages import Attachment, OutboundKind, OutboundMessage
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable, DeliveryUncertain, Receipt
-from channels.matrix.client.answers import TokenLost, TooLarge, send_problem
-from channels.matrix.client.api import CLIENT, Credentials, Homeserver, LinkBroken, part, problem
+from channels.matrix.client.api import (
+    CLIENT,
+    Credentials,
+    Homeserver,
+    LinkBroken,
+    TokenLost,
+    TooLarge,
+    part,
+    problem,
+    send_problem,
+)
 from channels.matrix.client.login import MAX_IN_A_ROW, Login
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import Crypto

@@ -11,8 +11,16 @@ import structlog
 
 from agent_core.messages import OutboundMessage
 from channels.base import ChannelUnavailable, DeliveryFailed
-from channels.matrix.client.answers import TokenLost, send_problem
-from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part, problem
+from channels.matrix.client.api import (
+    CLIENT,
+    Answer,
+    Homeserver,
+    LinkBroken,
+    TokenLost,
+    part,
+    problem,
+    send_problem,
+)
 from channels.matrix.events.outbound import mark_of
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
 

@@ -25,7 +25,7 @@ import structlog
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelError, ChannelUnavailable, Clock, DeliveryFailed, Stage
-from channels.matrix.client.answers import TokenLost
+from channels.matrix.client.api import TokenLost
 from channels.matrix.config import StreamingConfig
 from channels.matrix.events.outbound import preview_of, transaction_id
 from channels.matrix.sending.sender import Sending

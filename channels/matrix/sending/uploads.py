@@ -19,8 +19,7 @@ import structlog
 from agent_core.messages import Attachment
 from channels.attachments import AttachmentGone, AttachmentStore, Picture
 from channels.base import ChannelUnavailable
-from channels.matrix.client.answers import TokenLost
-from channels.matrix.client.api import Answer, Homeserver, LinkBroken, problem
+from channels.matrix.client.api import Answer, Homeserver, LinkBroken, TokenLost, problem
 from channels.matrix.events.media import Sealer
 
 __all__ = ["FileRefused", "Uploads"]

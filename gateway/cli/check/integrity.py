@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,12 +23,12 @@ from pathlib import Path
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from agent_core.storage import integrity
-from agent_core.storage.disk import is_file_or_nothing
+from agent_core.storage.disk import is_file_or_nothing, write_new
+from agent_core.storage.documents import DocumentFile
 from agent_core.storage.history import SET_ASIDE
+from agent_core.storage.integrity import documents, last_text
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index.integrity import examine_index, index_files
-from gateway.cli.check.findings import Trouble
-from gateway.cli.check.unusable import unusable_documents
 from gateway.errors import StateUnusable
 from gateway.operations.backup.catalog import note_backup
 from gateway.operations.privacy.erasure_journal import broken_off
@@ -36,7 +36,7 @@ from gateway.queue.sqlite.integrity import examine_database, mend_database, name
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S
 from gateway.system.home import Home
 
-__all__ = ["Mended", "Trouble", "examine_state", "mend_state"]
+__all__ = ["Mended", "Trouble", "examine_state", "mend_state", "unusable_documents"]
 
 _FILE = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})\.[a-z0-9]{1,8}")
 _BLOCK = 1024 * 1024
@@ -373,3 +373,46 @@ def _copied(path: Path, target: Path) -> None:
 def _moved(path: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.replace(target)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """
+    One thing that is wrong with the state.
+
+    ``part`` groups it in the report: histories, records, memory, database, search index, attachments.
+    ``serious``: it is damage, and not only worth knowing. ``files`` are touched by ``mend``, which gets the
+    folder to keep things in; None: no machine can, and ``remedy`` says what a person can do.
+    """
+
+    part: str
+    text: str
+    files: tuple[Path, ...] = ()
+    mend: Callable[[Path], None] | None = None
+    serious: bool = True
+    remedy: str = ""
+
+
+def unusable_documents(layout: Layout) -> Iterator[Trouble]:
+    """Documents, and files of their versions, that are no files; the daemon answers without them."""
+    for document, versions in documents(layout):
+        wrong = DocumentFile(document, versions).unusable()
+        if wrong is None:
+            continue
+
+        def mend(kept: Path, document: Path = document, versions: Path = versions) -> None:
+            for path in (document, versions):
+                if DocumentFile(path, path).unusable() is not None:
+                    aside = kept / "moved" / path.parent.name / path.name
+                    aside.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.move(path, aside)
+            if not document.exists() and (text := last_text(versions)) is not None:
+                write_new(document, text.encode())
+
+        yield Trouble(
+            "memory",
+            f"{wrong}; squidbot answers without this memory",
+            (),
+            mend,
+            remedy="squidbot check --state --fix puts it aside, and brings the last text back",
+        )

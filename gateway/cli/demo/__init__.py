@@ -33,7 +33,7 @@ from devservers.ports import lease_ports
 from devservers.process import Child
 from devservers.synapse import Synapse
 from gateway.cli.demo.conversation import converse
-from gateway.cli.setup.model_options import ModelChoice, choose_model, ollama_models
+from gateway.cli.setup.model_probe import ModelChoice, choose_model, ollama_models
 
 __all__ = ["Demo", "run_demo"]
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 from gateway.cli.setup.email_questions import mail_address
 from gateway.cli.setup.matrix_questions import TRIES, InitFailed, matrix_id
-from gateway.cli.setup.model_options import ollama_models
-from gateway.cli.setup.model_probe import ModelOffer, key_variable, named, offers, prove
+from gateway.cli.setup.model_probe import ModelOffer, key_variable, named, offers, ollama_models, prove
 from gateway.cli.setup.options import Given
 from gateway.cli.setup.prompts import Check, Dialogue
 from gateway.routing.access import kind_of, normalise

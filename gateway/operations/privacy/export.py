@@ -21,8 +21,7 @@ from agent_core.storage import disk
 from agent_core.storage.layout import Layout, folder_name
 from gateway.errors import GatewayError
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_person, is_theirs, lines_of
-from gateway.queue.sqlite.erasure import normal
-from gateway.queue.sqlite.quotes import changed, without_in_line, without_in_message
+from gateway.queue.sqlite.erasure import changed, normal, without_in_line, without_in_message
 
 __all__ = ["ExportRefused", "export_person"]
 

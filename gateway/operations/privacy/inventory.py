@@ -23,8 +23,7 @@ from agent_core.storage.lines import MAX_LINE_BYTES, as_object
 from agent_core.storage.reverse_lines import lines_forwards
 from agent_core.storage.session_record import session_in
 from gateway.errors import GatewayError
-from gateway.queue.sqlite.erasure import PersonRows, normal, person_rows
-from gateway.queue.sqlite.quotes import without_in_line
+from gateway.queue.sqlite.erasure import PersonRows, normal, person_rows, without_in_line
 
 __all__ = [
     "Person",

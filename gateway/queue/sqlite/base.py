@@ -9,7 +9,7 @@ from agent_core.messages import OutboundMessage
 from agent_core.ports import Clock
 from gateway.queue.ports import OutboxRow
 from gateway.queue.sqlite.codec import instant
-from gateway.queue.sqlite.writer import Reader, Writer
+from gateway.queue.sqlite.connection import Reader, Writer
 from gateway.queue.states import OutboxState
 
 __all__ = ["Part", "pending"]

@@ -9,6 +9,9 @@ key stays too, so that a server that offers it again is not believed.
 
 Deleted rows leave their bytes in the file, in free pages and in the log beside it. So rows are overwritten
 (``secure_delete``), the file is written anew (``VACUUM``) and the log is emptied.
+
+Words of the person also stand inside of other people's messages: what was said before a question goes along
+with it (`InboundMessage.background`), into its row and into its line of a history.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
@@ -16,22 +19,34 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent_core.prompt import without_words_of
 from gateway.queue.sqlite.codec import key_digest
 from gateway.queue.sqlite.errors import unavailable
-from gateway.queue.sqlite.quotes import changed, without_in_line, without_in_message
 from gateway.queue.sqlite.schema import open_reader, open_writer, prepare
 
-__all__ = ["FORGOTTEN", "PersonRows", "erase_rows", "named_in_rows", "normal", "person_rows"]
+__all__ = [
+    "FORGOTTEN",
+    "PersonRows",
+    "changed",
+    "erase_rows",
+    "named_in_rows",
+    "normal",
+    "person_rows",
+    "without_in_line",
+    "without_in_message",
+]
 
 FORGOTTEN = "forgotten/person"
 """The session of sums that are nobody's any more."""
 _BUSY_S = 5.0
+Gone = Callable[[str], bool]
+Thinned = Callable[[Mapping[str, Any], Gone], dict[str, Any]]
 
 
 @dataclass(slots=True)
@@ -255,3 +270,39 @@ def named_in_rows(path: Path, names: Collection[str]) -> frozenset[str]:
             )
     except sqlite3.Error as error:
         raise unavailable(error, path, "person") from error
+
+
+def without_in_line(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
+    """A line of a history without the words of these people that came with a question."""
+    content = line.get("content")
+    if line.get("role") != "user" or not isinstance(content, str):
+        return dict(line)
+    return {**line, "content": without_words_of(content, gone)}
+
+
+def without_in_message(message: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
+    """A message, as its row keeps it, without the words of these people that came with it."""
+    background = message.get("background")
+    if not isinstance(background, list):
+        return dict(message)
+    kept = [each for each in background if not (isinstance(each, dict) and _is_from(each, gone))]
+    return {**message, "background": kept}
+
+
+def _is_from(said: Mapping[str, Any], gone: Gone) -> bool:
+    sender = str(said.get("sender") or "")
+    # What is handed on is of whoever the letter says, in whatever form.
+    words = sender.translate(str.maketrans("<>(),", "     ")).split()
+    return any(gone(word) for word in (words if said.get("kind") == "forwarded" else words[:1]))
+
+
+def changed(text: str | None, what: Thinned, gone: Gone) -> str | None:
+    """JSON of a message or a line without these words; None if they are not in it, or it is no JSON."""
+    try:
+        before = json.loads(text or "")
+    except ValueError:
+        return None
+    if not isinstance(before, dict):
+        return None
+    after = what(before, gone)
+    return None if after == before else json.dumps(after, ensure_ascii=False, separators=(",", ":"))

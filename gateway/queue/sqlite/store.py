@@ -24,6 +24,7 @@ from agent_core.ports import Clock
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sqlite import maintenance_sql, schema
 from gateway.queue.sqlite.approvals import Asking
+from gateway.queue.sqlite.connection import Reader, Synchronous, Writer
 from gateway.queue.sqlite.errors import is_damage
 from gateway.queue.sqlite.inbox import Taking
 from gateway.queue.sqlite.jobs import Planning
@@ -31,7 +32,6 @@ from gateway.queue.sqlite.maintenance import Looking
 from gateway.queue.sqlite.outbox import Sending
 from gateway.queue.sqlite.snapshot import SnapshotStore
 from gateway.queue.sqlite.usage import Spending
-from gateway.queue.sqlite.writer import Reader, Synchronous, Writer
 
 __all__ = ["SqliteWorkStore"]
 

@@ -1,14 +1,14 @@
-"""What a person can ask about encryption on Matrix. Only of a running daemon, which alone uses the keys."""
+"""What an operator can ask of a channel: Matrix accounts and mailboxes. Only of a running daemon."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from channels.base import Channel, ChannelError
 from gateway.errors import GatewayError, NotFound
 
-__all__ = ["MATRIX_OPERATIONS", "MatrixOperations", "MatrixRefused"]
+__all__ = ["MAIL_OPERATIONS", "MATRIX_OPERATIONS", "MailOperations", "MatrixOperations", "MatrixRefused"]
 
 MATRIX_OPERATIONS = frozenset(
     {
@@ -20,6 +20,7 @@ MATRIX_OPERATIONS = frozenset(
         "matrix_standing",
     }
 )
+MAIL_OPERATIONS = frozenset({"email_release"})
 
 
 class MatrixRefused(GatewayError):
@@ -80,3 +81,27 @@ class MatrixOperations:
         if care is None:
             raise MatrixRefused("the account is not connected yet; `squidbot status` says why")
         return name, care
+
+
+class MailOperations:
+    """Operations on the mailboxes among ``self._channels``."""
+
+    _channels: Mapping[str, Channel]
+    _wake_sending: Callable[[], None]
+
+    async def email_release(self, channel: str = "") -> dict[str, Any]:
+        """Take the brake off (`channels.email.limits.circuit_breaker`); without a name, on all mailboxes."""
+        found = {
+            name: one
+            for name, one in self._channels.items()
+            if hasattr(one, "let_go") and channel in ("", name)
+        }
+        if not found:
+            what = f"no mailbox {channel!r}" if channel else "no mailbox"
+            raise NotFound(f"there is {what} in a running daemon; start it with `squidbot run`")
+        released: dict[str, list[str]] = {}
+        for name, one in found.items():
+            let_go: Any = getattr(one, "let_go")  # noqa: B009 - no other channel has it
+            released[name] = await let_go()
+        self._wake_sending()
+        return {"released": released}
