@@ -21,7 +21,7 @@ from agent_core.messages import (
     SessionKey,
 )
 from agent_core.models import Message, Purpose, Usage
-from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.states import InboxState, OutboxState, Record
 
 __all__ = [
     "APPROVAL",
@@ -41,11 +41,9 @@ __all__ = [
     "Outcome",
     "Pending",
     "Question",
-    "Record",
     "Spent",
     "Step",
     "Stopped",
-    "StoreStats",
     "Suspect",
     "Turn",
     "UsageRow",
@@ -238,49 +236,6 @@ class UsageRow:
     purpose: str
     model: str
     usage: Usage
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """
-    What deaths say about a turn or an outbox row.
-
-    ``deaths`` at which it was in flight; ``alone``: at which nothing else was; ``in_a_row``: the newest
-    deaths of the process, as far as they were all of that kind, and at the same step. ``others``: deaths
-    since its first at which something else was alone in flight that came through later, and so does not kill.
-    """
-
-    deaths: int = 0
-    alone: int = 0
-    in_a_row: int = 0
-    others: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """
-    Counts by state, and the age in seconds of the oldest message that is not answered and of the oldest
-    answer that is not sent (None: there is none). Conversations in which a tool waits for a person's yes are
-    counted by themselves: what waits there waits for that person, and has no age.
-    """
-
-    inbox: Mapping[str, int]
-    outbox: Mapping[str, int]
-    oldest_unanswered_s: float | None
-    oldest_unsent_s: float | None
-    journal_lines: int
-    waiting_for_yes: int = 0
-
-    def as_work(self) -> dict[str, Any]:
-        """The part ``work`` of a status report, as JSON can hold it."""
-        return {
-            "inbox": dict(self.inbox),
-            "outbox": dict(self.outbox),
-            "oldest_unanswered_s": self.oldest_unanswered_s,
-            "oldest_unsent_s": self.oldest_unsent_s,
-            "history_lines_to_file": self.journal_lines,
-            "waiting_for_yes": self.waiting_for_yes,
-        }
 
 
 class JobKind(StrEnum):

@@ -39,12 +39,11 @@ from gateway.queue.model import (
     Spent,
     Step,
     Stopped,
-    StoreStats,
     Suspect,
     Turn,
     UsageRow,
 )
-from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.states import InboxState, OutboxState, StoreStats
 
 __all__ = [
     "IGNORED_S",

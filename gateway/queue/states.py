@@ -15,7 +15,10 @@ in, a ``held`` draft until somebody approves it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 __all__ = [
     "BUDGET",
@@ -24,6 +27,8 @@ __all__ = [
     "IllegalMove",
     "InboxState",
     "OutboxState",
+    "Record",
+    "StoreStats",
     "link_of",
     "move_inbox",
     "move_outbox",
@@ -110,3 +115,46 @@ def move_outbox(old: OutboxState, new: OutboxState) -> OutboxState:
 def link_of(channel: str) -> str:
     """What waits for the link of this channel."""
     return f"link:{channel}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """
+    What deaths say about a turn or an outbox row.
+
+    ``deaths`` at which it was in flight; ``alone``: at which nothing else was; ``in_a_row``: the newest
+    deaths of the process, as far as they were all of that kind, and at the same step. ``others``: deaths
+    since its first at which something else was alone in flight that came through later, and so does not kill.
+    """
+
+    deaths: int = 0
+    alone: int = 0
+    in_a_row: int = 0
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """
+    Counts by state, and the age in seconds of the oldest message that is not answered and of the oldest
+    answer that is not sent (None: there is none). Conversations in which a tool waits for a person's yes are
+    counted by themselves: what waits there waits for that person, and has no age.
+    """
+
+    inbox: Mapping[str, int]
+    outbox: Mapping[str, int]
+    oldest_unanswered_s: float | None
+    oldest_unsent_s: float | None
+    journal_lines: int
+    waiting_for_yes: int = 0
+
+    def as_work(self) -> dict[str, Any]:
+        """The part ``work`` of a status report, as JSON can hold it."""
+        return {
+            "inbox": dict(self.inbox),
+            "outbox": dict(self.outbox),
+            "oldest_unanswered_s": self.oldest_unanswered_s,
+            "oldest_unsent_s": self.oldest_unsent_s,
+            "history_lines_to_file": self.journal_lines,
+            "waiting_for_yes": self.waiting_for_yes,
+        }

@@ -20,8 +20,8 @@ import anyio
 import structlog
 
 from agent_core.messages import SessionKey
-from gateway.queue.model import Record
 from gateway.queue.ports import RunSession, StoreUnavailable, Suspect
+from gateway.queue.states import Record
 
 __all__ = ["ALONE_AFTER", "MAX_DEATHS", "SUDDEN_END", "Suspects", "kills"]
 

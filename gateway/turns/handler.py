@@ -33,8 +33,8 @@ from gateway.budget.metering import Tally
 from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
 from gateway.proactive.owner_contact import OwnerTarget
-from gateway.queue.model import Record
 from gateway.queue.ports import Completion, LostTurn, StoreUnavailable, Turn, WorkStore
+from gateway.queue.states import Record
 from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Stages
 from gateway.routing.crash_isolation import Suspects

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from agent_core.backoff import BackoffPolicy
 from agent_core.errors import ModelRateLimited
 from gateway.errors import describe
-from gateway.queue.model import Record
 from gateway.queue.ports import Turn
+from gateway.queue.states import Record
 from gateway.routing.crash_isolation import MAX_DEATHS, SUDDEN_END, kills
 
 __all__ = ["Failure", "TurnPolicy", "decide_failure", "poisonous"]

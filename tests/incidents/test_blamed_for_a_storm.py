@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.model import Record
 from gateway.queue.sqlite.crash_records import Death, judged
 from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import Record
 from gateway.routing.crash_isolation import kills
 from tests.clock import ManualClock
 from tests.contract.work_store_data import OTHER, ROOM, accept, claim, out

@@ -16,8 +16,8 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.queue.model import Record
 from gateway.queue.ports import Suspect
+from gateway.queue.states import Record
 from gateway.routing.crash_isolation import Suspects
 from tests.kill.oracle import problems
 from tests.kill.scenario import Nursery, World

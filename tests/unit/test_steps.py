@@ -172,7 +172,7 @@ async def test_only_a_tool_without_an_effect_runs_again(store: SqliteWorkStore, 
 
 
 def test_which_tools_run_again() -> None:
-    """Reading and attaching change nothing outside of the turn; memory and schedule do."""
-    again = {tool.name for tool in (ReadAttachmentTool, SendFileTool, SearchHistoryTool) if tool.repeatable}
-    assert again == {"read_attachment", "send_file", "search_history"}
-    assert not any(hasattr(tool, "repeatable") for tool in (MemoryWriteTool, ScheduleTool))
+    """Reading and attaching change nothing outside of the turn, the memory is written on a version; jobs are new."""
+    tools = (ReadAttachmentTool, SendFileTool, SearchHistoryTool, MemoryWriteTool)
+    assert {tool.name for tool in tools if tool.repeatable} == {tool.name for tool in tools}
+    assert not hasattr(ScheduleTool, "repeatable")

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from gateway.queue.model import Record
+from gateway.queue.states import Record
 
 __all__ = ["KEPT", "Death", "acquit", "judged", "of_send", "of_turn", "record", "suspects"]
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from gateway.queue.model import StoreStats
 from gateway.queue.sqlite.due import LONGEST_S
-from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.states import InboxState, OutboxState, StoreStats
 
 __all__ = ["counted"]
 
