@@ -68,6 +68,8 @@ class Caps:
     header_fields: int = 2_000
     parts: int = 200
     depth: int = 20
+    near_delimiters: int = 10_000
+    """Lines that begin like the delimiter of a multipart that is open there, and are none."""
     text_bytes: int = 1_000_000
     """Of all text parts together, before decoding; the rest is left out. More than anybody is shown."""
     texts: int = 20
@@ -353,7 +355,7 @@ def parse_structure(data: bytes, caps: Caps) -> Part:
     headers, body_at = _headers(data, caps)
     root = Part(headers, headers.media_type(), body_at, len(data))
     waiting = [(root, 0)]
-    count = 0
+    count = near = 0
     while waiting:
         part, depth = waiting.pop()
         boundary = _boundary_or_none(part)
@@ -361,7 +363,13 @@ def parse_structure(data: bytes, caps: Caps) -> Part:
             continue
         if depth >= caps.depth:
             raise Unreadable("nested_too_deep")
-        for start, end in _pieces(data, boundary, part.start, part.end):
+        for piece in _pieces(data, boundary, part.start, part.end):
+            if piece is None:
+                near += 1
+                if near > caps.near_delimiters:
+                    raise Unreadable("too_many_parts")
+                continue
+            start, end = piece
             count += 1
             if count > caps.parts:
                 raise Unreadable("too_many_parts")
@@ -381,8 +389,8 @@ def _boundary_or_none(part: Part) -> bytes | None:
     return b"--" + boundary.encode("utf-8", "surrogateescape")
 
 
-def _pieces(data: bytes, delimiter: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The regions between the delimiter lines of one multipart."""
+def _pieces(data: bytes, delimiter: bytes, start: int, end: int) -> Iterator[tuple[int, int] | None]:
+    """The regions between the delimiter lines of one multipart; None for a line that only begins like one."""
     line = b"\n" + delimiter
     rest = re.compile(rb"(--)?[ \t]{0,80}(?=\n|\Z)")
     piece_at: int | None = None
@@ -393,6 +401,7 @@ def _pieces(data: bytes, delimiter: bytes, start: int, end: int) -> Iterator[tup
         match = rest.match(data, at + len(line), end)
         if match is None:
             at += 1
+            yield None
             continue
         if piece_at is not None:
             yield piece_at, max(at, piece_at)

@@ -19,6 +19,10 @@ _NOT_BASE64 = bytes(
     set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
 )
 _UUENCODED = frozenset({"x-uuencode", "uuencode", "x-uue", "uue"})
+_MOST_ODD_LINES = 1_000
+_SHORT_LINE = 20
+"""So many lines of an uuencoded file may be unreadable, or say fewer bytes than any program puts into one."""
+_LINE = re.compile(rb"[^\n]+")
 
 
 def transferred(encoded: bytes, encoding: str) -> bytes:
@@ -29,7 +33,7 @@ def transferred(encoded: bytes, encoding: str) -> bytes:
 def unpacked(encoded: memoryview, encoding: str) -> Iterator[bytes]:
     """The same in pieces of about a megabyte, so that nobody else is held up by a large file; total."""
     if encoding in _UUENCODED:
-        yield _uudecoded(bytes(encoded))
+        yield from _uudecoded(bytes(encoded))
     elif encoding == "quoted-printable":
         yield quopri.decodestring(bytes(encoded))
     elif encoding == "base64":
@@ -46,19 +50,37 @@ def unpacked(encoded: memoryview, encoding: str) -> Iterator[bytes]:
             yield bytes(encoded[start : start + _PIECE])
 
 
-def _uudecoded(encoded: bytes) -> bytes:
-    """What stands between ``begin`` and ``end``; a line that cannot be read is left out."""
+def _uudecoded(encoded: bytes) -> Iterator[bytes]:
+    """
+    What stands between ``begin`` and ``end``, never more than was encoded. A line that cannot be read is left
+    out.
+
+    The zeros at the end of a line may be missing, so a single character can stand for 63 of them.
+    """
     begin = re.search(rb"^begin [0-7]{3,4} [^\n]*\n", encoded, re.MULTILINE)
     out = bytearray()
-    for line in encoded[begin.end() if begin else 0 :].split(b"\n"):
-        if line.strip() == b"end":
+    room, odd = len(encoded), 0
+    for found in _LINE.finditer(encoded, begin.end() if begin else 0):
+        line = found[0]
+        if line.strip() == b"end" or odd > _MOST_ODD_LINES:
             break
+        content = _uudecoded_line(line)
+        odd += len(content) < _SHORT_LINE
+        room -= len(content)
+        if room < 0:
+            break
+        out += content
+        if len(out) >= _PIECE:
+            yield bytes(out)
+            out.clear()
+    yield bytes(out)
+
+
+def _uudecoded_line(line: bytes) -> bytes:
+    length = (((line[0] - 32) & 63) * 4 + 5) // 3
+    for attempt in (line, line[:length]):  # some encoders pad too much
         try:
-            out += binascii.a2b_uu(line)
+            return binascii.a2b_uu(attempt)
         except binascii.Error:
-            length = (((line[0] - 32) & 63) * 4 + 5) // 3 if line else 0  # some encoders pad too much
-            try:
-                out += binascii.a2b_uu(line[:length])
-            except binascii.Error:
-                continue
-    return bytes(out)
+            continue
+    return b""

@@ -17,7 +17,7 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from channels.email.parsing.addresses import mailboxes_or_none, without_tag
@@ -50,6 +50,7 @@ MAX_RSA_BITS = 8192
 """Larger ones only cost time."""
 FUTURE_S = 3600.0
 _WSP = re.compile(rb"[ \t]+")
+_PIECE = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FOLDING = re.compile(r"[ \t\r\n]+")
@@ -250,8 +251,10 @@ def check_body(raw: bytes, signature: Signature) -> None:
         DkimInvalid: It was changed.
     """
     body = _body(raw)
-    found = hashlib.sha256(_relaxed_body(body) if signature.relaxed_body else _simple_body(body)).digest()
-    if found != signature.body_hash:
+    found = hashlib.sha256()
+    for piece in _relaxed_body(body) if signature.relaxed_body else _simple_body(body):
+        found.update(piece)
+    if found.digest() != signature.body_hash:
         raise DkimInvalid("the text was changed")
 
 
@@ -260,18 +263,44 @@ def _body(raw: bytes, limit: int | None = None) -> bytes:
     return raw[start : None if limit is None else start + limit] if start >= 4 else b""
 
 
-def _simple_body(body: bytes) -> bytes:
-    end = len(body)
-    while body.endswith(b"\r\n", 0, end):
-        end -= 2
-    return body[:end] + b"\r\n"
+def _simple_body(body: bytes) -> Iterator[bytes]:
+    end = _without_empty_lines(body)
+    for start in range(0, end, _PIECE):
+        yield body[start : min(start + _PIECE, end)]
+    yield b"\r\n"
 
 
-def _relaxed_body(body: bytes) -> bytes:
-    lines = [_WSP.sub(b" ", line).rstrip(b" ") for line in body.split(b"\r\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    return b"".join(line + b"\r\n" for line in lines)
+def _relaxed_body(body: bytes) -> Iterator[bytes]:
+    """In pieces of whole lines: a list of lines takes fifty times the size of a text of short ones."""
+    start, empty, is_empty = 0, b"", True
+    while start < len(body):
+        end = body.rfind(b"\r\n", start, start + _PIECE)
+        end = body.find(b"\r\n", start) if end < 0 else end
+        piece = body[start : len(body) if end < 0 else end + 2].replace(b"\t", b" ")
+        while b"  " in piece:  # each time half as many; a pattern would keep a list of what it leaves
+            piece = piece.replace(b"  ", b" ")
+        start = len(body) if end < 0 else end + 2
+        piece = piece.replace(b" \r\n", b"\r\n") if end >= 0 else piece.removesuffix(b" ")
+        kept = _without_empty_lines(piece)
+        if kept:
+            is_empty = False
+            yield empty
+            yield piece[:kept]
+            empty = b""
+        empty += piece[kept:]
+    if not is_empty:
+        yield b"\r\n"
+
+
+def _without_empty_lines(text: bytes) -> int:
+    """Where the whole line ends begin with which a text ends."""
+    end = len(text.rstrip(b"\r\n"))
+    tail = text[end:]
+    if not tail.endswith(b"\n"):
+        return len(text)
+    # What follows on the last bare one of them are whole ones.
+    start = max(tail.rfind(b"\n\n"), tail.rfind(b"\r\r")) + 1
+    return end + start + tail.startswith(b"\n", start)
 
 
 def verify(raw: bytes, signature: Signature, key: Key) -> frozenset[str]:
@@ -289,12 +318,12 @@ def verify(raw: bytes, signature: Signature, key: Key) -> frozenset[str]:
     if signature.algorithm != f"{key.kind}-sha256":
         raise DkimInvalid("the key is of another kind")
     check_coverage(fields, signature.signed, _body(raw, READ_BYTES))
-    check_body(raw, signature)
     data = _signed_data(fields, signature)
     if key.kind == "rsa":
         _verify_rsa(data, signature.value, key.data)
     else:
         _verify_ed25519(data, signature.value, key.data)
+    check_body(raw, signature)  # what costs most comes last
     return recipients_of(fields)
 
 

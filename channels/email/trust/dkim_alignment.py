@@ -131,10 +131,10 @@ class SenderProof:
 
 
 def _keys(texts: Sequence[str]) -> list[Key]:
-    found = []
+    found: dict[Key, None] = {}  # the same one twice is the same work twice
     for text in texts[:MAX_TRIED]:
         try:
-            found.append(parse_key(text))
+            found[parse_key(text)] = None
         except DkimInvalid:
             continue
-    return found
+    return list(found)
