@@ -23,8 +23,8 @@ from agent_core.llm.litellm.client import LiteLLMClient
 from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
-from agent_core.llm.prices import Price, listed_price
-from agent_core.llm.providers import Endpoint, endpoint_of, key_variables
+from agent_core.llm.prices import Price, listed_price, listed_thinking
+from agent_core.llm.providers import Endpoint, endpoint_of, is_at_home, key_variables, wants_marks
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.ports import AttachmentPort, Clock, LLMPort
 
@@ -40,6 +40,7 @@ _MORE_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "watsonx": ("WX_",),
 }
 """Where the variables of a provider do not begin with its name."""
+_SLOW_FIRST_TOKEN_S = 300.0
 _log = structlog.get_logger(__name__)
 
 
@@ -161,7 +162,9 @@ def _client(
         "max_tokens": model.max_tokens,
         "extra": extra,
         "limits": AnswerLimits(
-            first_token_s=model.first_token_limit_s, idle_s=model.idle_limit_s, total_s=model.total_limit_s
+            first_token_s=model.first_token_limit_s or _first_token_s(model, provider),
+            idle_s=model.idle_limit_s,
+            total_s=model.total_limit_s,
         ),
         "price": None if model.price is None else Price(**model.price.model_dump()),
         "pictures": pictures,
@@ -179,6 +182,16 @@ def _client(
         if common["price"] is None and endpoint.public:
             common["price"] = listed_price(model.model)
     return cast("LLMPort", OpenAIClient(model.model, **common))
+
+
+def _first_token_s(model: ModelSpec, provider: ProviderSpec) -> float:
+    """How long the first token may take where nobody has said so."""
+    effort = model.reasoning_effort
+    if is_at_home(model.model, provider.api_base) or effort not in ("", "none", "minimal"):
+        return _SLOW_FIRST_TOKEN_S
+    # Models of Anthropic think only where they are told to.
+    thinks = not effort and not wants_marks(model.model) and not provider.api_base
+    return _SLOW_FIRST_TOKEN_S if thinks and listed_thinking(model.model) else AnswerLimits().first_token_s
 
 
 def _variables(spec: LLMSpec, used: Collection[str]) -> set[str]:

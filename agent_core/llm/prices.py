@@ -15,7 +15,7 @@ from typing import Any
 
 from agent_core.llm.openai_format import Tokens
 
-__all__ = ["Price", "listed_price"]
+__all__ = ["Price", "listed_price", "listed_thinking"]
 
 _TABLE = "model_prices_and_context_window_backup.json"
 
@@ -57,6 +57,14 @@ def listed_price(model: str) -> Price | None:
             kept = cached * 1e6 if isinstance(cached, int | float) else None
             return Price(prompt * 1e6, completion * 1e6, kept)
     return None
+
+
+@functools.lru_cache(maxsize=64)
+def listed_thinking(model: str) -> bool:
+    """Whether ``PREFIX/NAME`` can think before it answers, by the same table."""
+    table = _table()
+    entries = (_entry(table, listed) for listed in (model, model.partition("/")[2]))
+    return any(entry is not None and entry.get("supports_reasoning") is True for entry in entries)
 
 
 def _table() -> str:

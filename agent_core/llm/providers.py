@@ -8,12 +8,13 @@ the few fields of a request that one of them refuses or wants under another name
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Endpoint", "adapted", "endpoint_of", "key_variables", "wants_marks"]
+__all__ = ["Endpoint", "adapted", "endpoint_of", "is_at_home", "key_variables", "wants_marks"]
 
 _SELLS_CLAUDE = frozenset({"bedrock", "vertex_ai", "azure_ai", "openrouter"})
 
@@ -116,6 +117,18 @@ def endpoint_of(model: str, api_base: str) -> Endpoint | None:
         tells_cost=provider.tells_cost,
         nested_effort=provider.nested_effort,
     )
+
+
+def is_at_home(model: str, api_base: str) -> bool:
+    """Whether a model is asked at a server of one's own: by its provider, or by a private address."""
+    provider = _PROVIDERS.get(model.partition("/")[0])
+    if not api_base:
+        return provider is not None and provider.at_home
+    host = (urlsplit(api_base).hostname or "").lower()
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".lan", ".home.arpa", ".internal"))
 
 
 def wants_marks(model: str) -> bool:

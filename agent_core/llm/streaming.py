@@ -4,7 +4,9 @@ One answer from its first byte to its end, under limits that are ours.
 Both clients give a row of `Piece`s and leave the rest to `answer`: it waits for each piece only so long,
 ends an answer that does not end, puts tool calls together and hands them out only once the answer is
 complete, and closes the connection on every way out. What counts as activity is any piece, also one that
-only carries hidden thinking, so a model that thinks for minutes is not cut while it does.
+only carries hidden thinking, so a model that thinks for minutes is not cut while it does. Comments and
+blanks (keep-alives) prolong nothing, also where the whole answer is to come at once; a piece that has begun
+is complete within `_PIECE_LIMIT_S`.
 
 After text was handed out, an error that would be temporary becomes `StreamBroken` with that text: whoever
 has shown it must decide what to do with it. The library's own timeouts are not relied upon: one of them was
@@ -28,6 +30,8 @@ from agent_core.models import ModelChunk, Usage
 __all__ = ["AnswerLimits", "answer"]
 
 _CLOSE_LIMIT_S = 2.0
+_PIECE_LIMIT_S = 20.0
+"""From the first byte of a piece to its last: a network has pauses, a model has none there."""
 _FRAGMENT_CHARS = 16
 """What a fragment of a tool call counts besides its arguments: calls without any end somewhere, too."""
 _log = structlog.get_logger(__name__)
@@ -38,12 +42,13 @@ class AnswerLimits:
     """
     How long one answer may take, and how long it may be.
 
-    ``first_token_s`` until the first piece of a streamed answer (a whole one has ``total_s``), ``idle_s``
-    between pieces, ``total_s`` for all of it, ``max_chars`` of text and tool calls together.
+    ``first_token_s`` until the first piece of a streamed answer (a whole one has ``total_s``, unless the
+    server sends keep-alives), ``idle_s`` between pieces, ``total_s`` for all of it, ``max_chars`` of text and
+    tool calls together.
     """
 
-    first_token_s: float = 90.0
-    idle_s: float = 60.0
+    first_token_s: float = 55.0
+    idle_s: float = 55.0
     total_s: float = 600.0
     max_chars: int = 400_000
 
@@ -110,7 +115,8 @@ class _Patience:
         self._model = model
         self._began = anyio.current_time()
         self._deadline = self._began + limits.total_s
-        self._next_by = min(self._deadline, self._began + limits.first_token_s) if stream else self._deadline
+        self._first_by = min(self._deadline, self._began + limits.first_token_s)
+        self._next_by = self._first_by if stream else self._deadline
         self._begun = False
 
     async def next_of(self, pieces: AsyncGenerator[Piece, None]) -> Piece | None:
@@ -124,7 +130,10 @@ class _Patience:
             if piece is None or not piece.noise:
                 break
             if piece.noise == "part" and "part" not in noise:
-                self._next_by = min(self._next_by, anyio.current_time() + self._limits.idle_s)
+                limit_s = min(self._limits.idle_s, _PIECE_LIMIT_S)
+                self._next_by = min(self._next_by, anyio.current_time() + limit_s)
+            elif piece.noise == "keep-alive" and not self._begun:
+                self._next_by = min(self._next_by, self._first_by)
             noise.add(piece.noise)
         self._begun = True
         self._next_by = min(self._deadline, anyio.current_time() + self._limits.idle_s)

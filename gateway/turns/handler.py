@@ -308,7 +308,9 @@ class TurnHandler:
         if plan is not None and plan.prompt is not None:
             question = plan.prompt
         tools = list(self._extra_tools(session, [row.message for row in turn.rows]))
-        sink = TurnSink(self._channels[turn.session.channel], turn.session)
+        # Nobody reads along in a draft that waits for approval.
+        channel = self._channels[turn.session.channel]
+        sink = TurnSink(channel, turn.session, previews=not self._desk.holds(turn))
         steps = await self._store.steps(turn)
         async with sink.shown():
             return await self._agent.run(
@@ -319,9 +321,6 @@ class TurnHandler:
                 extra_tools=tools,
                 journal=StoreStepJournal(self._store, turn, steps, tools),
                 user_lines=user_lines(turn),
-                # Nobody reads along in a draft that waits for approval.
-                stream=self._channels[turn.session.channel].capabilities.previews
-                and not self._desk.holds(turn),
                 limits=plan.limits if plan else None,
                 allowance=run.tally,
                 consent=self._asking.consent(turn, steps),

@@ -26,10 +26,12 @@ class TurnSink:
 
     The answer is kept, not sent: what leaves goes through the outbox, after the turn is committed. Hints are
     given to the channel where it can show them, each under a limit, and are never waited for by the turn.
+    Without ``previews`` nobody sees the answer before it is sent.
     """
 
-    def __init__(self, channel: Channel, session: SessionKey) -> None:
+    def __init__(self, channel: Channel, session: SessionKey, *, previews: bool = True) -> None:
         self._channel = channel
+        self._previews = previews and channel.capabilities.previews
         self._session = session
         self._preview: str | None = None
         self._news = anyio.Event()
@@ -41,7 +43,7 @@ class TurnSink:
 
     async def partial(self, text: str) -> None:
         """Show the text so far, the newest at the most a few times a second."""
-        if self._channel.capabilities.previews:
+        if self._previews:
             self._preview = text
             self._news.set()
 
@@ -52,14 +54,14 @@ class TurnSink:
     async def shown(self) -> AsyncIterator[None]:
         """While inside, the conversation is shown that work goes on."""
         capabilities = self._channel.capabilities
-        if not (capabilities.typing or capabilities.previews):
+        if not (capabilities.typing or self._previews):
             yield
             return
         failed: BaseException | None = None
         async with anyio.create_task_group() as hints:
             if capabilities.typing:
                 hints.start_soon(self._keep_typing)
-            if capabilities.previews:
+            if self._previews:
                 hints.start_soon(self._keep_showing)
             try:
                 yield

@@ -19,12 +19,15 @@ import pytest
 
 from agent_core.errors import ModelError, ModelUnavailable, ModelUnreadable
 from agent_core.llm.completion import ask
+from agent_core.llm.config import LLMSpec
+from agent_core.llm.factory import build_models
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Piece
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.messages import OutboundKind
 from agent_core.models import Message
+from channels.loopback import LoopbackChannel, LoopbackServer
 from tests.clock import LoopClock
 from tests.fake_openai import Cut, FakeOpenAI, Raw, Say, Status, bound
 from tests.integration.gateway_world import world
@@ -85,6 +88,15 @@ async def slow_whole(writer: asyncio.StreamWriter) -> None:
     writer.write(WHOLE + b'{"choices": "')
     while True:
         writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+
+async def slow_blanks(writer: asyncio.StreamWriter) -> None:
+    """Blanks, and never anything else."""
+    writer.write(WHOLE)
+    while True:
+        writer.write(b"\n")
         await writer.drain()
         await asyncio.sleep(0.02)
 
@@ -293,17 +305,18 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("steps", "stream", "within_s"),
         [
-            (["keep-alive"], True, 90),
-            (["part"], True, 61),
-            (["keep-alive", "part"], True, 90),
-            (["text", "keep-alive"], True, 61),
-            (["text", "part"], True, 61),
-            (["part"], False, 61),
-            (["keep-alive"], False, 600),
+            (["keep-alive"], True, 55),
+            (["part"], True, 22),
+            (["keep-alive", "part"], True, 55),
+            (["text", "keep-alive"], True, 57),
+            (["text", "part"], True, 22),
+            (["part"], False, 22),
+            (["keep-alive"], False, 55),
+            (["keep-alive", "part"], False, 55),
         ],
     )
     async def test_it_ends_within_its_limit(self, steps: list[str], stream: bool, within_s: float) -> None:
-        """The first steps once, the last one each second for ever; one such answer is enough."""
+        """The first steps once, the last one each second for ever; there is a word within a minute."""
 
         async def pieces() -> Any:
             for step in steps[:-1]:
@@ -317,7 +330,7 @@ class TestLimits:
             async for _ in answer(pieces(), limits=AnswerLimits(), model="m", stream=stream):
                 pass
 
-        assert anyio.current_time() - began <= within_s + 1
+        assert anyio.current_time() - began <= within_s + 1 < 60
         assert caught.value.kind == "slow"
 
     async def test_waiting_at_the_door_is_no_rubbish(self) -> None:
@@ -328,7 +341,7 @@ class TestLimits:
             yield Piece("late")
 
         async def patient() -> Any:
-            for _ in range(80):
+            for _ in range(50):
                 await anyio.sleep(1)
                 yield Piece(noise="keep-alive")
             yield Piece("there", finish="stop")
@@ -338,3 +351,81 @@ class TestLimits:
                 pass
         said = [c async for c in answer(patient(), limits=AnswerLimits(), model="m", stream=True)]
         assert said == ["there"]
+
+    @pytest.mark.parametrize("stream", [True, False])
+    async def test_who_may_think_for_minutes_does(self, stream: bool) -> None:
+        """Keep-alives count up to the limit that is configured, and whatever it is, no longer."""
+
+        async def thinks() -> Any:
+            for _ in range(290):
+                await anyio.sleep(1)
+                yield Piece(noise="keep-alive")
+            yield Piece("there", finish="stop")
+
+        limits = AnswerLimits(first_token_s=300)
+        assert [c async for c in answer(thinks(), limits=limits, model="m", stream=stream)] == ["there"]
+        with pytest.raises(ModelUnreadable):
+            async for _ in answer(thinks(), limits=AnswerLimits(), model="m", stream=stream):
+                pass
+
+    async def test_a_whole_answer_is_waited_for_in_silence(self) -> None:
+        """Where nothing is to come before everything does, silence is no sign of anything."""
+
+        async def writes() -> Any:
+            await anyio.sleep(500)
+            yield Piece("there", finish="stop")
+
+        said = [c async for c in answer(writes(), limits=AnswerLimits(), model="m", stream=False)]
+        assert said == ["there"]
+
+
+@pytest.mark.parametrize(
+    ("model", "api_base", "more", "first_token_s"),
+    [
+        ("openai/gpt-4o", "", {}, 55),
+        ("openai/gpt-5", "", {}, 300),
+        ("openai/gpt-5", "", {"reasoning_effort": "minimal"}, 55),
+        ("openai/gpt-5", "", {"first_token_limit_s": 20}, 20),
+        ("anthropic/claude-sonnet-4-5", "", {}, 55),
+        ("anthropic/claude-sonnet-4-5", "", {"reasoning_effort": "high"}, 300),
+        ("ollama/qwen3", "", {}, 300),
+        ("openai/qwen3", "http://192.168.1.5:8080/v1", {}, 300),
+        ("openai/qwen3", "http://nas:8080/v1", {}, 300),
+        ("openai/qwen3", "https://models.example.org/v1", {}, 55),
+    ],
+)
+def test_how_long_the_first_token_may_take(
+    model: str, api_base: str, more: dict[str, Any], first_token_s: float
+) -> None:
+    """By default it is short, except where a good server may take minutes."""
+    spec = LLMSpec.model_validate(
+        {
+            "providers": {"p": {"api_base": api_base, "api_key": "k"}},
+            "models": {"m": {"provider": "p", "model": model, **more}},
+            "pools": {"main": ["m"]},
+        }
+    )
+    [client] = build_models(spec, LoopClock())._clients
+
+    assert client._limits.first_token_s == first_token_s  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("writes", [slow_blanks, slow_comments, slow_whole])
+async def test_who_reads_no_unfinished_answers_is_told_as_soon(writes: Writes, tmp_path: Path) -> None:
+    """A channel without previews, such as email, asked for whole answers, which blanks prolonged to 600 s."""
+    far = LoopbackServer()
+    channel = LoopbackChannel(far, letters=True)
+    async with (
+        hostile(writes) as (server, api_base),
+        world(
+            tmp_path,
+            server=far,
+            settings={"llm": llm(api_base)},
+            channels={"loopback": (channel, "each")},
+        ) as there,
+    ):
+        told = await there.asked("hello", within_s=15)
+
+        assert told.kind is OutboundKind.APOLOGY
+        assert "too slowly" in told.text
+        assert server.asked == 1
