@@ -102,6 +102,14 @@ class DeviceLists:
             for event in {self._asked[one] for one in left & self._asked.keys()}:
                 await event.wait()
 
+    def knows(self, user_id: str) -> bool:
+        """Whether somebody's devices are known, as far as anybody has said."""
+        return user_id in self._known
+
+    def is_open(self, user_id: str) -> bool:
+        """Whether somebody's devices would be asked for now: their server has said nothing yet."""
+        return self._may_ask(user_id)
+
     def _may_ask(self, user_id: str) -> bool:
         return user_id not in self._known and self._query_at.get(user_id, 0.0) <= self._clock.monotonic()
 

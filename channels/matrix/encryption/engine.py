@@ -6,11 +6,9 @@ the machine of whatever device the login has (`Crypto.ready`), so a login that b
 another machine, which is announced and signed before anything is done with it (``own_device``).
 
 Receiving is without network: to-device events are digested before the messages that they are for, and saved
-before the position that passes them (`Crypto.receive`, `Crypto.position`). Sending asks first for the devices
-of whoever has become `outdated` (B24), then claims sessions, then gives the room's key to whoever lacks it;
-devices that cannot be reached are left out and tried again later, because one dead device must not make the
-bot mute. What is done for many devices is done for a few at a time, because nothing else runs meanwhile.
-Trust is the allow-list of people: their devices are taken as the server names them.
+before the position that passes them (`Crypto.receive`, `Crypto.position`). Before something is sent, the
+room's key is given to whoever lacks it (``key_sharing``). Trust is the allow-list of people: their devices
+are taken as the server names them.
 """
 
 from __future__ import annotations
@@ -28,9 +26,10 @@ from channels.matrix.client.api import Homeserver, LinkBroken
 from channels.matrix.client.login import Login, unreachable
 from channels.matrix.client.secret_file import write_secret
 from channels.matrix.encryption.cross_signing import CrossSigning
-from channels.matrix.encryption.device_lists import AT_ONCE, RETRY_S, DeviceLists
+from channels.matrix.encryption.device_lists import RETRY_S, DeviceLists
 from channels.matrix.encryption.identities import Identities
 from channels.matrix.encryption.key_api import KeyRequests, StoreIsOld, TokenRefused
+from channels.matrix.encryption.key_sharing import CLAIM_LIMIT_S, KeySharing, claim_by_server
 from channels.matrix.encryption.own_device import OwnDevice
 from channels.matrix.encryption.types import Device, NotReadable
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["CRYPTO", "Crypto", "pickle_key"]
 
 CRYPTO = "crypto"
-_CLAIM_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)
 Open = Callable[[str], "Machine"]
 
@@ -99,6 +97,11 @@ class Crypto:
         self._machine: Machine | None = None
         self._committed = ""
         self._lists = DeviceLists(self._requests, clock, self._learned)
+        self._sharing = KeySharing(
+            self._requests, self._lists, clock, trusted=self._trusted, lock_of=self._lock_of
+        )
+        self.to_mend = anyio.Event()
+        """Set when `mend` may have something to do."""
         self._retry_at: dict[Device, float] = {}
         self._left: int | None = None
         self._kept_up = ""
@@ -139,6 +142,7 @@ class Crypto:
         machine = await self._own.announced(self._committed)
         self._machine = machine
         self._lists.forget()
+        self._sharing.forget()
         self._left = None
         return machine
 
@@ -238,18 +242,25 @@ class Crypto:
             _log.warning("matrix.keys_postponed", error=str(error) or type(error).__name__)
 
     async def mend(self) -> None:
-        """Begin broken sessions anew; asks others' servers, so nothing must wait for it. Never raises."""
+        """
+        Begin broken sessions anew, and give late what keys are owed; asks others' servers, so nothing must
+        wait for it. Never raises.
+        """
         machine = self._machine
         if machine is None:
             return
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._sharing.give_late, machine)
+            group.start_soon(self._unwedge, machine)
+
+    async def _unwedge(self, machine: Machine) -> None:
         now = self._clock.monotonic()
         wedged = [one for one in machine.wedged() if self._retry_at.get(one, 0.0) <= now]
         if not wedged:
             return
         self._retry_at.update(dict.fromkeys(wedged, now + RETRY_S))
         try:
-            with anyio.move_on_after(_CLAIM_LIMIT_S):
-                await self._requests.claim(machine, wedged)
+            await claim_by_server(self._requests, machine, wedged, CLAIM_LIMIT_S)
             bodies = machine.take_outgoing()
             if bodies:
                 await self._requests.to_device("m.room.encrypted", bodies)
@@ -269,8 +280,10 @@ class Crypto:
         """
         machine = await self.ready()
         try:
-            async with self._room_locks.setdefault(room_id, anyio.Lock()):
-                await self._give_key(machine, room_id, sorted(set(members)))
+            async with self._lock_of(room_id):
+                await self._sharing.give(machine, room_id, sorted(set(members)))
+                if self._sharing.owes:
+                    self.to_mend.set()
                 return machine.encrypt(room_id, kind, content)
         except LinkBroken as error:
             raise unreachable(error) from error
@@ -321,24 +334,13 @@ class Crypto:
     def _is_signature(self, key: str, value: bytes, signature: str) -> bool:
         return self._machine is not None and self._machine.is_signature(key, value, signature)
 
-    async def _give_key(self, machine: Machine, room_id: str, users: list[str]) -> None:
-        await self.learn_devices(users)
-        devices = machine.devices_of(users)
-        if self.signed_only:
-            devices = {one for one in devices if self.identities.is_signed(one.user_id, one.device_id)}
-        now = self._clock.monotonic()
-        missing = [one for one in machine.strangers(devices) if self._retry_at.get(one, 0.0) <= now]
-        if missing:
-            await self._requests.claim(machine, missing)
-            for device in machine.strangers(missing):
-                self._retry_at[device] = now + RETRY_S
-                _log.info("matrix.device_unreachable", user=device.user_id, device=device.device_id)
-        while keys := machine.room_key_for(room_id, devices, at_most=AT_ONCE):
-            bodies: dict[str, dict[str, Any]] = {}
-            for device, body in keys.items():
-                bodies.setdefault(device.user_id, {})[device.device_id] = body
-            await self._requests.to_device("m.room.encrypted", bodies)
-            machine.key_given(room_id, keys)
+    def _trusted(self, devices: set[Device]) -> set[Device]:
+        if not self.signed_only:
+            return devices
+        return {one for one in devices if self.identities.is_signed(one.user_id, one.device_id)}
+
+    def _lock_of(self, room_id: str) -> anyio.Lock:
+        return self._room_locks.setdefault(room_id, anyio.Lock())
 
 
 def _list(value: Any) -> list[Any]:

@@ -281,23 +281,32 @@ class Machine(KeyStore):
         wanting = wanting[:at_most]
         if not wanting:
             return {}
-        key = {
+        return self.wrapped(self.current_key(room_id), wanting)
+
+    def current_key(self, room_id: str) -> dict[str, Any]:
+        """The room's key, which reads what is encrypted from now on."""
+        session = self._olm.outbound_group_sessions[room_id]
+        return {
             "algorithm": MEGOLM,
             "room_id": room_id,
             "session_id": session.id,
             "session_key": session.session_key,
         }
+
+    def wrapped(self, key: Mapping[str, Any], devices: Iterable[Device]) -> dict[Device, dict[str, Any]]:
+        """A room's key, encrypted for devices with which there is a session."""
         bodies = {}
         with self.changing():
-            for device in wanting:
+            for device in devices:
                 theirs = self._olm.device_store[device.user_id][device.device_id]
                 olm = self._olm.session_store.get(device.curve25519)
-                bodies[device] = self._olm._olm_encrypt(olm, theirs, "m.room_key", key)  # noqa: SLF001 - as above
+                bodies[device] = self._olm._olm_encrypt(olm, theirs, "m.room_key", dict(key))  # noqa: SLF001 - as above
         return bodies
 
-    def key_given(self, room_id: str, devices: Iterable[Device]) -> None:
-        """The server has taken the room's key for these devices."""
-        self._given.setdefault(room_id, set()).update(devices)
+    def key_given(self, room_id: str, devices: Iterable[Device], *, session_id: str = "") -> None:
+        """The server has taken the room's key for these devices; ``session_id`` if it may be an older one."""
+        if session_id in ("", self._olm.outbound_group_sessions[room_id].id):
+            self._given.setdefault(room_id, set()).update(devices)
 
     def encrypt(self, room_id: str, kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
         """Encrypt an event with the room's key; what relates it to others stays outside, as it must."""

@@ -81,7 +81,6 @@ class Reading:
         self._in_hand: set[str] = set()
         """Events with late keys that are being read."""
         self._news = anyio.Event()
-        self._to_mend = anyio.Event()
         self._unreadable = 0
         self._look = True
         """Whether keys have come since references were looked through."""
@@ -247,7 +246,7 @@ class Reading:
             self._news.set()
             self._news = anyio.Event()
         await self._crypto.maintain(rooms=rooms, waiting=self._waiting.sessions)
-        self._to_mend.set()
+        self._crypto.to_mend.set()
 
     def facts(self) -> dict[str, Any]:
         """For the operator."""
@@ -266,8 +265,8 @@ class Reading:
 
     async def _mend(self) -> None:
         while True:
-            await self._to_mend.wait()
-            self._to_mend = anyio.Event()
+            await self._crypto.to_mend.wait()
+            self._crypto.to_mend = anyio.Event()
             await self._crypto.mend()
 
     async def _tell(self, tell: Tell, save: Save) -> None:
