@@ -88,7 +88,10 @@ CHANNEL_RESTARTS = Counter(
 )
 # queue: inbox, outbox
 STORE_AGE = Gauge(
-    "squidbot_oldest_seconds", "Age of the oldest unfinished row; 0 without one", ["queue"], registry=REGISTRY
+    "squidbot_oldest_seconds",
+    "Age of the oldest unfinished row that waits for no given time and no person; 0 without one",
+    ["queue"],
+    registry=REGISTRY,
 )
 # queue and state: those of gateway.queue.states
 STORE_ROWS = Gauge("squidbot_rows", "Rows of the durable queue", ["queue", "state"], registry=REGISTRY)

@@ -24,6 +24,7 @@ __all__ = [
     "BUDGET",
     "INBOX_MOVES",
     "OUTBOX_MOVES",
+    "PLACE",
     "IllegalMove",
     "InboxState",
     "OutboxState",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 BUDGET = "budget"
 """What waits for another day, or for another budget."""
+PLACE = "place"
+"""What waits for the later place that its channel has given it."""
 
 
 class InboxState(StrEnum):
@@ -138,7 +141,8 @@ class StoreStats:
     """
     Counts by state, and the age in seconds of the oldest message that is not answered and of the oldest
     answer that is not sent (None: there is none). Conversations in which a tool waits for a person's yes are
-    counted by themselves: what waits there waits for that person, and has no age.
+    counted by themselves: what waits there waits for that person, and has no age. Neither has what waits
+    for its place or for the budget, because its sender knows until when.
     """
 
     inbox: Mapping[str, int]

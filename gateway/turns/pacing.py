@@ -16,6 +16,7 @@ import structlog
 from agent_core.messages import InboundMessage
 from agent_core.ports import Clock
 from gateway.queue.ports import InboxRow, NewOutbound, SpendStore, Turn, WorkStore
+from gateway.queue.states import PLACE
 from gateway.turns.commit import Ends
 
 __all__ = ["Pacing", "left_s", "notice_text"]
@@ -105,7 +106,7 @@ class Pacing:
             for channel in dict.fromkeys(row.message.channel for row in said):
                 self._on_outbox(channel)
         await self._ends.until_stored(
-            lambda: self._store.postpone(turn, "waits for its place", delay_s=wait_s)
+            lambda: self._store.postpone(turn, "waits for its place", delay_s=wait_s, waits_for=PLACE)
         )
         _log.info("turn.waits", channel=turn.session.channel, wait_s=round(wait_s))
 

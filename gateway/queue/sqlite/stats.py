@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 
 from gateway.queue.sqlite.due import LONGEST_S
-from gateway.queue.states import InboxState, OutboxState, StoreStats
+from gateway.queue.states import BUDGET, PLACE, InboxState, OutboxState, StoreStats
 
 __all__ = ["counted"]
 
@@ -22,6 +22,17 @@ _ASKED = (
 )
 """The sessions whose turn was left until somebody has said yes or no, and has not been told so yet."""
 
+_PUT_OFF = (
+    "SELECT session FROM inbox WHERE state = 'ready' AND next_at > ? AND next_at <= ?"
+    f" AND waits_for IN ('{BUDGET}', '{PLACE}')"
+)
+"""The sessions whose head waits for a time that its sender has been told."""
+_OURS = (
+    "SELECT MIN(accepted_at) FROM inbox WHERE state = 'running' OR (state = 'ready'"
+    f" AND session NOT IN ({_ASKED} UNION ALL {_PUT_OFF}))"
+)
+"""Everything in a session waits for its head, so nothing in these has an age."""
+
 
 def counted(db: sqlite3.Connection, now: float) -> StoreStats:
     """Counts by state, and ages at ``now`` (seconds since the epoch)."""
@@ -29,11 +40,7 @@ def counted(db: sqlite3.Connection, now: float) -> StoreStats:
     counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())
     asked = (now, now + LONGEST_S)
     (waiting,) = db.execute(f"SELECT COUNT(DISTINCT session) FROM ({_ASKED})", asked).fetchone()
-    (accepted_at,) = db.execute(
-        "SELECT MIN(accepted_at) FROM inbox"
-        f" WHERE state IN ('ready', 'running') AND session NOT IN ({_ASKED})",
-        asked,
-    ).fetchone()
+    (accepted_at,) = db.execute(_OURS, asked + asked).fetchone()
     (created_at,) = db.execute(
         "SELECT MIN(created_at) FROM outbox WHERE state IN ('pending', 'sending', 'uncertain')"
     ).fetchone()

@@ -1,0 +1,111 @@
+"""
+A mail beyond the limit of the hour, or a question beyond the day's budget, waits for hours and its sender has been told
+until when; after 35 minutes the operator was told that somebody waits for an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from agent_core.errors import BudgetSpent
+from agent_core.messages import OutboundKind
+from gateway.budget.policy import Limits
+from gateway.queue.ports import Turn
+from gateway.queue.sqlite.offline_status import work_at_rest
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.turns.budget_deferral import Refusals
+from gateway.turns.commit import Ends
+from gateway.turns.pacing import Pacing
+from tests.clock import EPOCH, ManualClock
+from tests.contract.work_store_data import OTHER, accept, claim, out
+
+pytestmark = pytest.mark.anyio
+Wait = Callable[[Turn], Awaitable[None]]
+
+
+class StoredAtOnce:
+    async def until_stored(self, write: Callable[[], Awaitable[Any]]) -> Any:
+        return await write()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteWorkStore]:
+    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=clock)
+    yield store
+    await store.aclose()
+
+
+def for_the_place(store: SqliteWorkStore, clock: ManualClock) -> Wait:
+    pacing = Pacing(
+        store=store, notices=store, ends=cast("Ends", StoredAtOnce()), clock=clock, on_outbox=lambda _: None
+    )
+
+    async def wait(turn: Turn) -> None:
+        await pacing.put_off(turn, 5400.0, [out("later", kind=OutboundKind.NOTICE)])
+
+    return wait
+
+
+def for_the_budget(store: SqliteWorkStore, clock: ManualClock) -> Wait:
+    class Spending:
+        limits = Limits()
+
+    refusals = Refusals(
+        store=store,
+        costs=store,
+        ends=cast("Ends", StoredAtOnce()),
+        spending=cast("Any", Spending()),
+        access=cast("Any", None),
+        clock=clock,
+        on_outbox=lambda _: None,
+    )
+
+    async def wait(turn: Turn) -> None:
+        await refusals.put_off(turn, BudgetSpent("spent"), [out("later", kind=OutboundKind.NOTICE)])
+
+    return wait
+
+
+@pytest.mark.parametrize("reason", [for_the_place, for_the_budget])
+async def test_what_waits_for_a_time_that_was_told_has_no_age(
+    store: SqliteWorkStore,
+    clock: ManualClock,
+    tmp_path: Path,
+    reason: Callable[[SqliteWorkStore, ManualClock], Wait],
+) -> None:
+    """Nor what was written after it in the same conversation; that of others counts, and so does this when it is due."""
+    await accept(store, "waits", "behind it")
+    turn = await claim(store)
+    await reason(store, clock)(turn)
+    clock.advance(600)
+    assert (await store.stats()).oldest_unanswered_s is None
+    await accept(store, "of somebody else", session=OTHER)
+    clock.advance(60)
+    assert (await store.stats()).oldest_unanswered_s == pytest.approx(60)
+    await store.aclose()
+    at_rest = work_at_rest(tmp_path / "gateway.db", (EPOCH + timedelta(seconds=660)).timestamp())
+    assert at_rest is not None
+    assert at_rest["work"]["oldest_unanswered_s"] == pytest.approx(60)
+    due = work_at_rest(tmp_path / "gateway.db", (EPOCH + timedelta(seconds=5500)).timestamp())
+    assert due is not None
+    assert due["work"]["oldest_unanswered_s"] == pytest.approx(5500)
+
+
+async def test_what_waits_because_something_is_broken_has_an_age(
+    store: SqliteWorkStore, clock: ManualClock
+) -> None:
+    """The control: a model that is away, however often it is tried again."""
+    await accept(store, "waits")
+    await store.retry(await claim(store), "the model is away", delay_s=3600, deferral=True)
+    clock.advance(1900)
+    assert (await store.stats()).oldest_unanswered_s == pytest.approx(1900)
