@@ -194,8 +194,12 @@ class Intake:
         just_answered: bool = False,
         proof: str = "",
         doubt: str = "",
+        now: datetime | None = None,
     ) -> InboundMessage | OwnCopy:
-        """What this mail is. ``proof`` is what else was found for its sender, ``doubt`` why nothing was."""
+        """
+        What this mail is. ``proof`` is what else was found for its sender, ``doubt`` why nothing was; ``now``
+        is when it is taken in, if that is not when it arrived.
+        """
         headers = arrival.headers
         verdict = inspect(headers, self._own, claims=arrival.claims, just_answered=just_answered, proof=proof)
         doubt = doubt or verdict.doubt
@@ -218,7 +222,9 @@ class Intake:
         if read_only:
             whom = NOBODY  # so that no answer can go there, whoever lets it out of quarantine
         session = session_of(self._channel, tag, whom)
-        refused, quarantine, place = self._judged(arrival, verdict, native_id, str(session), person)
+        refused, quarantine, place = self._judged(
+            arrival, verdict, native_id, str(session), person, taken_at=now or arrival.received_at
+        )
         context: dict[str, Any] = {
             "uid": arrival.uid,
             "uidvalidity": uidvalidity,
@@ -322,7 +328,14 @@ class Intake:
         )
 
     def _judged(
-        self, arrival: Arrival, verdict: Verdict, native_id: str, thread: str, person: str
+        self,
+        arrival: Arrival,
+        verdict: Verdict,
+        native_id: str,
+        thread: str,
+        person: str,
+        *,
+        taken_at: datetime,
     ) -> tuple[str, str, Place]:
         """
         Why it is not answered at all, or why a person must say so first, both empty for an answer; and when
@@ -336,7 +349,7 @@ class Intake:
             return "", "", now
         why = verdict.refused
         if why is None:
-            place = self._place(native_id, verdict.address, thread, at)
+            place = self._place(native_id, verdict.address, thread, at, taken_at)
             if place is not None:
                 return "", self._brake(thread, verdict.address), place
             why = Refused.TOO_MANY
@@ -353,13 +366,19 @@ class Intake:
     def _brake(self, thread: str, person: str) -> str:
         return str(Refused.BRAKED) if self._braked(thread, person=person) else ""
 
-    def _place(self, native_id: str, sender: str, thread: str, at: datetime) -> Place | None:
+    def _place(self, native_id: str, sender: str, thread: str, at: datetime, now: datetime) -> Place | None:
         """When a mail that may be answered is answered; None if too many of its sender wait already."""
         if self._is_owner(sender):
             return Place()
         listed = self._listed(sender)
         place = self._limiter.place(
-            native_id, sender=sender, thread=thread, listed=listed, at=at, crowd=self.crowd(sender)
+            native_id,
+            sender=sender,
+            thread=thread,
+            listed=listed,
+            at=at,
+            now=now,
+            crowd=self.crowd(sender),
         )
         wait_s = place.wait_s if place else DAY_S
         if listed and wait_s > HOUR_S:

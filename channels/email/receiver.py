@@ -288,6 +288,7 @@ class Receiver:
             just_answered=self._just_answered(arrival.headers),
             proof=proof.by,
             doubt=proof.lacks,
+            now=self._now(),
         )
         if isinstance(taken, InboundMessage) and taken.context.get("doubt"):
             _log.info("mail.not_proven", reason=taken.context["doubt"])

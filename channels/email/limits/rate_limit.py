@@ -65,7 +65,15 @@ class AnswerLimiter:
         """Whether there is something that the last `dump` did not hold."""
 
     def place(
-        self, native_id: str, *, sender: str, thread: str, listed: bool, at: datetime, crowd: str = ""
+        self,
+        native_id: str,
+        *,
+        sender: str,
+        thread: str,
+        listed: bool,
+        at: datetime,
+        now: datetime | None = None,
+        crowd: str = "",
     ) -> Place | None:
         """
         When this mail is answered; the place is taken.
@@ -75,29 +83,31 @@ class AnswerLimiter:
             sender: Its proven sender.
             thread: Its session.
             listed: Whether the sender is among those who may write.
-            at: When it arrived.
+            at: When it arrived; a mail from the future has arrived now.
+            now: When it is taken in, from which the wait is counted; None: when it arrived.
             crowd: The pattern that lets the sender in, if it is none by name: whoever owns a domain has any
                 number of addresses, and must not fill the hours of others with them.
 
         Returns:
             None if too many mails of this sender or crowd wait already.
         """
+        taken = (now or at).timestamp()
         known = self._entries.get(native_id)
         if known is not None:
-            return Place(known.due - known.at, known.first) if known.allowed else None
-        now = at.timestamp()
-        rules = list(self._rules(now, sender, thread, listed=listed, crowd=crowd))
-        due, before = now, -1.0
+            return Place(max(known.due - taken, 0.0), known.first) if known.allowed else None
+        arrived = min(at.timestamp(), taken)
+        rules = list(self._rules(arrived, sender, thread, listed=listed, crowd=crowd))
+        due, before = arrived, -1.0
         while due > before:  # a gap of one rule may be none of another
             before = due
             for limit, window_s, used in rules:
                 due = _earliest(due, limit, window_s, used)
-        ahead = [entry for entry in self._counted(now) if entry.due > now]
-        first = due > now and not any(entry.sender == sender for entry in ahead)
+        ahead = [entry for entry in self._counted(arrived) if entry.due > arrived]
+        first = due > taken and not any(entry.sender == sender and entry.due > taken for entry in ahead)
         allowed = sum((entry.crowd or entry.sender) == (crowd or sender) for entry in ahead) < MAX_WAITING
-        due = due if allowed else now
-        self._note(native_id, _Entry(now, sender, thread, listed, allowed, due, first, crowd))
-        return Place(due - now, first) if allowed else None
+        due = due if allowed else arrived
+        self._note(native_id, _Entry(arrived, sender, thread, listed, allowed, due, first, crowd))
+        return Place(max(due - taken, 0.0), first) if allowed else None
 
     def admit(self, native_id: str, *, sender: str, thread: str, listed: bool, at: datetime) -> bool:
         """
