@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import anyio.lowlevel
+import anyio.to_thread
 import structlog
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
@@ -45,6 +46,7 @@ from channels.email.attachments import Keeper
 from channels.email.auth.credentials_source import credentials_of
 from channels.email.auth.oauth_tokens import AskProvider
 from channels.email.compose.message import Envelope
+from channels.email.compose.seal import CopySeal
 from channels.email.config import EmailConfig
 from channels.email.imap.connections import Connections
 from channels.email.imap.housekeeping import Answered, Chore, Chores, UploadCopy
@@ -156,7 +158,8 @@ class EmailChannel(LetterReaching):
         credentials = credentials_of(config, state_dir, clock, ask)
         self._connections = Connections(config, timing or Timing(), credentials)
         self._submitter = Submitter(config, submit_timing, credentials)
-        self._posting = Posting(config, self._submitter, attachments, self._connections.tls)
+        self._seal = CopySeal(state_dir / "copy-key")
+        self._posting = Posting(config, self._submitter, attachments, self._connections.tls, self._seal)
         self._chores = Chores(keyword=config.answered_keyword, processed=config.processed_folder)
         limiter = AnswerLimiter(config.limits)
         self._safety = Safety(
@@ -176,6 +179,7 @@ class EmailChannel(LetterReaching):
             welcome,
             is_owner=is_owner,
             crowded=self._safety.crowded,
+            is_ours=self._seal.fits,
         )
         self._prove = _prover(config, clock, welcome, lookup).find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None
@@ -194,6 +198,7 @@ class EmailChannel(LetterReaching):
         inbox.report(LinkState.CONNECTING)
         try:
             await self._safety.load()
+            await anyio.to_thread.run_sync(self._seal.load)
             async with self._connections.open_mailbox() as mailbox:
                 self._mailbox = mailbox
                 await self._receive(mailbox, inbox)

@@ -24,6 +24,8 @@ from datetime import datetime
 from typing import Any
 
 from agent_core.messages import Audience, InboundMessage, Sender
+from channels.email.compose.seal import FIELD as SEAL
+from channels.email.compose.seal import fingerprint
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake_text import background_of, quotation, text_of
 from channels.email.limits.rate_limit import DAY_S, HOUR_S, AnswerLimiter, Place
@@ -77,14 +79,20 @@ class Arrival:
     trouble: str = ""
     claims: tuple[Claim, ...] = ()
     """Its signatures."""
+    content: str = ""
+    """What it shows, as a hash, if it claims to be ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnCopy:
-    """Our own mail, come back for the Sent folder."""
+    """
+    Our own mail, come back for the Sent folder. ``whole`` says that it is what we have sent, word for word;
+    otherwise somebody may have written it who knows our Message-ID.
+    """
 
     uid: int
     message_id: str
+    whole: bool = False
 
 
 def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) -> Arrival:
@@ -123,7 +131,9 @@ def given_up(uid: int, received_at: datetime, raw: bytes, trouble: str) -> Arriv
 def _examined(arrival: Arrival, raw: bytes) -> Arrival:
     """With what takes all of its header to know."""
     doubtful = arrival.headers.doubtful | ambiguous_recipients(raw)
-    return replace(arrival, headers=replace(arrival.headers, doubtful=doubtful), claims=claims_of(raw))
+    content = fingerprint(raw) if arrival.mail is not None and arrival.headers.first(SEAL) else ""
+    headers = replace(arrival.headers, doubtful=doubtful)
+    return replace(arrival, headers=headers, claims=claims_of(raw), content=content)
 
 
 class Intake:
@@ -138,6 +148,7 @@ class Intake:
         welcome: Whether the gateway would let an address in if it were proven.
         is_owner: Whether a proven address is the owner's, who is never kept waiting.
         crowded: Told of somebody whose mail has to wait for more than an hour, and for how long.
+        is_ours: Whether a mail with these fields and this content is one that we have sent.
     """
 
     def __init__(
@@ -150,8 +161,10 @@ class Intake:
         *,
         is_owner: Callable[[str], bool] = lambda _: False,
         crowded: Callable[[str, float], None] = lambda _who, _wait_s: None,
+        is_ours: Callable[[Headers, str], bool] = lambda _headers, _content: False,
     ) -> None:
         self._channel = channel
+        self._is_ours = is_ours
         self._is_owner = is_owner
         self._crowded = crowded
         self.account = config.address
@@ -184,7 +197,13 @@ class Intake:
 
     def own_copy(self, arrival: Arrival) -> OwnCopy | None:
         """The copy of a mail of ours that this seems to be; None for all others. Nothing is counted."""
-        return _own_copy(arrival, inspect(arrival.headers, self._own))
+        return self._own_copy(arrival, inspect(arrival.headers, self._own))
+
+    def _own_copy(self, arrival: Arrival, verdict: Verdict) -> OwnCopy | None:
+        message_id = arrival.headers.message_id()
+        if verdict.refused is not Refused.OWN_COPY or message_id is None:
+            return None
+        return OwnCopy(arrival.uid, message_id, whole=self._is_ours(arrival.headers, arrival.content))
 
     def take(
         self,
@@ -204,7 +223,7 @@ class Intake:
         verdict = inspect(headers, self._own, claims=arrival.claims, just_answered=just_answered, proof=proof)
         doubt = doubt or verdict.doubt
         message_id = headers.message_id()
-        copy = _own_copy(arrival, verdict)
+        copy = self._own_copy(arrival, verdict)
         if copy is not None:
             return copy
         person = verdict.address or self._claimed(headers)
@@ -405,13 +424,6 @@ class Intake:
             entry == address or ("*" in entry and fnmatch.fnmatchcase(address, entry))
             for entry in self._allow_from
         )
-
-
-def _own_copy(arrival: Arrival, verdict: Verdict) -> OwnCopy | None:
-    message_id = arrival.headers.message_id()
-    if verdict.refused is not Refused.OWN_COPY or message_id is None:
-        return None
-    return OwnCopy(arrival.uid, message_id)
 
 
 def _is_unread(arrival: Arrival) -> bool:

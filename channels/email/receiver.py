@@ -121,22 +121,25 @@ class Receiver:
         """Find copies of our own mails that were seen, but not filed before the end of the last run."""
         lately = max(self.position.uid - REFILE_UIDS, 1)
         uids = await self._mailbox.find_own(self._intake.account, OWN_ID_PREFIX, since_uid=lately)
-        raws = await self._mailbox.bodies(
-            [uid for uid in uids if uid <= self.position.uid][-REFILE_UIDS:], header_only=True
-        )
-        for uid, raw in raws.items():
-            arrival = await anyio.to_thread.run_sync(
-                partial(read_arrival, uid, self._now(), raw, whole=False)
-            )
-            copy = self._intake.own_copy(arrival)
-            if copy is not None:
-                await self._file(copy)
+        seen = [uid for uid in uids if uid <= self.position.uid][-REFILE_UIDS:]
+        infos = [info for info in await self._mailbox.describe(seen) if info.size <= MAX_MAIL_BYTES]
+        for batch in _by_size(infos):
+            raws = await self._fetched([info.uid for info in batch], header_only=False)
+            for info in batch:
+                if info.uid not in raws:
+                    continue
+                copy = self._intake.own_copy(await self._read(info, raws[info.uid]))
+                if copy is not None:
+                    await self._file(copy)
 
     async def _file(self, copy: OwnCopy) -> None:
         """
-        Put a copy down for filing, if the mail left this daemon: its Message-ID says nothing, because whoever
-        has got a mail of ours knows the form.
+        Put a copy down for filing, if the mail left this daemon and the copy says what it said: its
+        Message-ID proves nothing, because whoever has got a mail of ours knows it.
         """
+        if not copy.whole:
+            _log.warning("mail.copy_not_filed", uid=copy.uid, reason="it is not what was sent")
+            return
         chore = FileCopy(copy.uid, self.position.uidvalidity)
         if self._went_out.has_left(copy.message_id) or await self._inbox.delivered_id(copy.message_id):
             self._chores.add(chore)

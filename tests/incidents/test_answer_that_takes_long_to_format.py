@@ -15,6 +15,7 @@ from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools import attachments as tools
 from channels.attachments import AttachmentStore
 from channels.email.compose.message import compose
+from channels.email.compose.seal import CopySeal
 from channels.email.config import EmailConfig
 from channels.email.smtp import posting
 from channels.matrix.client.api import Answer
@@ -72,7 +73,7 @@ def answer(channel, text):
     )
 
 
-async def posted(monkeypatch, work=compose, limit_s=20.0):
+async def posted(monkeypatch, tmp_path, work=compose, limit_s=20.0):
     monkeypatch.setattr(posting, "compose", work)
     monkeypatch.setattr(posting, "_FORMAT_LIMIT_S", limit_s)
     config = EmailConfig(
@@ -88,11 +89,12 @@ async def posted(monkeypatch, work=compose, limit_s=20.0):
     async def nothing():
         return None
 
-    await posting.Posting(config, submitter, None, nothing).post(answer("email", LONG), nothing)
+    seal = CopySeal(tmp_path / "key")
+    await posting.Posting(config, submitter, None, nothing, seal).post(answer("email", LONG), nothing)
     return submitter.mails[0]
 
 
-async def test_a_mail_goes_out_unformatted(monkeypatch, stuck):
+async def test_a_mail_goes_out_unformatted(monkeypatch, tmp_path, stuck):
     """All its words are there, with their marks."""
     block, elsewhere = stuck
 
@@ -101,15 +103,15 @@ async def test_a_mail_goes_out_unformatted(monkeypatch, stuck):
             block()
         return compose(message, formatted=formatted, **rest)
 
-    mail = await posted(monkeypatch, slow, 1.0)
+    mail = await posted(monkeypatch, tmp_path, slow, 1.0)
     assert "<pre" in mail
     assert mail.replace("=\r\n", "").count("**bold**") == 1000  # in both versions
     assert elsewhere()
 
 
-async def test_a_mail_that_is_quick_is_formatted(monkeypatch):
+async def test_a_mail_that_is_quick_is_formatted(monkeypatch, tmp_path):
     """The control."""
-    mail = await posted(monkeypatch)
+    mail = await posted(monkeypatch, tmp_path)
     assert "<strong>bold</strong>" in mail
     assert "**" not in mail
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -15,6 +16,7 @@ from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable
 from channels.email.attachments import read_files
 from channels.email.compose.message import OutgoingMail, compose
+from channels.email.compose.seal import CopySeal
 from channels.email.config import EmailConfig
 from channels.email.smtp.submission import MailTooLarge, Submitter
 
@@ -33,6 +35,7 @@ class Posting:
         submitter: Where to.
         attachments: Where the files are; None: none is sent.
         tls: What connections are verified with.
+        seal: By what our copies are known again.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class Posting:
         submitter: Submitter,
         attachments: AttachmentStore | None,
         tls: Callable[[], Awaitable[ssl.SSLContext | None]],
+        seal: CopySeal,
     ) -> None:
         self._config = config
         self._submitter = submitter
         self._attachments = attachments
         self._tls = tls
+        self._seal = seal
 
     async def post(self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]) -> OutgoingMail:
         """
@@ -70,6 +75,12 @@ class Posting:
         return mail
 
     async def _built(self, message: OutboundMessage, room: int) -> OutgoingMail:
+        mail = await self._composed(message, room)
+        if self._config.sent_copy != "self":
+            return mail
+        return replace(mail, raw=await anyio.to_thread.run_sync(self._seal.sealed, mail.raw))
+
+    async def _composed(self, message: OutboundMessage, room: int) -> OutgoingMail:
         """Built in a thread, unformatted where that takes long; ``room`` is what its files may take."""
         try:
             files, missing = await read_files(message.attachments, self._attachments, max_bytes=room)
