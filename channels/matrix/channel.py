@@ -185,6 +185,7 @@ class MatrixChannel:
             on_up=lambda: self._come_up(sending, hints, directs),
             reading=reading,
             may_invite=self._may_invite,
+            is_owner=self._is_owner,
             attachments=self._attachments,
             read_receipts=self._config.display.read_receipts,
         )

@@ -5,8 +5,9 @@ receiving loop.
 Theory of operation. Nothing that one person or one server does may hold up receiving for another. So a
 message that needs fetching leaves the receiving loop with all that its sender says after it in the same room
 (a *lane*: order is kept for one person in one room), and the loop goes on. A person has `_LANES_EACH` lanes
-at work at a time, everybody together `_LANES`. Reactions and redactions wait for nothing; who takes back what
-waits here has taken it back.
+at work at a time, the people of one homeserver half of the `_LANES` of everybody: whoever runs one has as
+many accounts as they like. The owner waits for nobody. Reactions and redactions wait for nothing; who takes
+back what waits here has taken it back.
 
 Nothing is lost over a crash: as long as something of a room waits here, the position `FETCHING` says from
 which token of ``/sync`` on that room is to be read again. It is committed together with the token that passes
@@ -36,6 +37,7 @@ __all__ = ["FETCHING", "Fetching"]
 FETCHING = "fetching"
 _LANES = 32
 _LANES_EACH = 2
+_LANES_OF_A_SERVER = _LANES // 2
 _MAX_WAITING = 200
 _QUOTES_LIMIT_S = 12.0
 _log = structlog.get_logger(__name__)
@@ -73,6 +75,7 @@ class Fetching:
         is_gone: Whether an event of a room was taken back.
         accepted: Told of each message that was accepted.
         late: Told of each event with a late key that was read; gives what to commit with it.
+        is_owner: Who waits for nobody else.
     """
 
     def __init__(
@@ -83,12 +86,14 @@ class Fetching:
         is_gone: Callable[[str, str], bool],
         accepted: Callable[[InboundMessage], None],
         late: Callable[[str], Mapping[str, str]],
+        is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
         self._inbox = inbox
         self._downloads = downloads
         self._is_gone = is_gone
         self._accepted = accepted
         self._late = late
+        self._is_owner = is_owner
         self.commit = anyio.Lock()
         """Held while positions are put together and committed: no older ones overtake them."""
         self._lanes: dict[tuple[str, str], _Lane] = {}
@@ -99,6 +104,7 @@ class Fetching:
         self._kept = json.dumps({})
         self._slots = anyio.CapacityLimiter(_LANES)
         self._shares: dict[str, anyio.CapacityLimiter] = {}
+        """Of people, and of the servers that they are at."""
         self._news = anyio.Event()
 
     def load(self, text: str | None) -> dict[str, str]:
@@ -170,16 +176,20 @@ class Fetching:
 
     async def _work_off(self, room_id: str, sender: str) -> None:
         lane = self._lanes[room_id, sender]
-        share = self._shares.setdefault(sender, anyio.CapacityLimiter(_LANES_EACH))
+        server = sender.partition(":")[2]
         async with AsyncExitStack() as slots:
-            await slots.enter_async_context(share)
-            await slots.enter_async_context(self._slots)
+            await slots.enter_async_context(self._share(sender, _LANES_EACH))
+            if not self._is_owner(sender):
+                await slots.enter_async_context(self._share(server, _LANES_OF_A_SERVER))
+                await slots.enter_async_context(self._slots)
             while self._lanes.get((room_id, sender)) is lane:
                 item = lane.items[0]
                 read = await self._fetched(lane, item)
                 await self._hand_over(room_id, sender, lane, item, read)
-        if not any(one == sender for _, one in self._lanes):
-            self._shares.pop(sender, None)
+        self._shares = {one: share for one, share in self._shares.items() if _is_used(share)}
+
+    def _share(self, of: str, lanes: int) -> anyio.CapacityLimiter:
+        return self._shares.setdefault(of, anyio.CapacityLimiter(lanes))
 
     async def _fetched(self, lane: _Lane, item: _Item) -> InboundMessage | Amendment:
         """What was read, with all that can be had of what it needs."""
@@ -225,6 +235,10 @@ class Fetching:
                 await self._inbox.accept(messages, positions or None, amendments)
         for message in messages:
             self._accepted(message)
+
+
+def _is_used(share: anyio.CapacityLimiter) -> bool:
+    return share.borrowed_tokens > 0 or share.statistics().tasks_waiting > 0
 
 
 def _message(read: InboundMessage | Unfinished) -> InboundMessage:

@@ -93,6 +93,7 @@ class Receiver:
         on_up: Called whenever the link has come up.
         reading: Reads what is encrypted; None: nobody does.
         may_invite: Whose word is enough to go into another room, and whose files are fetched.
+        is_owner: Who waits for no other person's server.
         attachments: Where files go; None: nowhere.
         read_receipts: Whether accepted messages are marked as read.
     """
@@ -112,6 +113,7 @@ class Receiver:
         on_up: Callable[[], None],
         reading: Reading | None = None,
         may_invite: Callable[[str], bool] = lambda _user: False,
+        is_owner: Callable[[str], bool] = lambda _user: False,
         attachments: AttachmentStore | None = None,
         read_receipts: bool = True,
     ) -> None:
@@ -134,6 +136,7 @@ class Receiver:
             is_gone=conversation.is_gone,
             accepted=lambda message: self._mark_read([message]),
             late=lambda event_id: reading.handed_over(event_id) if reading is not None else {},
+            is_owner=is_owner,
         )
         """To be run beside `run`."""
         self._again: dict[str, str] = {}
@@ -147,6 +150,8 @@ class Receiver:
             reading=reading,
             downloads=downloads,
             fetching=self.fetching,
+            accepted=self._mark_read,
+            is_owner=is_owner,
         )
         self._following = Following(rooms, invites, may_invite=may_invite)
         self._pauses = Pauses(early_cap_s=_EARLY_CAP_S)

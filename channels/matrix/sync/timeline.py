@@ -5,12 +5,17 @@ Theory of operation. What a room's timeline leaves out is fetched first (``gaps`
 it is encrypted and read (``inbound``), and nothing that strangers write into one event keeps its neighbours
 from being read. A gap that cannot be filled holds everything up, because nothing may be lost, but not for
 ever: after `GAP_TRIES` the room's gap is reported and left. One broken room must not make the account deaf.
+
+What our server must ask other servers for may not come at all, and nobody else waits for that: all rooms of
+an answer are asked about side by side, within a limit that is shorter for a while after somebody's server
+hung. A gap may be as long as somebody likes to write, so rooms without one are handed over first.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,7 +38,7 @@ from channels.matrix.rooms.backfill import (
     since_invited,
     was_just_joined,
 )
-from channels.matrix.rooms.state import JsonObject, Room, Rooms, events_of, object_of, text_of
+from channels.matrix.rooms.state import JsonObject, Rooms, events_of, object_of, text_of
 from channels.matrix.sync.decryption import Reading
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import Conversation, Unfinished
@@ -44,7 +49,10 @@ __all__ = ["GAP_TRIES", "Found", "Timeline"]
 GAP_TRIES = 8
 _ASK_LIMIT_S = 4.0
 _ASK_AGAIN_S = 60.0
+_ASK_AT_ONCE = 40
 _FIRST_WORDS_LIMIT_S = 8.0
+_HUNG_LIMIT_S = 2.0
+"""For what is not the owner's, in the minute after something hung."""
 _QUIET = frozenset({"no_message", "own", "redacted", "robot", "ignored_sender"})
 _log = structlog.get_logger(__name__)
 
@@ -78,6 +86,8 @@ class Timeline:
         reading: Reads what is encrypted; None: nobody does.
         downloads: Fetches the files of messages.
         fetching: Takes over what needs a server that may be slow.
+        accepted: Told of messages that were handed over before a gap was filled.
+        is_owner: Whose conversations are waited for in any case.
     """
 
     def __init__(
@@ -91,6 +101,8 @@ class Timeline:
         downloads: Downloads,
         fetching: Fetching,
         reading: Reading | None = None,
+        accepted: Callable[[Sequence[InboundMessage]], None] = lambda _messages: None,
+        is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
         self._homeserver = homeserver
         self._me = me
@@ -100,6 +112,10 @@ class Timeline:
         self._reading = reading
         self._downloads = downloads
         self._fetching = fetching
+        self._accepted = accepted
+        self._is_owner = is_owner
+        self._hung_at = -math.inf
+        """When our server was last waited for in vain."""
         self._skipped: Counter[str] = Counter()
         self._secret_rooms: set[str] = set()
         self._gap_failures: Counter[str] = Counter()
@@ -126,19 +142,34 @@ class Timeline:
         Raises:
             ChannelUnavailable: A gap cannot be filled now; the same answer has to come again.
         """
-        found = Found()
-        for room_id, room in object_of(object_of(body, "rooms"), "join").items():
-            timeline = events_of(room, "timeline")
-            section = object_of(room, "timeline")
+        joined = object_of(object_of(body, "rooms"), "join")
+        said = {room_id: events_of(room, "timeline") for room_id, room in joined.items()}
+        entered = []
+        for room_id, timeline in said.items():
             is_new = known is not None and room_id not in known
             just_joined = was_just_joined(timeline, self._me.user_id, is_new=is_new)
             if is_new or just_joined:
                 self._conversation.joined(room_id)
-            if just_joined:
-                timeline = await self._first_words(room_id, timeline, text_of(section, "prev_batch"))
-            elif section.get("limited") is True:
-                await self.fill(room_id, since)
-            found.add(await self.read(room_id, timeline, since=since))
+            entered += [room_id] if just_joined else []
+        prev = {room_id: text_of(object_of(joined[room_id], "timeline"), "prev_batch") for room_id in entered}
+        said |= await self._first_words({room_id: (said[room_id], prev[room_id]) for room_id in entered})
+        await self._learn_privacy(said.items())
+        gaps = [
+            room_id
+            for room_id, room in joined.items()
+            if room_id not in prev and object_of(room, "timeline").get("limited") is True
+        ]
+        found = Found()
+        for room_id in [one for one in said if one not in gaps]:
+            found.add(await self.read(room_id, said[room_id], since=since))
+        if gaps and found:
+            messages = await self.with_files(found.messages)
+            await self._inbox.accept(messages, None, found.amendments)
+            self._accepted(messages)
+            found = Found()
+        for room_id in gaps:
+            await self.fill(room_id, since)
+            found.add(await self.read(room_id, said[room_id], since=since))
         return found
 
     async def read_after(self, body: JsonObject, newest_ms: int) -> Found:
@@ -173,8 +204,7 @@ class Timeline:
         room can be read again; without it, it is waited for. ``late``: this event's key has come late, and it
         was seen first ``seen_at``.
         """
-        if self._rooms.is_unchecked(room_id) or self._rooms.lacks_members(room_id):
-            await self._learn_privacy(room_id, events)
+        await self._learn_privacy([(room_id, events)])
         if any(own_membership(event, text_of(event, "state_key")) == "join" for event in events):
             await self._learn_visibility(room_id)
         if self._reading is not None:
@@ -231,22 +261,66 @@ class Timeline:
         return message.model_copy(update={"session": session, "context": context})
 
     async def _first_words(
-        self, room_id: str, timeline: list[JsonObject], prev_batch: str
-    ) -> list[JsonObject]:
-        found = None
-        try:
-            with anyio.move_on_after(_FIRST_WORDS_LIMIT_S):
-                found = await since_invited(
+        self, entered: Mapping[str, tuple[list[JsonObject], str]]
+    ) -> dict[str, list[JsonObject]]:
+        """By room, what was said since the bot was invited; ``entered`` has their timelines and tokens."""
+        found = {room_id: timeline for room_id, (timeline, _) in entered.items()}
+
+        async def one(room_id: str) -> None:
+            timeline, prev_batch = entered[room_id]
+            try:
+                found[room_id] = await since_invited(
                     self._homeserver, room_id, timeline, prev_batch, user_id=self._me.user_id
                 )
-        except (ChannelUnavailable, LinkBroken) as error:
-            self._gap_failed(room_id, error)
-            return timeline
-        if found is None:  # the room's past is at another server, which keeps ours waiting
+            except (ChannelUnavailable, LinkBroken) as error:
+                self._gap_failed(room_id, error)
+                return
+            self._gap_failures.pop(room_id, None)
+
+        limit_s = min(_FIRST_WORDS_LIMIT_S, self._patience_s)
+        # Of those that do not come the room's past is at another server, which keeps ours waiting.
+        for room_id in await self._side_by_side(dict.fromkeys(entered, (one, limit_s))):
             _log.warning("matrix.first_words_cut", room=room_id)
-            return timeline
-        self._gap_failures.pop(room_id, None)
         return found
+
+    @property
+    def _patience_s(self) -> float:
+        """How long something is waited for that may need somebody's server."""
+        lately = anyio.current_time() - self._hung_at < _ASK_AGAIN_S
+        return _HUNG_LIMIT_S if lately else math.inf
+
+    async def _side_by_side(
+        self, asks: Mapping[str, tuple[Callable[[str], Awaitable[None]], float]]
+    ) -> list[str]:
+        """
+        Ask about rooms, each within its seconds; returns those of which nothing came.
+
+        Raises:
+            ChannelError: The whole answer has to come again.
+        """
+        late: list[str] = []
+        failed: list[ChannelError] = []
+        slots = anyio.CapacityLimiter(_ASK_AT_ONCE)
+        patient_first = sorted(asks.items(), key=lambda each: each[1][1], reverse=True)
+
+        async def one(room_id: str, ask: Callable[[str], Awaitable[None]], limit_s: float) -> None:
+            with anyio.move_on_after(limit_s) as scope:
+                async with slots:
+                    try:
+                        await ask(room_id)
+                    except ChannelError as error:
+                        failed.append(error)
+            if scope.cancelled_caught:
+                late.append(room_id)
+
+        async with anyio.create_task_group() as group:
+            for room_id, (ask, limit_s) in patient_first:
+                group.start_soon(one, room_id, ask, limit_s)
+        if late:
+            self._hung_at = anyio.current_time()
+        if failed:
+            raise failed[0]
+        return late
 
     async def fill(self, room_id: str, since: str) -> None:
         """
@@ -270,32 +344,39 @@ class Timeline:
         self._gap_failures.pop(room_id, None)
         _log.info("matrix.gap_filled", room=room_id, messages=count)
 
-    async def _learn_privacy(self, room_id: str, events: Sequence[JsonObject]) -> None:
+    async def _learn_privacy(self, said: Iterable[tuple[str, Sequence[JsonObject]]]) -> None:
         """
-        Find out whether a conversation is one of two, if somebody says something in it; while that is unknown
-        it counts as a group.
+        Find out whether conversations are of two, if somebody says something in them; while that is unknown
+        they count as groups.
         """
-        room = self._rooms.get(room_id)
-        if room is None or not any(
-            event.get("type") in ("m.room.message", "m.room.encrypted")
-            and self._conversation.is_heard(room_id, text_of(event, "sender"))
-            and event.get("sender") != self._me.user_id
-            for event in events
-        ):
-            return
-        now = anyio.current_time()
-        if self._ask_again_at.get(room_id, now) <= now:
-            with anyio.move_on_after(_ASK_LIMIT_S) as limit:
-                await self._ask_about(room)
-            if not limit.cancelled_caught:
-                return
-            # Our server may have to wait for another one, which would keep everybody waiting.
+        asks: dict[str, tuple[Callable[[str], Awaitable[None]], float]] = {}
+        now, limit_s = anyio.current_time(), min(_ASK_LIMIT_S, self._patience_s)
+        for room_id, events in said:
+            room = self._rooms.get(room_id)
+            open_question = self._rooms.is_unchecked(room_id) or self._rooms.lacks_members(room_id)
+            senders = {
+                text_of(event, "sender")
+                for event in events
+                if open_question and event.get("type") in ("m.room.message", "m.room.encrypted")
+            } - {self._me.user_id}
+            if room is None or not any(self._conversation.is_heard(room_id, one) for one in senders):
+                continue
+            if self._ask_again_at.get(room_id, now) > now:
+                room.member_count = None
+                continue
+            owners = any(self._is_owner(one) for one in senders)
+            asks[room_id] = (self._ask_about, _ASK_LIMIT_S if owners else limit_s)
+        # Of those that do not come our server may have to wait for another one.
+        for room_id in await self._side_by_side(asks):
             _log.warning("matrix.room_unchecked", room=room_id)
-            self._ask_again_at[room_id] = now + _ASK_AGAIN_S
-        room.member_count = None
+            self._ask_again_at[room_id] = anyio.current_time() + _ASK_AGAIN_S
+            if (room := self._rooms.get(room_id)) is not None:
+                room.member_count = None
 
-    async def _ask_about(self, room: Room) -> None:
-        room_id = room.room_id
+    async def _ask_about(self, room_id: str) -> None:
+        room = self._rooms.get(room_id)
+        if room is None:
+            return
         try:
             if self._rooms.is_unchecked(room_id):
                 await check_room(self._homeserver, room)
