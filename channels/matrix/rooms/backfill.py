@@ -72,14 +72,18 @@ async def pages_since(homeserver: Homeserver, room_id: str, since: str) -> Async
         LinkBroken: As above.
     """
     token: str | None = since
-    for _ in range(_MAX_PAGES):
+    passed: set[str] = set()
+    while token is not None and len(passed) < _MAX_PAGES:
+        if token in passed:
+            _log.error("matrix.gap_goes_in_circles", room=room_id, pages=len(passed))
+            return
+        passed.add(token)
         page, token = await _fetch(homeserver, room_id, token, direction="f")
         if page is None:
             return
         yield page
-        if token is None:
-            return
-    _log.error("matrix.gap_cut", room=room_id, pages=_MAX_PAGES)
+    if token is not None:
+        _log.error("matrix.gap_cut", room=room_id, pages=_MAX_PAGES)
 
 
 def sent_at_ms(event: JsonObject) -> int:

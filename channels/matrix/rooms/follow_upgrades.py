@@ -7,6 +7,7 @@ has said yes or no. Whose word is enough to follow is who may invite the bot.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import structlog
@@ -17,6 +18,7 @@ from channels.matrix.rooms.upgrades import may_replace, predecessor_of
 
 __all__ = ["Following"]
 
+_ROOM_ID = re.compile(r"![!-~]{1,254}")
 _log = structlog.get_logger(__name__)
 
 
@@ -34,7 +36,8 @@ class Following:
         self._rooms = rooms
         self._invites = invites
         self._may_invite = may_invite
-        self._decided: dict[tuple[str, str], str] = {}
+        self._decided: dict[str, tuple[str, str]] = {}
+        """By room, which one was to follow it last, and what came of that."""
         self.asked = False
         """Whether the newest `learn` has asked for a room to be joined."""
 
@@ -44,7 +47,7 @@ class Following:
         changed = False
         for room in self._rooms.replaced():
             new = text_of(object_of(room.tombstone, "content"), "replacement_room")
-            if new and self._rooms.successors.last_of(room.room_id) != new:
+            if _ROOM_ID.fullmatch(new) and self._rooms.successors.last_of(room.room_id) != new:
                 changed |= self._look_at(room, new)
         return changed
 
@@ -69,14 +72,14 @@ class Following:
     def _join(self, room: Room, new: str, sender: str, *, direct: bool) -> bool:
         if not self._may_invite(sender):
             return self._decide(room, new, "not_allowed")
-        if self._decided.get((room.room_id, new)) != "joining":
+        if self._decided.get(room.room_id) != (new, "joining"):
             self._decide(room, new, "joining")
             self._invites.follow(room.room_id, new, sender, direct=direct)
             self.asked = True
         return False
 
     def _decide(self, room: Room, new: str, outcome: str) -> bool:
-        if self._decided.get((room.room_id, new)) != outcome:
-            self._decided[room.room_id, new] = outcome
+        if self._decided.get(room.room_id) != (new, outcome):
+            self._decided[room.room_id] = (new, outcome)
             _log.info("matrix.upgrade_seen", room=room.room_id, replacement=new, outcome=outcome)
         return False

@@ -140,7 +140,13 @@ class Invites:
         return self._changes != before
 
     def follow(self, old: str, new: str, inviter: str, *, direct: bool, joined: bool = False) -> None:
-        """Go into the room that has taken the place of another, on the word of somebody who may invite."""
+        """
+        Go into the room that has taken the place of another, on the word of somebody who may invite; into one
+        that was to take its place before no more.
+        """
+        for other in [one for one in self._open.values() if one.replaces == old and not one.joined]:
+            if other.room_id != new:
+                self._drop(other.room_id)
         self._add(_Invite(new, inviter, welcome=True, direct=direct, joined=joined, replaces=old))
 
     def expects(self, person: str) -> bool:

@@ -204,6 +204,8 @@ class Timeline:
         room can be read again; without it, it is waited for. ``late``: this event's key has come late, and it
         was seen first ``seen_at``.
         """
+        # That they are of this room is the server's word; it is checked all the same.
+        events = [event for event in events if event.get("room_id", room_id) == room_id]
         await self._learn_privacy([(room_id, events)])
         if any(own_membership(event, text_of(event, "state_key")) == "join" for event in events):
             await self._learn_visibility(room_id)
