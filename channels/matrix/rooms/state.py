@@ -35,6 +35,8 @@ __all__ = ["JsonObject", "Room", "Rooms", "events_of", "object_of", "text_of"]
 
 _MAX_MEMBERS_KEPT = 1000
 _MAX_NAME = 100
+_JOINERS = "\u200c\u200d"
+"""Several scripts and many emoji are made with them."""
 _OPEN_DOORS = frozenset({"public", "restricted", "knock_restricted"})
 """Rules by which people can join without being invited by somebody in the room."""
 
@@ -140,7 +142,7 @@ class Room:
             self.joined.discard(forgotten)
             self.names.pop(forgotten, None)
         self.joined.add(user_id)
-        self.names[user_id] = " ".join(text_of(content, "displayname").split())[:_MAX_NAME]
+        self.names[user_id] = _name(content)
 
 
 class Rooms:
@@ -236,8 +238,7 @@ class Rooms:
         for event in state:
             if event.get("type") == "m.room.member" and text_of(event, "state_key") not in room.joined:
                 # The state as of then: good for a name, not for knowing who is there now.
-                name = text_of(object_of(event, "content"), "displayname")
-                room.names.setdefault(text_of(event, "state_key"), " ".join(name.split())[:_MAX_NAME])
+                room.names.setdefault(text_of(event, "state_key"), _name(object_of(event, "content")))
         for event in events:
             if event.get("type") == "m.room.member" and isinstance(event.get("state_key"), str):
                 room.member_count = None
@@ -311,6 +312,13 @@ class Rooms:
         if any(event.get("type") == "m.room.member" for event in timeline) and not counted:
             room.member_count = None
         room.summary(counted)
+
+
+def _name(content: JsonObject) -> str:
+    """What somebody calls themselves: on one line, not too long, and without what has no form or steers."""
+    name = text_of(content, "displayname")[: 10 * _MAX_NAME]
+    shown = "".join(char for char in name if char.isprintable() or char.isspace() or char in _JOINERS)
+    return " ".join(shown.split())[:_MAX_NAME]
 
 
 def _direct_rooms(content: JsonObject) -> dict[str, set[str]]:

@@ -34,7 +34,7 @@ from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, Store
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.text import line, outcome, quoted, waits, words
-from gateway.turns.approvals.tool_calls import Calls, is_call
+from gateway.turns.approvals.tool_calls import Calls, is_call, place_of
 
 __all__ = ["ASKING", "ASK_AGAIN_S", "Approval", "Approvals", "Decision"]
 
@@ -292,7 +292,7 @@ class Approvals:
 
     async def _about_notice(self, message: InboundMessage, *, yes: bool) -> Decision | None:
         """A decision in answer to a notice; None if it is not this person's to take, or no notice."""
-        names = await self._notice(str(message.context.get("outbound") or ""))
+        names = await self._notice(message)
         if len(names) == 1 and is_call(names[0]):
             told = await self.calls.decide(names[0], message, yes=yes)
             return None if told is None else Decision(told)
@@ -305,12 +305,16 @@ class Approvals:
             )
         return await self.decide(names[0], yes=yes)
 
-    async def _notice(self, key: str) -> list[str]:
-        """The items of the notice that left under this key."""
+    async def _notice(self, message: InboundMessage) -> list[str]:
+        """The items of the notice that a message answers; a sign counts only in the notice's conversation."""
+        key = message.context.get("outbound")
         if not key:
             return []
         for row in await self._store.outbox(limit=_LOOKED_AT):
             if row.message.id == key:
+                if message.kind == "reaction" and place_of(row.message.session) != place_of(message.session):
+                    _log.warning("approval.elsewhere", channel=message.channel, session=str(message.session))
+                    return []
                 names = row.message.context.get("approves")
                 return [str(name) for name in names] if isinstance(names, list | tuple) else []
         return []

@@ -32,6 +32,7 @@ __all__ = [
     "expired_text",
     "is_call",
     "name_of",
+    "place_of",
     "verdict_on",
 ]
 
@@ -139,7 +140,7 @@ class Calls:
         decision = self._access.decide(message)
         if decision.role is Role.OWNER:
             return True
-        same_place = _place(question.session) == _place(message.session)
+        same_place = place_of(question.session) == place_of(message.session)
         asked = {_spelled(address) for address in question.asked}
         if any(
             self._access.role(question.session.channel, one, verified=True) is Role.OWNER for one in asked
@@ -157,7 +158,7 @@ def _outcome(question: Question) -> str:
     return f"`{question.name}` {told}"
 
 
-def _place(session: SessionKey) -> tuple[str, str]:
+def place_of(session: SessionKey) -> tuple[str, str]:
     """A thread is in the same place as its room."""
     return session.channel, session.conversation
 
