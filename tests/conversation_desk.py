@@ -12,7 +12,7 @@ from channels.matrix.sync.reply_context import in_clear
 from tests.clock import ManualClock
 from tests.inbox_double import MemoryInbox
 from tests.matrix_double import ScriptedHomeserver, member, text
-from tests.unit.test_matrix_inbound import ALICE, BOT, DIRECT, ROOM
+from tests.unit.channels.matrix.test_inbound import ALICE, BOT, DIRECT, ROOM
 
 CAROL, MALLORY = "@carol:hs.test", "@mallory:hs.test"
 

@@ -2,7 +2,7 @@
 Writes a home folder as today's version leaves it: something of everything, and a row in every state.
 
 Each schema that a released version has written is kept in ``tests/data/home-vN`` and is never written again: all
-later versions are held to it (`tests/unit/test_state_of_every_version.py`). When the schema gets a new number, keep
+later versions are held to it (`tests/unit/gateway/queue/test_home_of_every_version.py`). When the schema gets a new number, keep
 what the new one writes: ``python -m tests.state_writer``.
 """
 

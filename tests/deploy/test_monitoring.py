@@ -19,7 +19,7 @@ from devservers.ports import lease_ports
 from tests.deploy.compose import Compose, build_standin, own_secrets
 from tests.deploy.engine import Engine
 from tests.deploy.images import ROOT
-from tests.unit.test_monitoring import queries
+from tests.unit.gateway.observability.test_metrics import queries
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(120)]
 

@@ -17,7 +17,7 @@ import pytest
 from gateway.operations.http.health import Health, serve
 from gateway.operations.http.status_page import StatusPage
 from tests.deploy.images import ROOT
-from tests.unit.test_web_page import day, report
+from tests.unit.gateway.operations.test_status_page import day, report
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(180)]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from channels.matrix.encryption.types import NoKey, NotReadable
-from tests.unit.test_matrix_private_olm import ROOM, Pair
+from tests.unit.channels.matrix.test_olm_machine import ROOM, Pair
 
 
 class Strangers(Pair):

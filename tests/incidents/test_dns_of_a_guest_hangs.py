@@ -13,7 +13,7 @@ import pytest
 from channels.email.receiver import PROOFS_AT_ONCE
 from channels.email.trust.dkim_alignment import LIMIT_S, SLOW_LIMIT_S, SenderProof
 from channels.email.trust.dns import NoSuchName, TextRecords
-from tests.unit.test_email_dkim import KEY_NAME, NOW, record, signed
+from tests.unit.channels.email.test_dkim import KEY_NAME, NOW, record, signed
 
 FIFTY = range(50)
 

@@ -23,7 +23,7 @@ from gateway.queue.states import InboxState
 from tests.incidents.test_mail_beyond_the_limit import answers
 from tests.integration.test_email_loops import NO_BRAKE, Built, gateway, own
 from tests.scripted_mailbox import Post, Store
-from tests.unit.test_email_safety import answer
+from tests.unit.channels.email.test_loop_guard import answer
 
 
 @pytest.fixture(scope="module")

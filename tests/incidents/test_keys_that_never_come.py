@@ -16,7 +16,7 @@ from channels.matrix.encryption.undecryptable import MAX_WAITING, PATIENCE_S, Wa
 from channels.matrix.sync.decryption import Reading
 from tests.clock import ManualClock
 from tests.matrix_double import ScriptedHomeserver
-from tests.unit.test_matrix_waiting import MALLORY, NIA, ROOM, withheld
+from tests.unit.channels.matrix.test_undecryptable import MALLORY, NIA, ROOM, withheld
 
 
 def flooded(*, owner=NIA, by=(MALLORY,)):

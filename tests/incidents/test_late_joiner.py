@@ -28,7 +28,7 @@ from tests.conversation_desk import MENTION, Desk
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.matrix_double import member, text
-from tests.unit.test_matrix_inbound import ALICE, BOT, ROOM, rooms_with
+from tests.unit.channels.matrix.test_inbound import ALICE, BOT, ROOM, rooms_with
 
 CAROL = "@carol:hs.test"
 SECRET = "the code of the safe is 1234"

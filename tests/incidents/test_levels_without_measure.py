@@ -8,7 +8,17 @@ from __future__ import annotations
 import pytest
 
 from channels.matrix.rooms.upgrades import may_moderate, may_redact, may_replace, power_of
-from tests.unit.test_matrix_upgrades import ALICE, CAROL, NEW, OLD, World, create, levels, room, tombstone
+from tests.unit.channels.matrix.test_upgrades import (
+    ALICE,
+    CAROL,
+    NEW,
+    OLD,
+    World,
+    create,
+    levels,
+    room,
+    tombstone,
+)
 
 HUGE = 10**400
 

@@ -19,8 +19,8 @@ from tests.clock import LoopClock
 from tests.fake_imap import Dialogue, fake_imap
 from tests.inbox_double import MemoryInbox, running
 from tests.scripted_mailbox import CAPABILITIES, Store, config
-from tests.unit.test_email_submit import ENVELOPE, SILENCE, submitter
-from tests.unit.test_email_submit import Post as SmtpPost
+from tests.unit.channels.email.test_submission import ENVELOPE, SILENCE, submitter
+from tests.unit.channels.email.test_submission import Post as SmtpPost
 
 LATEST_S = 60.0
 

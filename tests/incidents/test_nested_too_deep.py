@@ -13,7 +13,7 @@ import pytest
 
 from channels.matrix.client import json_access
 from channels.matrix.client.json_access import decoded
-from tests.unit.test_matrix_private import ASK, GOOD, serving
+from tests.unit.channels.matrix.test_nio_client import ASK, GOOD, serving
 
 DEEP = 20_000
 

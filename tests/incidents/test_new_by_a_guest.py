@@ -15,7 +15,7 @@ from tests.integration.command_world import ANN, BOB, CID, Mind, settled, talkin
 from tests.integration.matrix_bot import Bot
 from tests.integration.secret_talk import secret_peers, secret_room, seen
 from tests.matrix_double import text
-from tests.unit.test_matrix_inbound import ALICE, ROOM, rooms_with
+from tests.unit.channels.matrix.test_inbound import ALICE, ROOM, rooms_with
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.incidents.test_late_joiner import CAROL, Clock
 from tests.matrix_double import member
-from tests.unit.test_matrix_inbound import ALICE, BOT, ROOM, rooms_with
+from tests.unit.channels.matrix.test_inbound import ALICE, BOT, ROOM, rooms_with
 
 NEW = "!new:hs.test"
 

@@ -23,7 +23,7 @@ from tests.integration.matrix_bot import Bot, call, wait_until
 from tests.integration.matrix_talk import asked, lines, mentioning, redact
 from tests.integration.secret_talk import secret_peers
 from tests.matrix_double import text
-from tests.unit.test_matrix_inbound import ALICE, ROOM, rooms_with
+from tests.unit.channels.matrix.test_inbound import ALICE, ROOM, rooms_with
 
 MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}
 

@@ -88,13 +88,15 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         WAYS: ("test_a_connection_that_is_only_half_there",),
     },
-    "E9": {"unit/test_email_mailbox.py": ("test_a_mail_announced_inside_a_search_is_taken_at_once",)},
+    "E9": {
+        "unit/channels/email/test_mailbox.py": ("test_a_mail_announced_inside_a_search_is_taken_at_once",)
+    },
     "E10": {
-        "unit/test_imap_protocol.py": (
+        "unit/channels/email/test_imap_protocol.py": (
             "test_ours_reads_them",
             "test_ours_is_linear",
         ),
-        "unit/test_imap_link.py": ("test_a_burst_of_flags_does_not_wake_an_idle",),
+        "unit/channels/email/test_imap_connect.py": ("test_a_burst_of_flags_does_not_wake_an_idle",),
         TRUST: ("test_a_thousand_waiting_mails_are_taken_in_order_and_in_batches",),
     },
     "E11": {
@@ -114,7 +116,7 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_an_access_that_was_taken_back",
             "test_a_provider_that_is_away",
         ),
-        "unit/test_email_tokens.py": ("test_secrets_are_in_no_text",),
+        "unit/channels/email/test_oauth_tokens.py": ("test_secrets_are_in_no_text",),
     },
     "E13": {
         HERE: ("test_notices_of_absence",),
@@ -162,7 +164,7 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_answered_mails_are_marked_and_filed",
         ),
         LINK: ("test_moving_without_move_uses_uidplus_and_never_a_plain_expunge",),
-        "unit/test_email_mailbox.py": (
+        "unit/channels/email/test_mailbox.py": (
             "test_without_idle_the_mailbox_is_asked",
             "test_a_keyword_only_where_the_server_keeps_it",
         ),

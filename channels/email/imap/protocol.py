@@ -2,7 +2,7 @@
 aioimaplib's protocol, hardened for a daemon: it never hangs, never recurses, never throws an event away.
 
 What stock aioimaplib 2.0.3 does on a real network, and what happens here instead (each with a test that the
-stock class fails, in ``tests/unit/test_imap_protocol.py``):
+stock class fails, in ``tests/unit/channels/email/test_imap_protocol.py``):
 
 ====  =============================================================  =====================================
 trap  stock                                                          here

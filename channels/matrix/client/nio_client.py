@@ -2,8 +2,8 @@
 Everything that touches nio's client: `NioHomeserver`, a `Homeserver` by nio. Its keys are in ``private_olm``.
 
 Imported late, because nio and what it brings take half a second and 16 MB. nio is pinned to one minor
-version; each deviation has its reason here and a test in ``tests/unit/test_matrix_private.py``, so that it
-can go when upstream has caught up.
+version; each deviation has its reason here and a test in ``tests/unit/channels/matrix/test_nio_client.py``,
+so that it can go when upstream has caught up.
 
 What is different from plain nio:
 

@@ -1,10 +1,10 @@
 """
 As much of JSON Schema (draft 4) as nio's own schemas use, in the place of the library ``jsonschema``.
 
-That library and what it brings take 3 MB, for a dozen keywords. What is here has its names and its
-behaviour, so that nio does not see a difference: keywords that draft 4 does not know, such as ``const``, mean
-nothing; a boolean is no number. ``tests/unit/test_matrix_small_schema.py`` compares both on nio's schemas,
-and fails when nio begins to use a keyword that is not here.
+That library and what it brings take 3 MB, for a dozen keywords. What is here has its names and its behaviour,
+so that nio does not see a difference: keywords that draft 4 does not know, such as ``const``, mean nothing; a
+boolean is no number. ``tests/unit/channels/matrix/test_small_schema.py`` compares both on nio's schemas, and
+fails when nio begins to use a keyword that is not here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 nio's private parts for keeping keys: `KeyStore`, one file with everything that a device knows. No network.
 
 Imported late, after ``private``. What is different from nio's own store, each with a test in
-``tests/unit/test_matrix_private_store.py``:
+``tests/unit/channels/matrix/test_olm_store.py``:
 
 - Everything that belongs together is one transaction (`KeyStore.changing`). In nio each step commits by
   itself: killed in between, a one-time key was used up and the room key that it brought lost.

@@ -1,0 +1,178 @@
+"""The brake in the hands of the channel: what it stops, what it keeps over a restart, and whom it tells."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
+from channels.base import ChannelUnavailable
+from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.limits.loop_guard import LOOK_AGAIN_S, Safety
+from channels.email.limits.rate_limit import AnswerLimiter
+from channels.email.parsing.dsn import Fate, Report
+from channels.email.parsing.threads import message_id_of
+from tests.clock import ManualClock
+from tests.unit.channels.email.test_circuit_breaker import NONE
+
+THREAD = SessionKey("email", "thread-" + "a" * 24, "alice@mail.test")
+
+OTHER = SessionKey("email", "thread-" + "b" * 24, "bob@mail.test")
+
+
+def answer(
+    text: str = "Hello", *, session: SessionKey = THREAD, key: str = "k", **more: Any
+) -> OutboundMessage:
+    return OutboundMessage(
+        id=key,
+        channel="email",
+        account="bot@mail.test",
+        session=session,
+        text=text,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        **more,
+    )
+
+
+class TestSafety:
+    @staticmethod
+    def make(tmp_path: Path, **limits: Any) -> tuple[Safety, ManualClock, list[str]]:
+        config = EmailConfig.model_validate(
+            {
+                "address": "bot@mail.test",
+                "username": "bot",
+                "password": "x",
+                "imap": {"host": "h"},
+                "smtp": {"host": "h"},
+                "sender_verification": "off",
+                "brake": NONE | limits,
+            }
+        )
+        clock, told = ManualClock(), []
+        limiter = AnswerLimiter(AnswerLimits())
+        safety = Safety(
+            "email", config, limiter, tmp_path / "l", clock=clock, alert=lambda _, text: told.append(text)
+        )
+        return safety, clock, told
+
+    def test_a_loop_is_stopped_and_told_once(self, tmp_path: Path) -> None:
+        """The answer waits as long as the brake is pulled; alerts to the owner go out all the same."""
+        safety, clock, told = self.make(tmp_path, identical_answers=2)
+        for _ in range(2):
+            safety.before_sending(answer())
+            safety.sent(answer(), "<id>")
+        for _ in range(3):
+            with pytest.raises(ChannelUnavailable, match="brake") as caught:
+                safety.before_sending(answer())
+            assert caught.value.retry_after_s == LOOK_AGAIN_S
+            clock.advance(60)
+        assert safety.is_braked(str(THREAD))
+        assert not safety.is_braked(str(OTHER))
+        safety.before_sending(answer(kind=OutboundKind.ALERT))
+        assert len(told) == 1
+        assert "looks like a loop" in told[0]
+        clock.advance(3600)
+        safety.before_sending(answer())
+
+    def test_what_comes_at_a_time_is_no_loop(self, tmp_path: Path) -> None:
+        """A reminder every quarter of an hour is the same text again and again; answers stop, it does not."""
+        safety, _, told = self.make(tmp_path, identical_answers=2, answers_per_hour=3)
+        reminder = answer("Stretch", context={"message_id": "<m@x>", "job": "abcde"})
+        for _ in range(9):
+            safety.before_sending(reminder)
+            safety.sent(reminder, "<id>")
+        safety.before_sending(answer())
+        assert told == []
+        assert not safety.is_braked(str(THREAD))
+
+    async def test_a_pulled_brake_is_kept_at_once(self, tmp_path: Path) -> None:
+        """Whatever kills the process next: the next one knows, says so in the status, and a person can end it."""
+        safety, clock, told = self.make(tmp_path, identical_answers=1)
+        await safety.load()
+        safety.sent(answer(), "<id>")
+        await safety.save()
+        assert not (tmp_path / "answer-brake.json").exists(), "counts are kept every few seconds"
+        assert safety.told() == ""
+        with pytest.raises(ChannelUnavailable):
+            safety.before_sending(answer())
+        await safety.save()
+
+        after, later, told_again = self.make(tmp_path, identical_answers=1)
+        await after.load()
+        assert after.is_braked(str(THREAD))
+        assert "squidbot email release" in after.told()
+        assert "the same answer was given 1 times" in after.told()
+        with pytest.raises(ChannelUnavailable):
+            after.before_sending(answer("another"))
+        assert (len(told), told_again) == (1, [])
+        assert len(await after.let_go()) == 1
+        assert after.told() == ""
+        after.before_sending(answer())
+        third, _, _ = self.make(tmp_path, identical_answers=1)
+        await third.load()
+        assert not third.is_braked(str(THREAD))
+        later.advance(10)
+        clock.advance(10)
+
+    async def test_counts_are_kept_in_the_end(self, tmp_path: Path) -> None:
+        """An orderly stop loses none of them; in between a file is written every few seconds at most."""
+        safety, clock, _ = self.make(tmp_path, identical_answers=2)
+        safety.sent(answer(), "<id>")
+        await safety.save(now=True)
+        first = (tmp_path / "answer-brake.json").read_text()
+        safety.sent(answer("other"), "<id2>")
+        await safety.save()
+        assert (tmp_path / "answer-brake.json").read_text() == first
+        clock.advance(6)
+        await safety.save()
+        assert (tmp_path / "answer-brake.json").read_text() != first
+
+    def test_which_reports_count(self, tmp_path: Path) -> None:
+        """Those with evidence, once for each mail, and against the recipient alone; never against the owner."""
+        safety, _clock, told = self.make(tmp_path, bounces_per_hour=2)
+
+        def sent(key: str, **more: Any) -> str:
+            message = answer(key=key, **more)
+            message_id = message_id_of(key, message.session, account="bot@mail.test")
+            safety.sent(message, message_id)
+            return message_id
+
+        def came(
+            message_id: str, who: str = "alice@mail.test", fate: Fate = Fate.FAILED, **more: Any
+        ) -> None:
+            known = {"outside": False, "proven": ""} | more
+            safety.bounced(Report((message_id,), fate, who, "550"), **known)
+
+        never_sent = message_id_of("other", THREAD, account="bot@mail.test")
+        ours = [sent(f"k{number}") for number in range(6)]
+        copied = [sent(f"c{number}", context={"cc": ["bob@mail.test"]}) for number in range(3)]
+        for message_id in ours:
+            came(never_sent)
+            came(message_id, "bob@mail.test")
+            came(message_id, "")
+            came(message_id, fate=Fate.DELAYED)
+            came(message_id, outside=True)
+            came(message_id, proven="mallory@evil.test", outside=True)
+        for message_id in copied:
+            came(message_id)
+        for _ in range(5):
+            came(ours[0])
+        assert told == [], "one mail comes back once, however often somebody says so"
+        came(ours[1], "Alice@mail.test", proven="postmaster@mail.test", outside=True)
+        assert len(told) == 1
+        assert "Nothing is sent to `alice@mail.test`" in told[0]
+        assert safety.is_braked("any", person="alice@mail.test")
+        assert not safety.is_braked("any", person="bob@mail.test")
+        safety.before_sending(answer(session=OTHER))
+        with pytest.raises(ChannelUnavailable, match="came back"):
+            safety.before_sending(answer())
+
+        safety, _, told = self.make(tmp_path, bounces_per_hour=2)
+        safety._is_owner = lambda who: who == "alice@mail.test"
+        for number in range(9):
+            came(sent(f"o{number}"))
+        assert told == []
+        safety.before_sending(answer())

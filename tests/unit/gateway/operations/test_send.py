@@ -1,0 +1,127 @@
+"""What is sent on somebody's word: to the right place, through the outbox, or refused in words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.messages import OutboundKind, SessionKey
+from channels.base import DeliveryFailed
+from gateway.operations.service import Operations, RequestInvalid
+from gateway.queue.sqlite.store import SqliteWorkStore
+from tests.clock import ManualClock
+
+REPOSITORY = Path(__file__).parents[4]
+ACCOUNTS = {"matrix": "@bot:hs.test", "email": "bot@mail.test"}
+
+
+class Reachable:
+    """A channel that knows where a conversation with somebody begins."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def direct_session(self, person, *, topic=""):
+        self.asked.append((person, topic))
+        if person.startswith("nobody"):
+            raise DeliveryFailed("no such mailbox")
+        return SessionKey("email", f"<thread-with-{person}>")
+
+    async def alone_with(self, session, person):
+        return True
+
+
+@pytest.fixture
+async def store(tmp_path):
+    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock())
+    yield store
+    await store.aclose()
+
+
+@pytest.mark.parametrize("place", ["@alice:hs.test", "#team:hs.test", "!room:hs.test", "!31hneA"])
+async def test_a_place_on_matrix_is_a_row_of_the_outbox(store, place):
+    """Also without a daemon; long texts are several rows, and the senders are told."""
+    woken = []
+    desk = Operations(store, None, accounts=ACCOUNTS, wake_sending=lambda: woken.append(1))
+    answer = await desk.call("send", {"to": f"matrix:{place}", "text": "word " * 5000})
+    rows = list(reversed(await store.outbox()))
+
+    assert answer["outbox"] == [row.id for row in rows]
+    assert len(rows) == 2
+    assert {(row.message.session, row.message.account, row.message.kind) for row in rows} == {
+        (SessionKey("matrix", place), "@bot:hs.test", OutboundKind.MESSAGE)
+    }
+    assert all(row.message.remembered for row in rows)
+    assert await store.journal() == []  # it becomes history when it has arrived
+    assert woken
+    assert answer["running"] is False
+
+
+async def test_mail_goes_into_the_thread_that_the_channel_names(store):
+    """A channel with topics says where the conversation begins; without it nothing is promised."""
+    email = Reachable()
+    desk = Operations(store, None, accounts=ACCOUNTS, channels={"email": email})
+    await desk.call("send", {"to": "email:bob@mail.test", "text": "Hello Bob\n\nHow are you?"})
+
+    assert email.asked == [("bob@mail.test", "Hello Bob")]
+    assert (await store.outbox())[0].message.session == SessionKey("email", "<thread-with-bob@mail.test>")
+    with pytest.raises(RequestInvalid, match="no such mailbox"):
+        await desk.call("send", {"to": "email:nobody@mail.test", "text": "Hello"})
+    with pytest.raises(RequestInvalid, match="start it"):
+        await Operations(store, None, accounts=ACCOUNTS).call("send", {"to": "email:b@c", "text": "Hello"})
+
+
+@pytest.mark.parametrize(
+    ("to", "text", "said"),
+    [
+        ("matrix", "hi", "is no place"),
+        ("matrix:", "hi", "is no place"),
+        ("matrix:@a b:hs", "hi", "is no place"),
+        ("matrix:@alice", "hi", "lacks its server"),
+        ("terminal:main", "hi", "no channel 'terminal'"),
+        ("matrix:@alice:hs.test", " \n", "nothing to send"),
+    ],
+)
+async def test_what_cannot_be_sent_is_said_in_words(store, to, text, said):
+    """Nothing is put into the outbox then."""
+    with pytest.raises(RequestInvalid, match=said):
+        await Operations(store, None, accounts=ACCOUNTS).call("send", {"to": to, "text": text})
+    assert await store.outbox() == []
+
+
+async def test_the_command_leaves_a_message_for_the_next_start(tmp_path):
+    """Without a daemon the home folder itself is written to; a channel that is not configured is refused."""
+    (tmp_path / "squidbot.yaml").write_text(
+        'channels: {matrix: {homeserver: "http://hs", user_id: "@bot:hs.test", password: pw}}\n'
+    )
+    (tmp_path / "squidbot.yaml").chmod(0o600)
+    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock())
+    await store.aclose()
+
+    async def command(*arguments):
+        done = await anyio.run_process(
+            [sys.executable, "-m", "gateway", "send", *arguments, "--home", str(tmp_path)],
+            input=b"From a pipe",
+            check=False,
+            cwd=REPOSITORY,
+        )
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    said = await command("matrix:@alice:hs.test", "**Hello**")
+    piped = await command("matrix:#team:hs.test", "--json")
+    refused = await command("email:bob@mail.test", "Hello")
+    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock())
+    rows = await store.outbox()
+    await store.aclose()
+
+    assert said == (0, "the message to matrix:@alice:hs.test is sent when the daemon runs\n", "")
+    assert piped[0] == 0
+    assert refused[0] == 2
+    assert "no channel 'email'" in refused[2]
+    assert [(row.message.session.conversation, row.message.text) for row in reversed(rows)] == [
+        ("@alice:hs.test", "**Hello**"),
+        ("#team:hs.test", "From a pipe"),
+    ]

@@ -1,0 +1,132 @@
+"""A database of an earlier version is brought up to date, with nothing lost and a copy kept."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gateway.queue.ports import StoreUnavailable
+from gateway.queue.sqlite import schema
+from gateway.queue.sqlite.migrations import MIGRATIONS, VERSION, copy_name, migrate
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import InboxState, OutboxState
+from tests.clock import ManualClock
+from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out, pending
+
+VERSION_1 = Path(__file__).parents[3] / "data" / "gateway-v1.db"
+
+
+@pytest.fixture
+def older(tmp_path):
+    """A database that version 1 has written, with a row in every state that it knew."""
+    path = tmp_path / "gateway.db"
+    shutil.copyfile(VERSION_1, path)
+    return path
+
+
+def rows(path, query):
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        return db.execute(query).fetchall()
+
+
+def tables(path):
+    """What the database is made of, however its words are spaced and quoted."""
+    found = rows(path, "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
+    return {(kind, name): re.sub(r"\s+|\"", "", sql or "") for kind, name, sql in found}
+
+
+async def test_nothing_is_lost_and_work_goes_on(older):
+    """Every row has its state and text, running turns keep their steps, and the new states work."""
+    columns = "id, native_id, state, payload, attempts, turn, fence, tail, error"
+    sends = (
+        "id, inbox_id, turn, key, session, payload, state, attempts, next_at, provider_id, error, ended_at"
+    )
+    before = rows(older, f"SELECT {columns} FROM inbox"), rows(older, f"SELECT {sends} FROM outbox")
+    async with await SqliteWorkStore.open(older, clock=ManualClock()) as store:
+        after = rows(older, f"SELECT {columns} FROM inbox"), rows(older, f"SELECT {sends} FROM outbox")
+        assert after == before
+        await store.recover()
+        assert await accept(store, "settled", "answered", "dead", "ignored", "waiting") == []
+        assert await store.position("matrix", BOT, "next_batch") == "s5"
+        turn = await claim(store, OTHER)
+        assert [step.result for step in await store.steps(turn)] == [{"done": True}]
+        (sent,) = await store.outbox(states=[OutboxState.SENT])
+        assert await store.delivered("matrix", BOT, "$sent") == sent.message.id
+        assert len(await store.journal()) == 4
+        assert (await store.usage())[0].usage.prompt_tokens == 5
+        (held,) = await store.post([out("draft", hold=True)])
+        assert (await store.approve(held.id)).state is OutboxState.PENDING
+        (kept,) = await store.accept("matrix", BOT, [pending("q", quarantine="why")], {})
+        assert kept.state is InboxState.QUARANTINED
+        assert (await claim(store, ROOM)).head.message.native_id == "waiting"
+    assert rows(older, "PRAGMA foreign_key_check") == []
+    assert rows(older, "PRAGMA integrity_check") == [("ok",)]
+
+
+async def test_a_copy_of_the_older_one_is_kept(older):
+    """Whole, as it was, readable for its owner alone, and not touched by later starts."""
+    before = rows(older, "SELECT * FROM inbox")
+    for _ in range(2):
+        async with await SqliteWorkStore.open(older, clock=ManualClock()) as store:
+            await store.recover()
+    copy = copy_name(older, 1)
+    assert rows(copy, "PRAGMA user_version") == [(1,)]
+    assert rows(copy, "SELECT * FROM inbox") == before
+    assert rows(copy, "PRAGMA integrity_check") == [("ok",)]
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert sorted(file.name for file in older.parent.iterdir()) == ["gateway.db", copy.name]
+
+
+async def test_a_step_that_fails_leaves_what_was(older):
+    """A crash in the middle of a step is the same as one before it; the next start does it all."""
+
+    def fails(db):
+        MIGRATIONS[1](db)
+        raise RuntimeError
+
+    db = schema.open_writer(older, busy_timeout_s=1)
+    before = tables(older), rows(older, "SELECT * FROM inbox")
+    with pytest.raises(RuntimeError):
+        migrate(db, older, 1, to=2, steps={1: fails})
+    assert db.execute("PRAGMA foreign_keys").fetchone() == (1,)
+    db.close()
+    assert (tables(older), rows(older, "SELECT * FROM inbox")) == before
+    async with await SqliteWorkStore.open(older, clock=ManualClock()) as store:
+        assert len(await store.inbox()) == 5
+    assert rows(older, "PRAGMA user_version") == [(VERSION,)]
+
+
+async def test_a_step_that_loses_what_is_referred_to_is_not_kept(older):
+    """The control of the check after each step: rows of the outbox that hang on nothing are seen."""
+
+    def loses(db):
+        db.execute("DELETE FROM inbox WHERE state = 'answered'")
+
+    db = schema.open_writer(older, busy_timeout_s=1)
+    with pytest.raises(sqlite3.IntegrityError, match="refers to nothing"):
+        migrate(db, older, 1, to=2, steps={1: loses})
+    db.close()
+    assert rows(older, "PRAGMA user_version") == [(1,)]
+
+
+async def test_without_room_for_the_copy_nothing_is_begun(older):
+    """The start fails for now, with the reason, and the file stays as it is."""
+    copy_name(older, 1).with_name("gateway.db.v1.bak.new").mkdir()
+    with pytest.raises(StoreUnavailable, match="no copy"):
+        await SqliteWorkStore.open(older, clock=ManualClock())
+    assert rows(older, "PRAGMA user_version") == [(1,)]
+
+
+async def test_step_by_step_and_at_once_lead_to_the_same(older, tmp_path):
+    """A database that came by the steps has the tables of one that is made from nothing."""
+    for path in (older, tmp_path / "new.db"):
+        async with await SqliteWorkStore.open(path, clock=ManualClock()):
+            pass
+    assert tables(older) == tables(tmp_path / "new.db")
+    assert rows(older, "PRAGMA user_version") == rows(tmp_path / "new.db", "PRAGMA user_version")
