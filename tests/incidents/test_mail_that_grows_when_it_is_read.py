@@ -14,13 +14,13 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from tests.unit.test_email_dkim import NOW, record, signed
 
 from channels.email.parsing.message import parse_mail
 from channels.email.parsing.transfer_encoding import transferred, unpacked
 from channels.email.trust import dkim
 from channels.email.trust.dkim_alignment import SenderProof
 from channels.email.trust.dns import TextRecords
+from tests.unit.channels.email.test_dkim import NOW, record, signed
 
 SIZE = 4_000_000
 BEGIN = b"begin 644 a.bin\n"
