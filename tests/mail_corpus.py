@@ -94,8 +94,8 @@ def _bodies(w: Writer) -> Iterator[Case]:
         + part("Content-Type: text/calendar; method=REQUEST; charset=utf-8", body=event)
         + b"--b--",
         "Content-Type: multipart/alternative; boundary=b",
-        has=[
-            "You are invited",
+        has=["You are invited"],
+        behind=[
             "[Invitation: Board meeting, winter]",
             "When: 2026-01-15 14:00 (Europe/Berlin) to 2026-01-15 15:30 (Europe/Berlin)",
             "Where: Room 5; second floor",

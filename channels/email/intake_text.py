@@ -34,15 +34,13 @@ _TWO_VERSIONS = (
 
 def text_of(mail: ParsedMail | None, headers: Headers, trouble: str = TOO_LARGE) -> str:
     """
-    What the sender says. A mail with nothing but a file, or a forwarded mail, has its subject as text, and so
-    has one that was not read because of ``trouble``.
+    What the sender says. A mail with nothing but a file, an event or a forwarded mail has its subject as text,
+    and so has one that was not read because of ``trouble``.
     """
     if mail is None:
         why = _TOO_LARGE if trouble == TOO_LARGE else trouble.replace("_", " ")
         return f"{headers.subject()}\n\n{_NOT_READ.format(why=why)}".strip()
-    parts = [mail.text, *mail.events]
-    if not any(parts):
-        parts = [headers.subject() or ("" if mail.attachments else "(an empty mail)")]
+    parts = [mail.text or headers.subject() or ("" if mail.attachments else "(an empty mail)")]
     if mail.two_versions:
         parts.append(_TWO_VERSIONS)
     return "\n\n".join(part for part in parts if part)
@@ -51,13 +49,19 @@ def text_of(mail: ParsedMail | None, headers: Headers, trouble: str = TOO_LARGE)
 def background_of(
     mail: ParsedMail | None, references: Sequence[str], *, account: str
 ) -> tuple[Background, ...]:
-    """What others have written in this mail: forwarded, or quoted where it is new to us."""
+    """
+    What others have written in this mail: forwarded, or quoted where it is new to us. An event counts as such,
+    whoever it names as its organizer: who accepts or forwards an invitation sends on what stands in it.
+    """
     if mail is None:
         return ()
     found: list[Background] = []
     if mail.rest and (mail.forwards or _is_news(references, account)):
         kind: Literal["forwarded", "quoted"] = "forwarded" if mail.forwards else "quoted"
         found.append(Background(kind=kind, sender="below the mail", text=_cut(mail.rest, MAX_BACKGROUND)))
+    if mail.events:
+        told_events = _cut("\n\n".join(mail.events), MAX_BACKGROUND)
+        found.append(Background(kind="forwarded", sender="a calendar", text=told_events))
     for each in mail.forwarded:
         about = "; ".join(part for part in (each.date, each.subject) if part)
         text = f"{about}\n\n{each.text}" if about else each.text
