@@ -9,7 +9,7 @@ certain failure; a refusal after it is as well; silence after it is `DeliveryUnc
 class        when                                                raised as
 ===========  ==================================================  ==========================================
 config       certificate, no STARTTLS, no AUTH, sender refused   `ChannelMisconfigured`
-auth         530, 534, 535, 538 and other 5xx to AUTH            `ChannelAuthFailed`
+auth         any 5xx to AUTH; 530, 534, 535, 538 before RCPT     `ChannelAuthFailed`
 permanent    5xx to RCPT or DATA                                 `DeliveryFailed`
 size         larger than SIZE, 552 and its relatives             `MailTooLarge`, a `DeliveryFailed`
 transient    4xx, no connection, a timeout before DATA           `ChannelUnavailable`
@@ -53,6 +53,7 @@ from channels.email.smtp.connection_pool import Relay
 __all__ = ["MailTooLarge", "SubmitTiming", "Submitter", "hand_over", "hang_up", "stuffed"]
 
 _AUTH_CODES = frozenset({530, 534, 535, 538})
+"""What they say of a recipient or of a text may be the recipient's own server's words, handed through."""
 _TOO_BIG = 552
 _SIZE_STATUS = re.compile(r"\b5\.(?:3\.4|2\.3)\b")
 _SLOWEST = 300_000.0
@@ -334,9 +335,10 @@ def _refused(step: _Step, code: int, text: str) -> ChannelError:
         return ChannelUnavailable(f"the mail server asks to try again later ({step.value}): {said}")
     if code == _TOO_BIG or _SIZE_STATUS.search(text[:200]):
         return MailTooLarge(f"the mail server finds the mail too large ({step.value}): {said}")
-    if code in _AUTH_CODES or step is _Step.LOGIN:
+    ours = step in (_Step.CONNECT, _Step.MAIL)
+    if step is _Step.LOGIN or (ours and code in _AUTH_CODES):
         return ChannelAuthFailed(f"the mail server does not accept username and password: {said}")
-    if step in (_Step.CONNECT, _Step.MAIL):
+    if ours:
         return ChannelMisconfigured(f"the mail server does not take mail from this address: {said}")
     return DeliveryFailed(
         f"the mail server refused the mail for good ({step.value}): {said}",
