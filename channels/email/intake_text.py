@@ -34,8 +34,8 @@ _TWO_VERSIONS = (
 
 def text_of(mail: ParsedMail | None, headers: Headers, trouble: str = TOO_LARGE) -> str:
     """
-    What the sender says. A mail with nothing but a file, an event or a forwarded mail has its subject as text,
-    and so has one that was not read because of ``trouble``.
+    What the sender says. A mail with nothing but a file, an event or a forwarded mail has its subject as
+    text, and so has one that was not read because of ``trouble``.
     """
     if mail is None:
         why = _TOO_LARGE if trouble == TOO_LARGE else trouble.replace("_", " ")
@@ -50,8 +50,8 @@ def background_of(
     mail: ParsedMail | None, references: Sequence[str], *, account: str
 ) -> tuple[Background, ...]:
     """
-    What others have written in this mail: forwarded, or quoted where it is new to us. An event counts as such,
-    whoever it names as its organizer: who accepts or forwards an invitation sends on what stands in it.
+    What others have written in this mail: forwarded, or quoted where it is new to us. An event counts as
+    forwarded, whoever its organizer is said to be: who accepts an invitation sends on what stands in it.
     """
     if mail is None:
         return ()
