@@ -13,8 +13,8 @@ from channels.base import ChannelAuthFailed, ChannelUnavailable, DeliveryFailed
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from tests.clock import LoopClock
-from tests.unit.test_email_safety import OTHER, THREAD, answer
-from tests.unit.test_email_submit import Post, submitter
+from tests.unit.channels.email.test_loop_guard import OTHER, THREAD, answer
+from tests.unit.channels.email.test_submission import Post, submitter
 
 
 @pytest.fixture
