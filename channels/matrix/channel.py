@@ -169,6 +169,7 @@ class MatrixChannel:
             clock=self._clock,
             allows=self._may_invite,
             uncover=reading.peek if reading is not None else in_clear,
+            is_owner=self._is_owner,
         )
         if reading is not None:
             reading.is_heard = conversation.is_heard

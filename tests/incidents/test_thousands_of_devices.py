@@ -127,6 +127,60 @@ async def test_a_room_key_is_made_for_a_few_at_a_time(machine, tmp_path):
     assert all("others" in pair for pair in pairwise(portions))
 
 
+async def test_a_crowd_of_devices_is_learned_a_few_at_a_time(machine, tmp_path):
+    """Signatures of devices that are not kept are not looked at, and between two portions others run."""
+    crowd, signer = Person(CROWD, 300), vodozemac.Account()
+    own = signer.ed25519_key.to_base64()
+    identity = {"user_id": CROWD, "keys": {f"ed25519:{own}": own}}
+    devices = crowd.devices()
+    for device in devices.values():
+        theirs = signer.sign(canonical(device)).to_base64()
+        device["signatures"][CROWD][f"ed25519:{own}"] = theirs
+    answer = {
+        "device_keys": {CROWD: devices},
+        "master_keys": {CROWD: identity},
+        "self_signing_keys": {CROWD: signed(signer, CROWD, own, identity)},
+    }
+    server = ScriptedHomeserver()
+    server.on("POST", "/keys/query", Answer(200, answer))
+    crypto = Crypto(server, SimpleNamespace(renew=None), tmp_path, lambda _device: machine, ManualClock())
+    crypto._machine = machine
+    work = []
+    learn, check = machine.learn_devices, machine.is_signature
+
+    def learned(user_id, some):
+        before = len(machine.devices_of([user_id]))
+        learn(user_id, some)
+        work.append(("learn", len(machine.devices_of([user_id])) - before))
+
+    def checked(*args):
+        work.append(("check", 1))
+        return check(*args)
+
+    machine.learn_devices, machine.is_signature = learned, checked
+
+    async def others():
+        while True:
+            await anyio.lowlevel.checkpoint()
+            work.append(("others", 0))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(others)
+        await crypto.learn_devices([CROWD])
+        group.cancel_scope.cancel()
+
+    pieces = [0]
+    for kind, count in work:
+        pieces[-1] += count
+        if kind == "others":
+            pieces.append(0)
+    assert max(pieces) <= 30
+    assert sum(count for kind, count in work if kind == "learn") == private_olm.MOST_DEVICES
+    assert sum(count for kind, count in work if kind == "check") == private_olm.MOST_DEVICES + 1
+    kept = machine.devices_of([CROWD])
+    assert all(crypto.identities.is_signed(CROWD, one.device_id) for one in kept)
+
+
 def monkey(machine, name, portions):
     """Note how many devices each call is about."""
     real = getattr(machine, name)

@@ -8,7 +8,7 @@ not hold up the others. Who is just being asked for is not asked for again, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import anyio
@@ -26,7 +26,7 @@ RETRY_S = 60.0
 AT_ONCE = 100
 _QUERIES = 8
 _log = structlog.get_logger(__name__)
-Learn = Callable[[str, JsonObject, Mapping[str, Any]], None]
+Learn = Callable[[str, JsonObject, Mapping[str, Any]], Awaitable[None]]
 """Takes a person, their devices, and the whole answer."""
 
 
@@ -151,7 +151,7 @@ class DeviceLists:
             found = object_of(answer, "device_keys")
             for user_id in users:
                 if user_id in found:
-                    self._learn(user_id, object_of(found, user_id), answer)
+                    await self._learn(user_id, object_of(found, user_id), answer)
                     await anyio.lowlevel.checkpoint()  # many devices take their time
                     continue
                 self._known.discard(user_id)  # their server did not answer ours; what is known has to do

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import structlog
 
 from channels.base import ChannelError, ChannelUnavailable, Clock
@@ -325,11 +326,15 @@ class Crypto:
         """Send something to one device, in clear."""
         await self._requests.to_device(kind, {user_id: {device_id: content}})
 
-    def _learned(self, user_id: str, devices: JsonObject, answer: JsonObject) -> None:
-        if self._machine is None:
+    async def _learned(self, user_id: str, devices: JsonObject, answer: JsonObject) -> None:
+        machine = self._machine
+        if machine is None:
             raise ChannelUnavailable("encryption is not ready")
-        self._machine.learn_devices(user_id, devices)
-        self.identities.learn(user_id, answer)
+        for some in machine.portions(user_id, devices):
+            machine.learn_devices(user_id, some)
+            await anyio.lowlevel.checkpoint()
+        kept = [one.device_id for one in machine.devices_of([user_id])]
+        await self.identities.learn(user_id, answer, kept)
 
     def _is_signature(self, key: str, value: bytes, signature: str) -> bool:
         return self._machine is not None and self._machine.is_signature(key, value, signature)

@@ -15,6 +15,8 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import structlog
 
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
@@ -25,6 +27,7 @@ __all__ = ["Identities"]
 
 _FILE = "verified.json"
 _MOST = 5000
+_AT_ONCE = 25
 _log = structlog.get_logger(__name__)
 Check = Callable[[str, bytes, str], bool]
 """Key, what was signed, signature: whether it is right."""
@@ -47,8 +50,11 @@ class Identities:
         self._noted: set[tuple[str, str]] = set()
         self._verified = self._load()
 
-    def learn(self, user_id: str, answer: JsonObject) -> None:
-        """Learn somebody's identity and what it has signed from an answer to a query of keys."""
+    async def learn(self, user_id: str, answer: JsonObject, kept: Iterable[str]) -> None:
+        """
+        Learn somebody's identity and which of the ``kept`` devices it has signed, from an answer to a query
+        of keys. A few signatures are checked at a time, so that others run meanwhile.
+        """
         master_key = object_of(object_of(answer, "master_keys"), user_id)
         signing_key = object_of(object_of(answer, "self_signing_keys"), user_id)
         master, signer = _key_of(master_key), _key_of(signing_key)
@@ -59,12 +65,15 @@ class Identities:
         if master:
             self._masters[user_id] = master
         signed = set()
+        theirs = object_of(object_of(answer, "device_keys"), user_id)
+        devices = [device_id for device_id in kept if device_id in theirs]
         if master and signer and self._is_signed(signing_key, user_id, master):
-            for device_id, device in object_of(object_of(answer, "device_keys"), user_id).items():
-                if self._is_signed(device, user_id, signer):
+            for number, device_id in enumerate(devices, start=1):
+                if self._is_signed(theirs[device_id], user_id, signer):
                     signed.add(device_id)
-        devices = object_of(object_of(answer, "device_keys"), user_id)
-        for device_id in devices.keys() - signed:
+                if number % _AT_ONCE == 0:
+                    await anyio.lowlevel.checkpoint()
+        for device_id in set(devices) - signed:
             if (user_id, device_id) not in self._noted and len(self._noted) < _MOST:
                 self._noted.add((user_id, device_id))
                 _log.info("matrix.device_unsigned", user=user_id, device=device_id)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +42,7 @@ _KEYS_KEPT = 50
 _REFILL_BELOW = 25
 MOST_DEVICES = 200
 """Of one person. Each costs milliseconds, and anybody's server can name any number."""
+_NEW_AT_ONCE = 25
 _log = structlog.get_logger(__name__)
 _MAX_PLAINTEXT = 200_000
 _MEANT = frozenset({"m.room.message", "m.sticker", "m.reaction"})
@@ -215,6 +216,18 @@ class Machine(KeyStore):
         sane = {key: copy.deepcopy(devices[key]) for key in some if _is_device(key, devices[key])}
         with self.changing():
             self._olm._handle_key_query(SimpleNamespace(device_keys={user_id: sane}))  # noqa: SLF001 - as above
+
+    def portions(self, user_id: str, devices: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """
+        Somebody's devices, to be learned one portion after the other: each holds the one before it, and a few
+        devices more that are not known. The last one holds all.
+        """
+        known = {device.id for device in self._olm.device_store.active_user_devices(user_id)}
+        order = sorted(devices, key=lambda key: key not in known)
+        first = len(known & devices.keys())
+        for end in range(first + _NEW_AT_ONCE, min(len(order), MOST_DEVICES), _NEW_AT_ONCE):
+            yield {key: devices[key] for key in order[:end]}
+        yield devices
 
     def devices_of(self, user_ids: Iterable[str]) -> set[Device]:
         """Every device of these people, this one excepted."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -75,12 +75,15 @@ class Waiting:
         self._withheld: dict[str, str] = {}
         """Reasons, by sender and session."""
         self._told_at: dict[tuple[str, str, bool], float] = {}
+        self._telling: dict[str, tuple[str, str, bool]] = {}
+        """What is being said at this moment, by the first message that it is about."""
 
     def __len__(self) -> int:
         return len(self._references)
 
     def load(self, text: str | None) -> None:
         """Take over what `dump` wrote in an earlier run."""
+        self._telling.clear()
         try:
             kept = json.loads(text) if text else {}
             found = [Reference(**item) for item in kept.get("references", [])]
@@ -156,12 +159,12 @@ class Waiting:
         What people are to be told now: room, text and what it is about.
 
         References that were told about recently in the same words are marked as told without further ado,
-        and very old ones are dropped.
+        and very old ones are dropped. What is being said (`telling`) is left out.
         """
         self.drop([one.event_id for one in self._references.values() if abs(now - one.since) > _KEPT_S])
         due: dict[tuple[str, str, bool], list[Reference]] = {}
-        for one in self._references.values():
-            if not one.told and (self._reason(one) or abs(now - one.since) >= PATIENCE_S):
+        for one in self._open():
+            if self._reason(one) or abs(now - one.since) >= PATIENCE_S:
                 due.setdefault(self._about_what(one), []).append(one)
         told = []
         for about, references in due.items():
@@ -171,25 +174,37 @@ class Waiting:
             told.append((about[0], _text(len(references), about[1]), references))
         return told
 
+    def telling(self, references: Sequence[Reference]) -> None:
+        """Somebody is being told about these; until `told` or `untold` nothing else is said of the kind."""
+        self._telling[references[0].event_id] = self._about_what(references[0])
+
+    def untold(self, references: Sequence[Reference]) -> None:
+        """It could not be said."""
+        self._telling.pop(references[0].event_id, None)
+
     def told(self, references: Iterable[Reference], *, now: float | None = None) -> None:
         """People know about these."""
         for one in references:
+            self._telling.pop(one.event_id, None)
             one.told = True
             if now is not None:
                 self._told_at[self._about_what(one)] = now
 
     def next_at(self) -> float | None:
         """When `to_tell` may have something to say, None if nothing is open."""
-        waits = [
-            one.since + (0.0 if self._reason(one) else PATIENCE_S)
-            for one in self._references.values()
-            if not one.told
-        ]
+        waits = [one.since + (0.0 if self._reason(one) else PATIENCE_S) for one in self._open()]
         return min(waits, default=None)
 
     def facts(self) -> dict[str, Any]:
         """For the operator."""
         return {"waiting_for_keys": len(self._references)}
+
+    def _open(self) -> list[Reference]:
+        """Those about which something is still to be said, and nothing is being said."""
+        busy = set(self._telling.values())
+        return [
+            one for one in self._references.values() if not one.told and self._about_what(one) not in busy
+        ]
 
     def _about_what(self, one: Reference) -> tuple[str, str, bool]:
         """What one notice is about: a room, a reason, and whether it is the owner who waits."""

@@ -17,8 +17,8 @@ target stands: so do we.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_core.messages import Amendment
@@ -84,9 +84,14 @@ def redacts(event: JsonObject, version: str) -> str:
 
 
 class Early:
-    """Edits of messages that have not been seen; the newest `_MAX_EARLY` of them."""
+    """
+    Edits of messages that have not been seen, at most `_MAX_EARLY`.
 
-    def __init__(self) -> None:
+    Beyond that, whoever has most of them loses the oldest, the owner last.
+    """
+
+    def __init__(self, is_owner: Callable[[str], bool] = lambda _user: False) -> None:
+        self._is_owner = is_owner
         self._texts: OrderedDict[tuple[str, str, str], str] = OrderedDict()
 
     def keep(self, room_id: str, edit: Amendment) -> None:
@@ -94,8 +99,10 @@ class Early:
         key = (room_id, edit.native_id, edit.sender)
         self._texts.pop(key, None)
         self._texts[key] = edit.text
-        while len(self._texts) > _MAX_EARLY:
-            self._texts.popitem(last=False)
+        if len(self._texts) > _MAX_EARLY:
+            of = Counter(sender for _, _, sender in self._texts)
+            most = max(of, key=lambda person: (not self._is_owner(person), of[person]))
+            del self._texts[next(one for one in self._texts if one[2] == most)]
 
     def take(self, room_id: str, event_id: str, sender: str) -> str | None:
         """What the message says by now, if its sender has edited it."""

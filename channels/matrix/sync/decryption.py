@@ -12,7 +12,7 @@ Events of verifications are passed on wherever they appear.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -24,7 +24,7 @@ from channels.matrix.client.login import Login
 from channels.matrix.encryption.engine import Crypto
 from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.encryption.types import NoKey, NotMeant, NotReadable
-from channels.matrix.encryption.undecryptable import WAITING, Waiting
+from channels.matrix.encryption.undecryptable import WAITING, Reference, Waiting
 from channels.matrix.encryption.verification import Verifications, is_verification
 from channels.matrix.rooms.state import JsonObject, events_of, object_of, text_of
 
@@ -243,8 +243,7 @@ class Reading:
         self._waiting.drop(self._handed_over)
         self._handed_over.clear()
         if self._waiting.next_at() is not None:
-            self._news.set()
-            self._news = anyio.Event()
+            self._wake()
         await self._crypto.maintain(rooms=rooms, waiting=self._waiting.sessions)
         self._crypto.to_mend.set()
 
@@ -270,25 +269,40 @@ class Reading:
             await self._crypto.mend()
 
     async def _tell(self, tell: Tell, save: Save) -> None:
-        while True:
-            news, next_at = self._news, self._waiting.next_at()
-            pause_s = _IDLE_S if next_at is None else max(next_at - self._now(), 0.0)
-            with anyio.move_on_after(min(pause_s, _IDLE_S)):
-                await news.wait()
-            # Not at once: a key often comes with the next answer.
-            await anyio.sleep(_GATHER_S)
-            for room_id, text, references in self._waiting.to_tell(self._now()):
-                once = hashlib.sha256(references[0].event_id.encode()).hexdigest()[:24]
-                try:
-                    await tell(room_id, text, f"unread-{once}")
-                except ChannelUnavailable as error:
-                    _log.info("matrix.notice_postponed", room=room_id, error=str(error))
-                    await anyio.sleep(_TELL_RETRY_S)
-                    continue
-                except ChannelError as error:
-                    _log.warning("matrix.notice_failed", room=room_id, error=str(error))
-                self._waiting.told(references, now=self._now())
-                await save({WAITING: self._waiting.dump()})
+        """One notice does not wait for another: a room of which the server is slow holds up no other."""
+        async with anyio.create_task_group() as notices:
+            while True:
+                news, next_at = self._news, self._waiting.next_at()
+                pause_s = _IDLE_S if next_at is None else max(next_at - self._now(), 0.0)
+                with anyio.move_on_after(min(pause_s, _IDLE_S)):
+                    await news.wait()
+                # Not at once: a key often comes with the next answer.
+                await anyio.sleep(_GATHER_S)
+                for room_id, text, references in self._waiting.to_tell(self._now()):
+                    self._waiting.telling(references)
+                    notices.start_soon(self._tell_one, tell, save, room_id, text, references)
+
+    async def _tell_one(
+        self, tell: Tell, save: Save, room_id: str, text: str, references: Sequence[Reference]
+    ) -> None:
+        once = hashlib.sha256(references[0].event_id.encode()).hexdigest()[:24]
+        try:
+            await tell(room_id, text, f"unread-{once}")
+        except ChannelUnavailable as error:
+            _log.info("matrix.notice_postponed", room=room_id, error=str(error))
+            await anyio.sleep(_TELL_RETRY_S)
+            self._waiting.untold(references)
+            self._wake()
+            return
+        except ChannelError as error:
+            _log.warning("matrix.notice_failed", room=room_id, error=str(error))
+        self._waiting.told(references, now=self._now())
+        self._wake()
+        await save({WAITING: self._waiting.dump()})
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
 
     def _now(self) -> float:
         return self._clock.now().timestamp()

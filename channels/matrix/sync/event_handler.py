@@ -62,6 +62,7 @@ class Conversation:
         clock: For the time of reception.
         allows: Who may talk to the bot, by the channel's own list.
         uncover: Reads an encrypted event without any other effect.
+        is_owner: Whose early edits are dropped last.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Conversation:
         clock: Clock,
         allows: Callable[[str], bool],
         uncover: Uncover,
+        is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
         self._homeserver = homeserver
         self._inbox = inbox
@@ -89,7 +91,7 @@ class Conversation:
         talk = config.group_talk
         self._talk = Talk(messages=talk.messages, chars=talk.chars)
         self.joinings = Joinings(me.user_id, rooms)
-        self._early = Early()
+        self._early = Early(is_owner)
         self._senders = Senders()
         self._begun: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Threads whose beginning was told already."""

@@ -32,7 +32,7 @@ class Server:
             raise ChannelUnavailable("not now")
         return {"device_keys": {one: {} for one in users if server not in self.dead}}
 
-    def learn(self, user_id, _devices, _answer):
+    async def learn(self, user_id, _devices, _answer):
         self.learned.append(user_id)
 
 
