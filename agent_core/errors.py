@@ -17,7 +17,6 @@ __all__ = [
     "ContextTooLong",
     "CursorMoved",
     "DocumentUnusable",
-    "JournalCorrupt",
     "MemoryConflict",
     "ModelAuthFailed",
     "ModelError",
@@ -32,7 +31,6 @@ __all__ = [
     "ToolError",
     "ToolFailed",
     "ToolRetry",
-    "ToolTimeout",
     "TurnLimitReached",
 ]
 
@@ -140,12 +138,6 @@ class ToolDenied(ToolError):
     """The tool may not be used here."""
 
 
-class ToolTimeout(ToolError):
-    """The tool took too long and was stopped."""
-
-    temporary = True
-
-
 class MemoryConflict(AgentError):
     """The memory document was changed by another conversation in the meantime."""
 
@@ -171,10 +163,6 @@ class StorageUnavailable(AgentError):
 
 class DocumentUnusable(AgentError):
     """What I have written down cannot be read, because something else is in the place of its file."""
-
-
-class JournalCorrupt(AgentError):
-    """A file of this conversation is damaged."""
 
 
 class SkillInvalid(AgentError):

@@ -3,19 +3,18 @@ Everything that can stop the gateway itself, and one way to look at every error 
 
 Each package has a root of its own (the import directions forbid a common base), but all share one shape:
 ``temporary`` (can trying again help?), ``public`` (what a stranger may read) and ``fields`` (for the log).
-`Described` is that shape as a Protocol, `describe` makes it out of any exception.
+`describe` makes that shape out of any exception.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 __all__ = [
     "AlreadyRunning",
     "ConfigInvalid",
-    "Described",
     "Description",
     "GatewayError",
     "ListenFailed",
@@ -26,15 +25,6 @@ __all__ = [
 ]
 
 _UNKNOWN_PUBLIC = "Something went wrong here; my operator can find it in the log."
-
-
-@runtime_checkable
-class Described(Protocol):
-    """The shape that every error of the project has."""
-
-    temporary: bool
-    public: str
-    fields: Mapping[str, Any]
 
 
 class GatewayError(Exception):

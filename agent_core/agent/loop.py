@@ -82,7 +82,6 @@ class AgentLoop:
         The history is **not** written here. The caller commits ``result.history`` together with the outbox
         and the state of its queue, in one transaction: written here, a crash between the two would leave an
         answer in the history that nobody ever got, or one that was sent and is unknown to the next turn.
-        A caller without a durable queue uses `run_and_persist`.
 
         Args:
             session: The conversation; ids of history lines are ``<session.turn>.<n>``.
@@ -140,45 +139,6 @@ class AgentLoop:
         return TurnResult(
             reply, history, turn.usage, turn.tool_runs, turn.steps, attachments=tuple(turn.attachments)
         )
-
-    async def run_and_persist(
-        self,
-        session: Session,
-        user_message: str,
-        channel: ChannelPort,
-        *,
-        llm: LLMPort | None = None,
-        extra_tools: Sequence[ToolPort] | None = None,
-        said: str | None = None,
-        sender: str | None = None,
-        stream: bool = True,
-    ) -> TurnResult:
-        """
-        `run`, then write the history: for callers without a durable queue, such as a terminal.
-
-        Kept is ``said``, if given: ``user_message`` without the facts of the moment.
-        """
-        line = Message(role="user", content=user_message if said is None else said, sender=sender)
-        result = await self.run(
-            session,
-            user_message,
-            channel,
-            llm=llm,
-            extra_tools=extra_tools,
-            user_lines=[line],
-            stream=stream,
-        )
-        asked, answered = result.history
-        await self._memory.persist_exchange(
-            session.id,
-            asked.content,
-            result.reply,
-            turn=answered.turn or "",
-            sender=sender,
-            at=asked.timestamp,
-            scope=session.scope,
-        )
-        return result
 
     def _tools(self, extra: Iterable[ToolPort]) -> RunTools:
         """The tools of one run by name, the registry's first, each with what the model is told of it."""

@@ -62,20 +62,6 @@ class PromptMemory(Protocol):
         """The prompt, within ``context_tokens`` if given."""
         ...
 
-    async def persist_exchange(
-        self,
-        session_id: str,
-        user_message: str,
-        assistant_reply: str,
-        *,
-        turn: str = "",
-        sender: str | None = None,
-        at: datetime | None = None,
-        scope: MemoryScope | None = None,
-    ) -> None:
-        """Keep a question and its answer."""
-        ...
-
 
 class ToolSource(Protocol):
     """What a turn needs of the tool registry."""

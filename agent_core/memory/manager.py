@@ -270,11 +270,6 @@ class MemoryManager(Condensing):
             session_id, *(each.model_copy(update=shared) for each in (asked, answered))
         )
 
-    async def persist_lines(self, session_id: str, lines: Sequence[Message]) -> None:
-        """Keep the lines of a turn durably, for callers without a journal of their own."""
-        await self._storage.append_message(session_id, *lines)
-        await self._storage.sync_history(session_id)
-
     # ── inside ──
 
     async def _began(self, session_id: str, since: datetime | None) -> bool:

@@ -46,7 +46,6 @@ __all__ = [
     "shortest_gap",
 ]
 
-_SECOND = timedelta(seconds=1)
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 """No instant is later, and a clock that shows a later time is wrong."""
 _LONGEST_EXPRESSION, _LONGEST_ZONE = 200, 100

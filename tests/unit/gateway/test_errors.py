@@ -9,7 +9,6 @@ from channels.base import ChannelAuthFailed, ChannelUnavailable
 from gateway.errors import (
     AlreadyRunning,
     ConfigInvalid,
-    Described,
     GatewayError,
     StateUnusable,
     describe,
@@ -71,5 +70,5 @@ def test_exit_codes_are_those_that_a_service_manager_knows():
     """A configuration error and a second instance must not be restarted, a full disk may be."""
     assert ConfigInvalid().exit_code == AlreadyRunning().exit_code == 78
     assert StateUnusable().exit_code == 74
-    assert isinstance(GatewayError(), Described)
+    assert (GatewayError().temporary, GatewayError(place=1).fields) == (False, {"place": 1})
     assert GatewayError().public == "The gateway cannot go on."

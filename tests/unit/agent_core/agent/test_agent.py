@@ -72,21 +72,6 @@ class TestTheTurn:
         assert result.history[0].timestamp == at
         assert all(line.timestamp and line.turn == "t1" for line in result.history)
 
-    async def test_run_and_persist(self):
-        """For callers without a queue the exchange is kept after the answer, once."""
-        journey = Journey("ok")
-        await journey.loop.run_and_persist(session("t3"), "question", journey.sink)
-
-        assert journey.memory.kept == [("test/room", "question", "ok", "t3")]
-
-    async def test_what_is_kept_may_be_less_than_what_is_asked(self):
-        """Facts of the moment that stand before the question are asked and not kept."""
-        journey = Journey("ok")
-        await journey.loop.run_and_persist(session("t3"), "[Friday]\nhi", journey.sink, said="hi")
-
-        assert journey.memory.kept[0][1] == "hi"
-        assert journey.model.requests[0][-1].content == "[Friday]\nhi"
-
     async def test_a_session_without_a_turn_gets_one(self):
         """Ids of two such turns differ."""
         first, second = [(await Journey("ok").run(session=session(""))).history[0].id for _ in range(2)]

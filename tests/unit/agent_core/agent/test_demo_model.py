@@ -54,7 +54,8 @@ class House:
             turn=session.turn,
             shown_version=lambda: self.manager.shown_version(session.id),
         )
-        result = await self.agent.run_and_persist(session, text, sink or Sink(), extra_tools=[tool])
+        result = await self.agent.run(session, text, sink or Sink(), extra_tools=[tool])
+        await self.storage.append_message(session.id, *result.history)
         return result.reply
 
 

@@ -252,8 +252,6 @@ async def test_persist_exchange_keeps_a_pair_once(storage: InMemoryMemory) -> No
     await manager.persist_exchange(S, "hello", "hi")
     await manager.persist_exchange(S, "hello", "hi")
     assert (await storage.load_history(S)).total == 6
-    await manager.persist_lines(S, (user, Message(role="user", content="more", id="8.0")))
-    assert (await storage.load_history(S)).total == 7
 
 
 async def test_the_prefix_of_a_prompt_does_not_change(storage: InMemoryMemory) -> None:
