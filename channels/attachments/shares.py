@@ -29,12 +29,14 @@ class Shares:
     Args:
         attachments: The folder of the store.
         max_total_bytes: What all files together may take.
+        least_bytes: What a file counts at least.
     """
 
-    def __init__(self, attachments: Path, max_total_bytes: int) -> None:
+    def __init__(self, attachments: Path, max_total_bytes: int, least_bytes: int = 0) -> None:
         self._attachments = attachments
         self._folder = attachments / FOLDER
         self._guests_bytes = max_total_bytes // 2
+        self._least_bytes = least_bytes
         self._used: dict[str, int] = {}
 
     def load(self) -> None:
@@ -83,7 +85,8 @@ class Shares:
 
     def _size_of(self, mark: Path) -> int:
         try:
-            return (self._attachments / mark.name[:2] / mark.name).lstat().st_size
+            size = (self._attachments / mark.name[:2] / mark.name).lstat().st_size
+            return max(size, self._least_bytes)
         except OSError:
             mark.unlink(missing_ok=True)
             return 0

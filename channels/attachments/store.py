@@ -37,6 +37,8 @@ FOLDER = "attachments"
 _TEMPORARY = "tmp"
 _PATH = re.compile(rf"{FOLDER}/([0-9a-f]{{2}})/(\1[0-9a-f]{{62}})\.[a-z0-9]{{1,8}}")
 _MEGABYTE = 1_000_000
+_MOST_FILES = 500_000
+"""There are never more: each counts as one part of so many at least. A disk gives small ones a block, too."""
 _log = structlog.get_logger(__name__)
 
 
@@ -76,7 +78,8 @@ class AttachmentStore:
         self._max_file_bytes = max_file_bytes
         self._max_total_bytes = max_total_bytes
         self._share_of = share_of
-        self._shares = Shares(self._folder, max_total_bytes)
+        self._least_bytes = max_total_bytes // _MOST_FILES
+        self._shares = Shares(self._folder, max_total_bytes, self._least_bytes)
         self._used_bytes: int | None = None
         self._getting_ready = anyio.Lock()
 
@@ -125,6 +128,7 @@ class AttachmentStore:
                     self._claim(writing, len(block), limit)
                     with disk_errors():
                         await anyio.to_thread.run_sync(writing.write, block)
+            self._claim(writing, max(0, self._least_bytes - writing.size), self._max_total_bytes)
             picture = picture_in(bytes(writing.head))
             stored_type = media_type_of(name, media_type, picture)
             ending = ending_of(name, picture)
@@ -236,8 +240,9 @@ class AttachmentStore:
         with disk_errors():
             whose = await anyio.to_thread.run_sync(remove)
         if whose is not None and self._used_bytes is not None:
-            self._used_bytes -= file.size_bytes
-            self._shares.give_back(whose, file.size_bytes)
+            counted = max(file.size_bytes, self._least_bytes)
+            self._used_bytes -= counted
+            self._shares.give_back(whose, counted)
         return whose is not None
 
     # ── inside ──
@@ -256,7 +261,7 @@ class AttachmentStore:
             left.unlink()
             _log.info("attachment.leftover_removed")
         self._shares.load()
-        return sum(file.size_bytes for file in self._walk())
+        return sum(max(file.size_bytes, self._least_bytes) for file in self._walk())
 
     def _walk(self) -> Iterator[StoredFile]:
         if not self._folder.is_dir():

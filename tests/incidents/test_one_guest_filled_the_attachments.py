@@ -118,3 +118,32 @@ async def test_forgetting_a_person_forgets_the_share(tmp_path, store):
     (tmp_path / "memory").mkdir()
     forget_person(layout, tmp_path / "gateway.db", people([EVE], []), now=EPOCH)
     assert not list(shares.iterdir())
+
+
+async def test_small_files_count_as_what_they_take(tmp_path):
+    """
+    Files of two bytes each took hundreds of times the room that they were counted for: a disk gives each of them a
+    block, and an inode. All of that is the same after a restart, and after they are removed.
+    """
+    total = 20_000_000
+    store = AttachmentStore(tmp_path, max_total_bytes=total)
+    store._least_bytes = store._shares._least_bytes = least = total // 100  # as if there could be a hundred
+
+    async def fill(begin):
+        for number in range(begin, 200):
+            try:
+                await store.save("f", "", b"%d" % number, message=said_by(EVE))
+            except AttachmentsFull:
+                return number
+        return None
+
+    assert await fill(0) == 25
+    assert store._used_bytes == 25 * least
+    store._used_bytes = None  # as at a start
+    assert await fill(25) == 25
+    assert store._used_bytes == 25 * least
+    for file in await store.stored():
+        assert await store.remove(file)
+    assert store._used_bytes == 0
+    assert await fill(0) == 25
+    assert AttachmentStore(tmp_path)._least_bytes == 4_000  # about a block, with the default of two gigabytes
