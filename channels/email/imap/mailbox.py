@@ -32,6 +32,8 @@ from channels.email.imap.syntax import Fetched, Folder, parse_fetch, parse_list,
 __all__ = ["MailInfo", "Mailbox", "Selected", "Timing"]
 
 DATES_AT_ONCE = 500
+HEADER_BYTES = 2_000_000
+"""More of a header is never fetched: a mail of any size may be nothing but that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +177,8 @@ class Mailbox:
         return [infos[uid] for uid in sorted(infos)]
 
     async def bodies(self, uids: Sequence[int], *, header_only: bool = False) -> dict[int, bytes]:
-        """The raw mails; one that has gone meanwhile is missing."""
-        item = "BODY.PEEK[HEADER]" if header_only else "BODY.PEEK[]"
+        """The raw mails, or the beginnings of their headers; one that has gone meanwhile is missing."""
+        item = f"BODY.PEEK[HEADER]<0.{HEADER_BYTES}>" if header_only else "BODY.PEEK[]"
         found = await self._fetch(uids, f"(UID {item})")
         return {fetched.uid: fetched.body for fetched in found if fetched.uid and fetched.body is not None}
 

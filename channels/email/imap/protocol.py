@@ -45,6 +45,8 @@ __all__ = ["Command", "HardenedProtocol", "LinkLost", "Refused", "Reply"]
 
 MAX_RESPONSES = 500_000
 """Untagged responses to one command: more than any mailbox that a person reads in has mails."""
+MAX_ANSWER_BYTES = 128_000_000
+"""All of them together: far more than is ever asked for at once."""
 
 
 class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  # aioimaplib has no types
@@ -68,6 +70,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         self._command: Command | None = None
         self._sasl: list[str] = []
         self._upload: bytes | None = None
+        self._answer_bytes = 0
         self._deaf = False
 
     # ── the stream ──
@@ -146,7 +149,8 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
             self.pushed.set()
         command = self._command
         if command is not None and command.name != "IDLE":
-            if len(command.response.lines) >= MAX_RESPONSES:
+            self._answer_bytes += sum(map(len, response))
+            if len(command.response.lines) >= MAX_RESPONSES or self._answer_bytes > MAX_ANSWER_BYTES:
                 raise WireError("the server answers without end")
             command.append_to_resp(response)
 
@@ -230,6 +234,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         if known is not None and self.state not in known.valid_states:
             raise RuntimeError(f"{command.name} in state {self.state}")
         self._command = command
+        self._answer_bytes = 0
         try:
             yield
         finally:
