@@ -326,8 +326,8 @@ class EmailChannel(LetterReaching):
 
     def _undelivered(self, report: Report) -> None:
         """
-        A mail of ours came back: its row says so now, and the owner is told, once an hour for each person to
-        whom we wrote, or for all whom one pattern lets in. Whom the report names is anybody's word.
+        A mail of ours is said not to have arrived: the owner is told, once an hour for each person to whom we
+        wrote, or for all whom one pattern lets in. Whom the report names is anybody's word.
         """
         _log.warning("mail.undelivered", channel=self.name, why=report.why)
         whom = self._safety.sent_to(report.message_ids)

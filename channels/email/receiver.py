@@ -8,7 +8,7 @@ be read, or not even fetched, is accepted as seen with the reason; it never stop
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -65,9 +65,9 @@ class Receiver:
         stubborn: How often the server has failed to give out a mail; it outlives the connection.
         prove: Looks for a proof of a sender, given the raw mail and his address.
         bounced: Told of each report that some mail did not arrive, whether our provider has looked at its
-            sender, and the address of that, if it is proven.
+            sender, and the address of that, if it is proven; says of which mails the report is evidence.
         keeper: Keeps the files of mails; without it they are left out.
-        undelivered: Told of a mail of ours that did not arrive, once its row says so.
+        undelivered: Told of a mail of ours that is said not to have arrived, once that is committed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Receiver:
         before_commit: Callable[[], Awaitable[None]],
         stubborn: dict[int, int],
         prove: Callable[[bytes, str], Awaitable[Proof]] | None = None,
-        bounced: Callable[[Report, bool, str], None] = lambda _report, _outside, _proven: None,
+        bounced: Callable[[Report, bool, str], Collection[str]] = lambda _report, _outside, _proven: (),
         keeper: Keeper | None = None,
         undelivered: Callable[[Report], None] = lambda _: None,
     ) -> None:
@@ -169,7 +169,7 @@ class Receiver:
         raws = await self._raws(batch)
         messages: list[InboundMessage] = []
         copies: list[OwnCopy] = []
-        reports: list[tuple[str, Report]] = []
+        reports: list[tuple[str, Report, bool]] = []
         arrivals = {uid: await self._read(info, raws[uid]) for info in batch if (uid := info.uid) in raws}
         proofs = await self._proofs(arrivals, raws)
         for info in batch:
@@ -187,9 +187,13 @@ class Receiver:
         for copy in copies:
             self._went_out.copy_came(copy.message_id)
         await self._before_commit()
-        bounces = [Amendment(kind="bounce", native_id=each, text=report.why) for each, report in reports]
+        bounces = [
+            Amendment(kind="bounce", native_id=each, text=report.why)
+            for each, report, evident in reports
+            if evident
+        ]
         await self._commit(messages, batch[-1].uid, bounces)
-        for _, report in reports:
+        for _, report, _ in reports:
             self._undelivered(report)
         for copy in copies:
             await self._file(copy)
@@ -216,21 +220,27 @@ class Receiver:
 
     async def _reports(
         self, message: InboundMessage, raw: bytes, arrival: Arrival | None
-    ) -> list[tuple[str, Report]]:
-        """Which mails of ours did not arrive; one that we never sent is somebody's game."""
+    ) -> list[tuple[str, Report, bool]]:
+        """
+        Which mails of ours are said not to have arrived, and whether there is evidence of it; one that we
+        never sent is somebody's game.
+        """
         if message.context.get("refused") not in REPORTING:
             return []
         report = await anyio.to_thread.run_sync(partial(read_report, raw, account=self._intake.account))
-        found: list[tuple[str, Report]] = []
-        for message_id in report.message_ids if report else ():
-            # Nobody can name an id that has not left us, so whoever reports it says that it did.
-            self._went_out.copy_came(message_id)
-            if report and report.fate is Fate.FAILED and await self._inbox.delivered_id(message_id):
-                found.append((message_id, report))
-        if report is not None and arrival is not None:
+        if report is None:
+            return []
+        evident: Collection[str] = ()
+        if arrival is not None:
             proven = message.sender.address if message.sender.verified else ""
             outside = bool(arrival.headers.all("authentication-results"))
-            self._bounced(report, outside, proven)
+            evident = self._bounced(report, outside, proven)
+        found: list[tuple[str, Report, bool]] = []
+        for message_id in report.message_ids:
+            # Nobody can name an id that has not left us, so whoever reports it says that it did.
+            self._went_out.copy_came(message_id)
+            if report.fate is Fate.FAILED and await self._inbox.delivered_id(message_id):
+                found.append((message_id, report, message_id in evident))
         return found
 
     async def _raws(self, batch: Sequence[MailInfo]) -> dict[int, bytes]:

@@ -15,7 +15,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from devservers import MailServer, ToolsMissing
-from gateway.queue.states import InboxState
+from gateway.queue.states import InboxState, OutboxState
 from tests.incidents.test_forged_bounces import bounce, write
 from tests.incidents.test_mail_beyond_the_limit import answers
 from tests.integration.test_email_loops import gateway
@@ -56,3 +56,4 @@ async def test_one_alert_for_one_person(mail_server: MailServer, tmp_path: Path,
                 await anyio.sleep(0.1)
         whom = addresses if number == 0 else allowed
         assert set(told) == {f"undelivered {each}" for each in whom}
+        assert not any(row.error for row in await built.store.outbox(states=[OutboxState.SENT]))

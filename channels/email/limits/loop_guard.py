@@ -157,7 +157,7 @@ class Safety:
         while len(self._sent_to) > MAX_SENT_IDS:
             self._came_back.discard(self._sent_to.popitem(last=False)[0])
 
-    def bounced(self, report: Report, outside: bool, proven: str) -> None:  # noqa: FBT001 - a callback
+    def bounced(self, report: Report, outside: bool, proven: str) -> frozenset[str]:  # noqa: FBT001 - a callback
         """
         A report came that some mail did not arrive. It counts for the one to whom the mail went, if there is
         evidence of it:
@@ -172,18 +172,24 @@ class Safety:
             report: What it says.
             outside: Whether our provider has looked at its sender.
             proven: The sender's address, if it is proven.
+
+        Returns:
+            The mails of which there is evidence that they did not arrive, counted now or before.
         """
         if report.fate is not Fate.FAILED:
-            return
+            return frozenset()
+        evident: set[str] = set()
         domain = proven.rpartition("@")[2]
         for message_id in report.message_ids:
             whom, alone = self._sent_to.get(message_id, ("", False))
-            counted = message_id in self._came_back
-            if not whom or counted or without_tag(report.recipient.lower()) != without_tag(whom):
+            if not whom or without_tag(report.recipient.lower()) != without_tag(whom):
                 continue
             theirs = domain in (whom.rpartition("@")[2], self._account.rpartition("@")[2])
             if not theirs and (outside or proven or not alone):
                 _log.info("mail.bounce_without_evidence", channel=self._name)
+                continue
+            evident.add(message_id)
+            if message_id in self._came_back:
                 continue
             self._came_back.add(message_id)
             now = self._clock.monotonic()
@@ -193,6 +199,7 @@ class Safety:
             pulled = self._brake.bounced(whom, now)
             if pulled is not None:
                 self._tell(pulled, now)
+        return frozenset(evident)
 
     def sent_to(self, message_ids: Sequence[str]) -> str:
         """To whom the first of these mails went that is known here; empty if none is."""
