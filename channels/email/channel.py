@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import anyio.lowlevel
 import anyio.to_thread
 import structlog
+from anyio.abc import TaskGroup
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.attachments import AttachmentStore
@@ -212,6 +213,17 @@ class EmailChannel(LetterReaching):
             self._mailbox, self._tell_up = None, None
 
     async def _receive(self, mailbox: Mailbox, inbox: Inbox) -> None:
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            try:
+                await self._receive_beside(tasks, mailbox, inbox)
+            except Exception as exc:  # noqa: BLE001 - it is raised again, as itself and not in a group
+                failure = exc
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _receive_beside(self, tasks: TaskGroup, mailbox: Mailbox, inbox: Inbox) -> None:
         receiver = Receiver(
             mailbox,
             inbox,
@@ -226,6 +238,7 @@ class EmailChannel(LetterReaching):
             bounced=self._safety.bounced,
             keeper=self._keeper,
             undelivered=self._undelivered,
+            start=tasks.start_soon,
         )
         inbox.report(LinkState.CATCHING_UP)
         await receiver.start()

@@ -8,10 +8,11 @@ be read, or not even fetched, is accepted as seen with the reason; it never stop
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -28,9 +29,11 @@ from channels.email.intake import Arrival, Intake, OwnCopy, given_up, read_arriv
 from channels.email.parsing.dsn import Fate, Report, read_report
 from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import OWN_ID_PREFIX
+from channels.email.proof_queue import ProofQueue, ReadMail
 from channels.email.sent_tracker import WentOut
 from channels.email.trust.dkim_alignment import Proof
 from channels.email.trust.sender_policy import Refused as NotAnswered
+from channels.email.trust.sender_policy import claimed_senders
 
 __all__ = ["Receiver"]
 
@@ -42,7 +45,8 @@ PARSE_LIMIT_S = 20.0
 OUTLINE_LIMIT_S = 10.0
 FETCH_TRIES = 3
 REFILE_UIDS = 200
-PROOFS_AT_ONCE = 8
+PATIENCE_S = 1.0
+"""So long mails wait together for proofs, in one look at the mailbox; then what is proven goes before."""
 BOUNCE = str(NotAnswered.BOUNCE)
 REPORTING = (BOUNCE, str(NotAnswered.ROBOT))
 """What reports of mails that did not arrive look like; many servers do not send proper ones."""
@@ -68,6 +72,7 @@ class Receiver:
             sender, and the address of that, if it is proven; says of which mails the report is evidence.
         keeper: Keeps the files of mails; without it they are left out.
         undelivered: Told of a mail of ours that is said not to have arrived, once that is committed.
+        start: Starts a task, which ends with the connection.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class Receiver:
         bounced: Callable[[Report, bool, str], Collection[str]] = lambda _report, _outside, _proven: (),
         keeper: Keeper | None = None,
         undelivered: Callable[[Report], None] = lambda _: None,
+        start: Callable[..., Any],
     ) -> None:
         self._mailbox = mailbox
         self._inbox = inbox
@@ -96,7 +102,9 @@ class Receiver:
         self._just_answered = just_answered
         self._before_commit = before_commit
         self._stubborn = stubborn
-        self._prove = prove
+        self._waiting = ProofQueue(prove, start=start, news=self._proof_came)
+        self._looking = False
+        self._read_to = 0
         self._bounced = bounced
         self._keeper = keeper
         self._undelivered = undelivered
@@ -104,6 +112,10 @@ class Receiver:
 
     async def start(self) -> None:
         """Open INBOX and find the place to go on."""
+        await self._open()
+        self._read_to = self.position.uid
+
+    async def _open(self) -> None:
         selected = await self._mailbox.select("INBOX")
         known = await Position.load(self._inbox)
         if known is None:
@@ -153,37 +165,72 @@ class Receiver:
         _log.info("mailbox.begun", uid=self.position.uid, older_mails=selected.exists)
 
     async def take_new(self) -> int:
-        """Take in everything that is new; how many mails that was."""
-        uids = await self._mailbox.newer_than(self.position.uid)
+        """
+        Take in everything that is new; how many mails that was.
+
+        Some of it may wait for the proof of its sender; `wait` of the mailbox ends when that comes.
+        """
+        self._looking = True
+        await self._take_proven()
+        patience_s = PATIENCE_S
+        uids = await self._mailbox.newer_than(self._read_to)
         for start in range(0, len(uids), BATCH_MAILS):
             chunk = uids[start : start + BATCH_MAILS]
             infos, now = await self._mailbox.describe(chunk), self._now()
             for batch in _by_size([info for info in infos if not self.position.is_older(info, now=now)]):
-                await self._take_batch(batch)
-            if self.position.uid < chunk[-1]:
+                await self._read_batch(batch)
+                began = anyio.current_time()
+                with anyio.move_on_after(patience_s):
+                    await self._waiting.settled(batch[0].uid)
+                patience_s = max(patience_s - (anyio.current_time() - began), 0.0)
+                await self._take_proven()
+                while self._waiting.full:
+                    await self._waiting.changed()
+                    await self._take_proven()
+            if self._read_to < chunk[-1]:
                 # What is older than the first start, or was deleted before we came to it.
-                await self._commit([], chunk[-1])
+                self._read_to = chunk[-1]
+                await self._commit([])
+        await self._take_proven()
+        self._looking = False
         return len(uids)
 
-    async def _take_batch(self, batch: Sequence[MailInfo]) -> None:
+    def _proof_came(self) -> None:
+        if not self._looking:
+            self._mailbox.nudge()
+
+    async def _read_batch(self, batch: Sequence[MailInfo]) -> None:
         raws = await self._raws(batch)
+        for info in batch:
+            raw = raws.get(info.uid)
+            if raw is None:
+                self._waiting.add(ReadMail(info, b"", None), None)
+                continue
+            arrival = await self._read(info, raw)
+            senders = frozenset(claimed_senders(arrival.headers))
+            self._waiting.add(ReadMail(info, raw, arrival, senders), self._intake.open_question(arrival))
+        self._read_to = batch[-1].uid
+
+    async def _take_proven(self) -> None:
+        """Take in what waits for no proof any more; the position goes no further than to what does."""
+        ready = self._waiting.take()
+        if not ready:
+            return
         messages: list[InboundMessage] = []
         copies: list[OwnCopy] = []
         reports: list[tuple[str, Report, bool]] = []
-        arrivals = {uid: await self._read(info, raws[uid]) for info in batch if (uid := info.uid) in raws}
-        proofs = await self._proofs(arrivals, raws)
-        for info in batch:
-            arrival = arrivals.get(info.uid)
+        for mail in ready:
+            arrival = mail.arrival
             taken = (
-                await self._missing(info)
+                await self._missing(mail.info)
                 if arrival is None
-                else self._taken(arrival, proofs.get(info.uid, Proof()))
+                else self._taken(arrival, mail.proof or Proof())
             )
             if isinstance(taken, OwnCopy):
                 copies.append(taken)
             elif taken is not None:
                 messages.append(await self._completed(taken, arrival))
-                reports += await self._reports(taken, raws.get(info.uid, b""), arrival)
+                reports += await self._reports(taken, mail.raw, arrival)
         for copy in copies:
             self._went_out.copy_came(copy.message_id)
         await self._before_commit()
@@ -192,16 +239,15 @@ class Receiver:
             for each, report, evident in reports
             if evident
         ]
-        await self._commit(messages, batch[-1].uid, bounces)
+        await self._commit(messages, bounces)
         for _, report, _ in reports:
             self._undelivered(report)
         for copy in copies:
             await self._file(copy)
 
-    async def _commit(
-        self, messages: Sequence[InboundMessage], uid: int, amendments: Sequence[Amendment] = ()
-    ) -> None:
-        position = replace(self.position, uid=uid)
+    async def _commit(self, messages: Sequence[InboundMessage], amendments: Sequence[Amendment] = ()) -> None:
+        first = self._waiting.first
+        position = replace(self.position, uid=self._read_to if first is None else first - 1)
         await self._inbox.accept(messages, position.as_values(), amendments)
         self.position = position
 
@@ -275,24 +321,6 @@ class Receiver:
         return self._intake.unfetchable(
             info.uid, info.received_at or self._now(), uidvalidity=self.position.uidvalidity
         )
-
-    async def _proofs(self, arrivals: Mapping[int, Arrival], raws: Mapping[int, bytes]) -> dict[int, Proof]:
-        """Ask for all mails at the same time: it is mostly waiting for DNS."""
-        proofs: dict[int, Proof] = {}
-        if self._prove is None:
-            return proofs
-        room = anyio.CapacityLimiter(PROOFS_AT_ONCE)
-
-        async def ask(prove: Callable[[bytes, str], Awaitable[Proof]], uid: int, sender: str) -> None:
-            async with room:
-                proofs[uid] = await prove(raws[uid], sender)
-
-        async with anyio.create_task_group() as tasks:
-            for uid, arrival in arrivals.items():
-                sender = self._intake.open_question(arrival)
-                if sender is not None:
-                    tasks.start_soon(ask, self._prove, uid, sender)
-        return proofs
 
     def _taken(self, arrival: Arrival, proof: Proof) -> InboundMessage | OwnCopy:
         taken = self._intake.take(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from channels.email.receiver import PROOFS_AT_ONCE
+from channels.email.proof_queue import PROOFS_AT_ONCE
 from channels.email.trust.dkim_alignment import LIMIT_S, SLOW_LIMIT_S, SenderProof
 from channels.email.trust.dns import NoSuchName, TextRecords
 from tests.unit.channels.email.test_dkim import KEY_NAME, NOW, record, signed

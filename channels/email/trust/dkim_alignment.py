@@ -6,9 +6,8 @@ signed mail must also be for us, so its To or Cc names our address. Everybody wh
 copy of it, and what servers write on top of that copy (Delivered-To) is not what the sender meant.
 
 Everything has a limit: signatures per mail, tries per name, seconds in all. The sender's domain chooses who
-answers the questions, and other mails wait meanwhile: a domain that did not answer gets little time until it
-does. Mails of people who could not
-write to us anyway are not looked at.
+answers the questions, and the sender's other mails wait meanwhile: a domain that did not answer gets little
+time until it does. Mails of people who could not write to us anyway are not looked at.
 """
 
 from __future__ import annotations

@@ -1,0 +1,130 @@
+"""
+Mails that have been read and wait for the proof of their sender, beside the receiving loop.
+
+A domain chooses how long its DNS takes to answer, so a mail that waits for it keeps only later mails of the
+same sender waiting: all others are taken in before it. What waits is bounded, for each domain and in all. It
+is in memory only, and the position in the mailbox stays before it, so after a crash it is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import structlog
+
+from channels.email.imap.mailbox import MailInfo
+from channels.email.intake import Arrival
+from channels.email.trust.dkim_alignment import Proof
+
+__all__ = ["PROOFS_AT_ONCE", "ProofQueue", "ReadMail"]
+
+PROOFS_AT_ONCE = 8
+"""For mails of one domain."""
+MOST_AT_ONCE = 32
+MOST_OF_DOMAIN = 100
+MOST_BYTES_OF_DOMAIN = 16_000_000
+MOST_BYTES = 64_000_000
+TOO_MUCH = "too many mails of its domain wait for the answer of DNS"
+Prove = Callable[[bytes, str], Awaitable[Proof]]
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class ReadMail:
+    """A mail as it was read, whose it claims to be, and the proof that was found; None: it is looked for."""
+
+    info: MailInfo
+    raw: bytes
+    arrival: Arrival | None
+    senders: frozenset[str] = frozenset()
+    proof: Proof | None = Proof()  # noqa: RUF009 - a frozen value
+
+
+class ProofQueue:
+    """
+    Looks for proofs, and gives mails out in the order of their UIDs, for each sender.
+
+    Args:
+        prove: Looks for a proof of a sender, given the raw mail and his address.
+        start: Starts a task.
+        news: Told when a proof was found, or none.
+    """
+
+    def __init__(
+        self, prove: Prove | None, *, start: Callable[..., Any], news: Callable[[], None] = lambda: None
+    ) -> None:
+        self._prove = prove
+        self._start = start
+        self._tell = news
+        self._mails: dict[int, ReadMail] = {}
+        self._asking: dict[str, tuple[int, int]] = {}
+        """How many mails of a domain wait, and their size."""
+        self._rooms: dict[str, anyio.CapacityLimiter] = {}
+        self._room = anyio.CapacityLimiter(MOST_AT_ONCE)
+        self._news = anyio.Event()
+
+    def add(self, mail: ReadMail, question: str | None) -> None:
+        """Put one in, with the sender who is to be proven; UIDs must grow."""
+        self._mails[mail.info.uid] = mail
+        if question is None or self._prove is None:
+            return
+        domain = question.rpartition("@")[2]
+        mails, size = self._asking.get(domain, (0, 0))
+        if mails >= MOST_OF_DOMAIN or (mails and size + len(mail.raw) > MOST_BYTES_OF_DOMAIN):
+            mail.proof = Proof(lacks=TOO_MUCH)
+            return
+        mail.proof = None
+        self._asking[domain] = mails + 1, size + len(mail.raw)
+        self._start(self._find, self._prove, mail, question, domain)
+
+    def take(self) -> list[ReadMail]:
+        """What can be taken in now; it is gone from here."""
+        ready: list[ReadMail] = []
+        behind: set[str] = set()
+        for mail in self._mails.values():
+            if mail.proof is None or not mail.senders.isdisjoint(behind):
+                behind |= mail.senders
+            else:
+                ready.append(mail)
+        for mail in ready:
+            del self._mails[mail.info.uid]
+        return ready
+
+    @property
+    def first(self) -> int | None:
+        """The lowest UID that waits."""
+        return next(iter(self._mails), None)
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits that nothing more may be read."""
+        return sum(len(mail.raw) for mail in self._mails.values()) > MOST_BYTES
+
+    async def settled(self, uid: int) -> None:
+        """Wait until no proof is looked for, of mails from this UID on."""
+        while any(mail.proof is None and mail.info.uid >= uid for mail in self._mails.values()):
+            await self.changed()
+
+    async def changed(self) -> None:
+        """Wait until the next proof was found, or none."""
+        await self._news.wait()
+
+    async def _find(self, prove: Prove, mail: ReadMail, sender: str, domain: str) -> None:
+        room = self._rooms.setdefault(domain, anyio.CapacityLimiter(PROOFS_AT_ONCE))
+        try:
+            async with room, self._room:
+                mail.proof = await prove(mail.raw, sender)
+        except Exception as exc:  # noqa: BLE001 - whatever upsets it is one mail, and must not be the last
+            _log.error("mail.prover_failed", uid=mail.info.uid, error=type(exc).__name__)
+            mail.proof = Proof(lacks="it cannot be examined")
+        mails, size = self._asking.pop(domain)
+        if mails > 1:
+            self._asking[domain] = mails - 1, size - len(mail.raw)
+        else:
+            del self._rooms[domain]
+        news, self._news = self._news, anyio.Event()
+        news.set()
+        self._tell()
