@@ -137,7 +137,7 @@ class OAuth(_Strict):
     Log in with tokens instead of a password: ``squidbot email login`` gets the first one.
 
     ``provider`` fills in the endpoints of Google or Microsoft; for ``custom`` name them. ``client_id`` is
-    that of your own registration there (the README says where).
+    that of your own registration there (docs/email.md says where).
     """
 
     provider: Literal["google", "microsoft", "custom"]

@@ -166,7 +166,7 @@ def report_standing(report: Report, name: str, standing: Mapping[str, Any], *, r
             part,
             Verdict.WARNING,
             f"the device {device} is not signed by the account's identity",
-            "restart the daemon; if the log says matrix.identity_foreign, the README tells what to do",
+            "restart the daemon; if the log says matrix.identity_foreign, docs/matrix.md says what to do",
         )
     if standing["keys_published"] and standing["one_time_keys"] < _FEW_KEYS:
         report.add(

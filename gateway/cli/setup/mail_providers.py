@@ -56,8 +56,8 @@ _GOOGLE = _known(
 )  # fmt: skip
 _MICROSOFT = _known(
     "Microsoft", "outlook.office365.com", "smtp.office365.com", sent_copy="server", headerless=True,
-    hint="it mostly takes no passwords any more: leave mail out here, write channels.email with oauth as the "
-    "README says, and run squidbot email login",
+    hint="it mostly takes no passwords any more: leave mail out here, write channels.email with oauth as "
+    "docs/email.md says, and run squidbot email login",
 )  # fmt: skip
 _APP = "it takes an app password only, which is made in the settings of the account"
 _ICLOUD = _known("iCloud", "imap.mail.me.com", "smtp.mail.me.com", hint=_APP)

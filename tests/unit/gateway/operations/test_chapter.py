@@ -1,17 +1,21 @@
-"""The operations chapter is whole: every alert is in it and no other, and every command that it names exists."""
+"""The pages for people are whole: every alert is told of, and every command and file that they name exists."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from gateway.cli.commands import app
 
 ROOT = Path(__file__).resolve().parents[4]
 CHAPTER = (ROOT / "deploy" / "OPERATIONS.md").read_text()
-README = (ROOT / "README.md").read_text()
+SERVICE = (ROOT / "docs" / "service.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+_CODE = re.compile(r"```\w*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 _COMMAND = re.compile(r"(?:^|[`/&] ?|bin/)squidbot ([a-z]+)(?: ([a-z]+))?", re.MULTILINE)
 
 
@@ -27,9 +31,9 @@ def unknown(text):
 
 
 def test_every_alert_has_a_paragraph():
-    """In the order of the rules, each once; and a row of the table in the README."""
+    """In the order of the rules, each once; and a row of the table in docs/service.md."""
     assert re.findall(r"^\*\*(Squidbot\w+)\.\*\*", CHAPTER, re.MULTILINE) == alerts()
-    rows = re.findall(r"^\| ([\w, ]+) \| ", README[README.index("| alert | do |") :], re.MULTILINE)
+    rows = re.findall(r"^\| ([\w, ]+) \| ", SERVICE[SERVICE.index("| alert | do |") :], re.MULTILINE)
     named = {f"Squidbot{name}" for row in rows for name in row.split(", ")}
     assert named >= set(alerts())
 
@@ -47,3 +51,35 @@ def test_every_command_exists():
     assert len(_COMMAND.findall(CHAPTER)) > 15
     assert unknown(CHAPTER) == []
     assert unknown("`squidbot stauts`") == ["stauts"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_pages_name_commands_that_exist(page):
+    """No command of the README or of a page in docs/ is misspelt."""
+    assert unknown(code_in(page.read_text())) == []
+    assert unknown(code_in("squidbot is small; see `squidbot stauts`")) == ["stauts"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page):
+    """To a file beside the page; the control is a link to nothing."""
+    assert gone_links(page, page.read_text()) == []
+    assert gone_links(page, "see [it](nowhere.md)") == ["nowhere.md"]
+
+
+def code_in(text):
+    """What stands in a block of code or between backticks, a line for each."""
+    return "\n".join(block or inline for block, inline in _CODE.findall(text))
+
+
+def gone_links(page, text):
+    return [link for link in _LINK.findall(text) if not (page.parent / link).exists()]
+
+
+def test_the_readme_is_short_and_names_every_page():
+    """At most 250 lines, and the way to every page of docs/."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 250
+    assert {page.name for page in PAGES if page.parent.name == "docs"} <= set(
+        re.findall(r"docs/([\w-]+\.md)", text)
+    )
