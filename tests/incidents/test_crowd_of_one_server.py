@@ -14,6 +14,7 @@ from channels.attachments import AttachmentStore
 from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.api import Answer
 from channels.matrix.config import MatrixConfig
+from channels.matrix.sync.decryption import Reading
 from tests.clock import LoopClock
 from tests.inbox_double import running
 from tests.incidents.test_slow_server_of_another import BOT, MINE, OWNER, Setup, file
@@ -145,3 +146,46 @@ async def test_a_flooded_room_comes_after_the_others(it):
 
     assert before_pages == [True] * 30
     assert it.ids == ["$mine", *[f"$p{n}-{one}" for n in range(1, 31) for one in range(100)], "$last"]
+
+
+class Keys:
+    """As much of the keys as deciding whom to ask for needs; ``evil.test`` says nothing, for ten seconds."""
+
+    signed_only = True
+
+    def __init__(self):
+        self.known, self.asked = set(), []
+
+    def knows(self, person):
+        return person in self.known
+
+    async def learn_devices(self, people):
+        people = set(people) - self.known
+        self.asked.append(sorted(people))
+        if any(one.endswith(":evil.test") for one in people):
+            await anyio.sleep(10)
+        self.known |= {one for one in people if not one.endswith((":evil.test", ".none:good.test"))}
+
+
+async def test_devices_of_a_crowd_whose_server_hangs():
+    """With ``devices: signed`` each of them cost ten seconds; now their server does, once in a minute."""
+    keys, clock = Keys(), LoopClock()
+    reading = Reading(
+        None, None, keys, None, clock, user_id=BOT, allows=lambda _: True, is_owner=OWNER.__eq__
+    )
+
+    async def met(*people):
+        begun = anyio.current_time()
+        await reading.meet([{"type": "m.room.encrypted", "sender": one} for one in people])
+        return anyio.current_time() - begun
+
+    assert await met(*[f"@u{n}:evil.test" for n in range(30)], CAROL) == pytest.approx(10, abs=0.1)
+    assert CAROL in keys.known
+    for n in range(30, 60):
+        assert await met(f"@u{n}:evil.test", f"@c{n}:good.test", OWNER) < 0.1
+    assert {f"@c{n}:good.test" for n in range(30, 60)} | {OWNER} <= keys.known
+    await met("@a.none:good.test")  # without any device; that says nothing about the others there
+    await met("@late:good.test")
+    assert "@late:good.test" in keys.known
+    await anyio.sleep(61)
+    assert await met("@u0:evil.test") == pytest.approx(10, abs=0.1)

@@ -296,6 +296,10 @@ class Crypto:
         machine = await self.ready()
         await self._lists.know(user_ids, machine.user_id)
 
+    def knows(self, user_id: str) -> bool:
+        """Whether somebody's devices are known, as far as anybody has said."""
+        return self._lists.knows(user_id)
+
     def fingerprint(self, user_id: str, device_id: str) -> str | None:
         """The Ed25519 key of a device, if it is known."""
         return self._machine.fingerprint(user_id, device_id) if self._machine is not None else None

@@ -35,6 +35,10 @@ _LATE_AT_ONCE = 50
 _TELL_RETRY_S = 5.0
 _IDLE_S = 600.0
 _GATHER_S = 0.3
+_MEET_LIMIT_S = 12.0
+"""Our own server gives up others after ten seconds, and then says what it knows."""
+_HUNG_AFTER_S = 3.0
+_SILENT_S = 60.0
 _log = structlog.get_logger(__name__)
 Tell = Callable[[str, str, str], Awaitable[None]]
 """Room, text, and a key under which the same notice is sent once."""
@@ -76,11 +80,14 @@ class Reading:
         self._allows = allows
         self.is_heard: Callable[[str, str], bool] = lambda _room_id, sender: allows(sender)
         """Whether somebody's messages in a room are worth waiting for; a room may have a rule of its own."""
+        self._is_owner = is_owner
         self._waiting = Waiting(is_owner)
         self._handed_over: list[str] = []
         self._in_hand: set[str] = set()
         """Events with late keys that are being read."""
         self._news = anyio.Event()
+        self._silent: dict[str, float] = {}
+        """Servers that hung when they were asked for devices, and until when they are not asked."""
         self._unreadable = 0
         self._look = True
         """Whether keys have come since references were looked through."""
@@ -122,21 +129,39 @@ class Reading:
 
     async def meet(self, events: Iterable[JsonObject]) -> None:
         """
-        Get to know the devices of whoever has sent encrypted events, if that decides what is read.
+        Get to know the devices of whoever has sent encrypted events, if that decides what is read. Others
+        wait for a server that hangs once in a minute; meanwhile what is known of its people has to do.
 
         Raises:
             ChannelUnavailable: It cannot be done now; the same answer has to come again.
         """
-        senders = {text_of(one, "sender") for one in events if one.get("type") == "m.room.encrypted"}
-        wanted = [sender for sender in senders if sender != self._user_id and self._allows(sender)]
-        if not wanted or not self._crypto.signed_only:
+        if not self._crypto.signed_only:
             return
+        now = self._now()
+        self._silent = {
+            server: until for server, until in self._silent.items() if 0 < until - now <= _SILENT_S
+        }
+        senders = {text_of(one, "sender") for one in events if one.get("type") == "m.room.encrypted"}
+        wanted = [
+            sender
+            for sender in sorted(senders - {self._user_id})
+            if self._allows(sender) and (self._is_owner(sender) or _server_of(sender) not in self._silent)
+        ]
+        if not wanted:
+            return
+        begun = anyio.current_time()
         try:
-            await self._crypto.learn_devices(wanted)
+            with anyio.move_on_after(_MEET_LIMIT_S):
+                await self._crypto.learn_devices(wanted)
         except TokenRefused as refused:
             raise ChannelUnavailable("the token was refused while keys were asked for") from refused
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
+        if anyio.current_time() - begun < _HUNG_AFTER_S:
+            return  # nobody hung: whose devices are not known has none
+        for sender in wanted:
+            if not self._crypto.knows(sender) and _server_of(sender) != _server_of(self._user_id):
+                self._silent[_server_of(sender)] = self._now() + _SILENT_S
 
     def uncover(self, room_id: str, event: JsonObject) -> JsonObject | None:
         """The event in clear; None if it cannot be read now. Others pass through."""
@@ -306,3 +331,7 @@ class Reading:
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
+
+
+def _server_of(user_id: str) -> str:
+    return user_id.partition(":")[2]

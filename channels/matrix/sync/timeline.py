@@ -154,6 +154,8 @@ class Timeline:
         prev = {room_id: text_of(object_of(joined[room_id], "timeline"), "prev_batch") for room_id in entered}
         said |= await self._first_words({room_id: (said[room_id], prev[room_id]) for room_id in entered})
         await self._learn_privacy(said.items())
+        if self._reading is not None:
+            await self._reading.meet(event for timeline in said.values() for event in timeline)
         gaps = [
             room_id
             for room_id, room in joined.items()
