@@ -162,7 +162,7 @@ class EmailChannel(LetterReaching):
         self._seal = CopySeal(state_dir / "copy-key")
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls, self._seal)
         self._chores = Chores(keyword=config.answered_keyword, processed=config.processed_folder)
-        limiter = AnswerLimiter(config.limits)
+        limiter = AnswerLimiter(config.limits, brake_per_hour=config.brake.answers_per_hour)
         self._safety = Safety(
             name,
             config,

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels.email.config import AnswerLimits
+from channels.email.config import AnswerBrake, AnswerLimits
+from channels.email.limits.circuit_breaker import Brake
 from channels.email.limits.rate_limit import AnswerLimiter
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -56,6 +57,30 @@ def test_half_of_each_hour_is_for_people_let_in_by_name() -> None:
             place(it, f"{hour} {number}", f"{hour}.{number}@evil.test", minute=60 * hour, crowd="*@evil.test")
         friends = [place(it, f"f {hour} {n}", f"f{n}@y.test", minute=60 * hour + 1) for n in range(50)]
         assert friends == [0] * 50
+
+
+def test_a_domain_of_many_addresses_does_not_pull_the_brake() -> None:
+    """
+    Half of what the brake lets pass is left for others, hour after hour: fifty answers an hour to one domain and eleven
+    to friends pulled it, and then nobody but the owner was answered for an hour.
+    """
+    limits, settings = AnswerLimits(), AnswerBrake()
+    for hundred in (limits, limits.model_copy(update={"total_per_hour": 0})):
+        limiter = AnswerLimiter(hundred, brake_per_hour=settings.answers_per_hour)
+        brake = Brake(settings)
+        due: list[float] = []
+        for hour in range(4):
+            for number in range(100):
+                minute = 60 * hour + number / 2
+                guest = f"{hour}.{number}@evil.test"
+                wait = place(limiter, guest, guest, minute=minute, crowd="*@evil.test")
+                due += [] if wait is None else [minute * 60 + wait * 3600]
+        friends = [hour * 3600 + number * 110 for hour in range(4) for number in range(30)]
+        for number, second in enumerate(sorted([*due, *friends])):
+            thread = f"thread {number}"
+            assert brake.may_send(thread, "hello", second, recipient="x@y.test") is None
+            brake.sent(thread, "hello", second)
+        assert len(due) > 100
 
 
 def test_in_no_hour_more_than_the_limits() -> None:

@@ -56,10 +56,18 @@ class _Entry:
 
 
 class AnswerLimiter:
-    """Remembers the last day."""
+    """
+    Remembers the last day.
 
-    def __init__(self, limits: AnswerLimits) -> None:
+    Args:
+        limits: How many.
+        brake_per_hour: So many answers within an hour pull the brake for everybody; 0: none do.
+    """
+
+    def __init__(self, limits: AnswerLimits, *, brake_per_hour: int = 0) -> None:
         self._limits = limits
+        most = min((each for each in (limits.total_per_hour, brake_per_hour) if each), default=0)
+        self._crowds_per_hour = (most + 1) // 2
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
@@ -148,8 +156,11 @@ class AnswerLimiter:
             yield limits.total_per_hour, HOUR_S, [entry.due for entry in counted if entry.listed]
         if listed and crowd:
             # Half of the hour is for people who are let in by name.
-            share = (limits.total_per_hour + 1) // 2
-            yield share, HOUR_S, [entry.due for entry in counted if entry.listed and entry.crowd]
+            yield (
+                self._crowds_per_hour,
+                HOUR_S,
+                [entry.due for entry in counted if entry.listed and entry.crowd],
+            )
 
     def _note(self, native_id: str, entry: _Entry) -> None:
         self._entries[native_id] = entry
