@@ -18,12 +18,12 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from agent_core.messages import Audience, InboundMessage, Sender
+from agent_core.messages import Audience, Background, InboundMessage, Sender
 from channels.email.compose.seal import FIELD as SEAL
 from channels.email.compose.seal import fingerprint
 from channels.email.config import AnswerLimits, EmailConfig
@@ -274,12 +274,22 @@ class Intake:
             audience=Audience.GROUP if verdict.others else Audience.DIRECT,
             addressed=not refused,
             context=context,
-            background=background_of(arrival.mail, references, account=self.account) if not refused else (),
+            background=self._background(arrival, references) if not refused else (),
+        )
+
+    def _background(self, arrival: Arrival, references: Sequence[str]) -> tuple[Background, ...]:
+        """What others have written in it, without secrets, as its own text."""
+        found = background_of(arrival.mail, references, account=self.account)
+        clean = self._without_secrets
+        return tuple(
+            each.model_copy(update={"sender": clean(each.sender), "text": clean(each.text)}) for each in found
         )
 
     def _for_the_answer(self, arrival: Arrival, verdict: Verdict, word: str) -> dict[str, Any]:
         """What an answer needs to know besides: whom else to write to, what to quote, our address there."""
         found: dict[str, Any] = quotation(arrival.mail, arrival.headers, self._quote)
+        if "quoted" in found:  # others may get a copy of the answer
+            found["quoted"]["text"] = self._without_secrets(found["quoted"]["text"])
         if word:
             local, _, domain = self.account.rpartition("@")
             found["own"] = f"{local}+{word}@{domain}"

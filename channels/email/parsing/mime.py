@@ -46,6 +46,8 @@ _WHO = ("from", "authentication-results")
 FOR_WHOM = ("to", "cc", "bcc", "apparently-to", "resent-to", "resent-cc", "resent-bcc")
 """Fields that say who else has got the mail."""
 _ENCODED_WORD = re.compile(r"=\?[^?\s]{1,60}\?[bBqQ]\?[^?\s]{0,500}\?=")
+_MAX_PARAMETERS = 100
+"""Of one field; the library looks at each again for every other. The longest file names take thirty."""
 _WIDE = ("utf-16", "utf_16", "utf-32", "utf_32")
 _NO_CHARSETS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"}
 """Codecs that are no character sets, or that take quadratic time, by their own names."""
@@ -126,7 +128,9 @@ class Headers:
         message: Message = Message()
         for name in ("content-type", "content-disposition"):
             value = self.first(name)
-            if value is not None:
+            if value is not None and value.count(";") > _MAX_PARAMETERS:
+                message[name] = value[:8_000].partition(";")[0]
+            elif value is not None:
                 message[name] = value[:8_000]
                 try:
                     message.get_params(header=name)
