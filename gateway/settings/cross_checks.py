@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references
 from channels.heartbeat.config import split_target
 from gateway.routing.access import entry_problem, kind_of, normalise
-from gateway.settings.accounts import KINDS
+from gateway.settings.accounts import KINDS, ChannelSettings
 from gateway.settings.source import KeyPath, Problem, Source
 
 __all__ = ["TOOLS", "check_whole", "permission_warnings"]
@@ -106,11 +106,22 @@ def _target(data: Mapping[str, Any]) -> list[Problem]:
         name, place = split_target(target)
     except ValueError:
         return []  # said by its type already
-    said = _target_problem(name, place, _accounts(data.get("channels")), data.get("owner"))
+    channels = data.get("channels")
+    said = _target_problem(name, place, _accounts(channels), data.get("owner"), apart=_apart(channels))
     return [Problem(("agents", "heartbeat", "target"), said)] if said else []
 
 
-def _target_problem(name: str, place: str, kinds: Mapping[str, str], owner: Any) -> str | None:
+def _apart(channels: Any) -> frozenset[str]:
+    """The accounts on which an address of the kind is not the owner's; none as long as others are unsound."""
+    try:
+        return ChannelSettings.model_validate(channels or {}).apart()
+    except ValidationError:
+        return frozenset()
+
+
+def _target_problem(
+    name: str, place: str, kinds: Mapping[str, str], owner: Any, *, apart: Collection[str] = ()
+) -> str | None:
     kind = kinds.get(name)
     if kind is None:
         there = f"; there is {', '.join(kinds)}" if kinds else ""
@@ -118,7 +129,12 @@ def _target_problem(name: str, place: str, kinds: Mapping[str, str], owner: Any)
     if not _fits(kind, place):
         told = "matrix places are @you:server and !room" if kind == "matrix" else "mail goes to you@domain"
         return f"{name!r} is an account of {kind}; {told}"
-    known = _owner_addresses(owner, (kind, name))
+    known = _owner_addresses(owner, (name,) if name in apart else (kind, name))
+    if not known and name in apart:
+        return (
+            f"you are not the owner on {name!r}, because others say there who people are than on the first "
+            f"account; if you trust it, add {{channel: {name}, address: …}} to owner.aliases"
+        )
     if place.startswith("!"):
         lonely = "owner.aliases has no address on matrix, so nobody could be alone in this room"
         return None if known else lonely
