@@ -231,6 +231,7 @@ class MatrixChannel:
             group.start_soon(self._shown.run, sending)
             group.start_soon(invites.run, save_invites)
             group.start_soon(receiver.fetching.run)
+            group.start_soon(receiver.gaps.run)
             if reading is not None:
                 group.start_soon(reading.run, tell, save)
             try:

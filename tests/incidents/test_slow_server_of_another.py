@@ -183,6 +183,7 @@ async def test_what_waits_survives_the_end_of_the_run(it, what):
     )
     async with running(it.channel(), it.inbox):
         await it.inbox.until_accepted(3, within_s=600)
+        it.server.syncs.append(Answer(200, {"next_batch": "s3"}))
         await it.inbox.until(lambda inbox: json.loads(inbox.positions[FETCHING]) == {})
 
     assert it.ids == ["$first", "$waits", "$after"]

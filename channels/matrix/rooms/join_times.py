@@ -20,6 +20,8 @@ homeservers, what counts is the visibility at an event. So a room that was close
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import structlog
@@ -79,9 +81,15 @@ class Joinings:
         """What is to be committed together with what was read; nothing if nothing has changed."""
         return {JOININGS: self._dump()} if self._changed else {}
 
-    def committed(self) -> None:
-        """What `position` gave is safe."""
-        self._changed = False
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """While inside, what `position` gave is being committed; what changes meanwhile is not in it."""
+        changed, self._changed = self._changed, False
+        try:
+            yield
+        except BaseException:
+            self._changed = self._changed or changed
+            raise
 
     def stamp(self, room_id: str, now: datetime, *, late_since: float | None = None) -> datetime | None:
         """

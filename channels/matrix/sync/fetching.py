@@ -101,6 +101,8 @@ class Fetching:
         """Lanes that nobody works off yet."""
         self._since: dict[str, str] = {}
         """By room, from where it is to be read again."""
+        self._held: set[str] = set()
+        """Rooms that are being read by somebody else."""
         self._kept = json.dumps({})
         self._slots = anyio.CapacityLimiter(_LANES)
         self._shares: dict[str, anyio.CapacityLimiter] = {}
@@ -119,8 +121,18 @@ class Fetching:
 
     def read_again(self, room_id: str) -> None:
         """What an earlier run has left of a room was read."""
-        if not any(room == room_id for room, _ in self._lanes):
+        if room_id not in self._held and not any(room == room_id for room, _ in self._lanes):
             self._since.pop(room_id, None)
+
+    def hold(self, room_id: str, since: str) -> None:
+        """Until `release`, a room is to be read again from ``since`` on, whatever becomes of its lanes."""
+        self._since.setdefault(room_id, since)
+        self._held.add(room_id)
+
+    def release(self, room_id: str) -> None:
+        """What `hold` was called for is safe."""
+        self._held.discard(room_id)
+        self.read_again(room_id)
 
     def position(self) -> dict[str, str]:
         """What is to be committed; empty if nothing has changed. To be called with `commit` held."""

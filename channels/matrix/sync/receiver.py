@@ -153,6 +153,8 @@ class Receiver:
             accepted=self._mark_read,
             is_owner=is_owner,
         )
+        self.gaps = self._timeline.gaps
+        """To be run beside `run`, too."""
         self._following = Following(rooms, invites, may_invite=may_invite)
         self._pauses = Pauses(early_cap_s=_EARLY_CAP_S)
         self._up = False
@@ -237,6 +239,7 @@ class Receiver:
         for room_id in self._rooms.update(body):
             _log.info("matrix.room_left", room=room_id)
             self.fetching.left(room_id)
+            self.gaps.left(room_id)
             self._conversation.left(room_id)
         if upgraded := self._following.learn():
             self._conversation.followed()
@@ -245,7 +248,7 @@ class Receiver:
         for room_id, event, seen_at in await self._receive_keys(body):
             late = text_of(event, "event_id")
             found.add(await self._timeline.read(room_id, [event], since=since, late=late, seen_at=seen_at))
-        await self._read_again(since)
+        self._read_again(since)
         if since is not None:
             found.add(await self._timeline.read_answer(body, since, known))
         elif anew and self._newest_ms:
@@ -255,6 +258,7 @@ class Receiver:
             await self._commit(messages, found.amendments, body, upgraded=upgraded, invites=invites_changed)
         self._invites.link_is_up() if self._pauses.failures else self._invites.wake()
         self._mark_read(found.messages)
+        self.gaps.answered()
         self._answered_at = self._clock.monotonic()
         self._pauses.reset()
         if self._reading is not None:
@@ -272,6 +276,7 @@ class Receiver:
         invites: bool,
     ) -> None:
         """Have what was read accepted, together with the token that follows it and all that goes with it."""
+        self.gaps.settle()
         positions = {POSITION: text_of(body, POSITION)} | self._newest(body)
         positions |= self._conversation.joinings.position() | self.fetching.position()
         if self._reading is not None:
@@ -283,17 +288,18 @@ class Receiver:
         secret = len(self._rooms.secret)  # it only grows
         if secret != self._secret:
             positions[ENCRYPTED] = self._rooms.dump_secret()
-        await self._inbox.accept(messages, positions, amendments)
+        with self._conversation.joinings.committing():
+            await self._inbox.accept(messages, positions, amendments)
         self._secret = secret
-        self._conversation.joinings.committed()
 
-    async def _read_again(self, since: str | None) -> None:
+    def _read_again(self, since: str | None) -> None:
         """Read what an earlier run has left of rooms; without a position nobody knows where that begins."""
         for room_id, left_at in list(self._again.items()):
             if since is not None and self._rooms.get(room_id) is not None:
-                await self._timeline.fill(room_id, left_at)
+                self.gaps.put(room_id, left_at)
+            else:
+                self.fetching.read_again(room_id)
             del self._again[room_id]
-            self.fetching.read_again(room_id)
 
     async def _receive_keys(self, body: JsonObject) -> list[tuple[str, JsonObject, float]]:
         """Learn what came about keys; returns earlier events that it has made readable."""

@@ -1,14 +1,15 @@
 """
 From an answer of ``/sync`` to messages and amendments: every event of every room, in order, gaps filled.
 
-Theory of operation. What a room's timeline leaves out is fetched first (``gaps``), each event is uncovered if
-it is encrypted and read (``inbound``), and nothing that strangers write into one event keeps its neighbours
-from being read. A gap that cannot be filled holds everything up, because nothing may be lost, but not for
-ever: after `GAP_TRIES` the room's gap is reported and left. One broken room must not make the account deaf.
+Theory of operation. A room whose timeline leaves something out is read beside the loop (``gaps``), each event
+is uncovered if it is encrypted and read (``inbound``), and nothing that strangers write into one event keeps
+its neighbours from being read. What our own server does not say about a room holds everything up, because
+nothing may be lost, but not for ever: after `GAP_TRIES` it is reported and left. One broken room must not
+make the account deaf.
 
 What our server must ask other servers for may not come at all, and nobody else waits for that: all rooms of
 an answer are asked about side by side, within a limit that is shorter for a while after somebody's server
-hung. A gap may be as long as somebody likes to write, so rooms without one are handed over first.
+hung.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from channels.matrix.sync.decryption import Reading
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import Conversation, Unfinished
 from channels.matrix.sync.fetching import Fetching
+from channels.matrix.sync.gaps import GAP_TRIES, Gaps
 
 __all__ = ["GAP_TRIES", "Found", "Timeline"]
 
-GAP_TRIES = 8
 _ASK_LIMIT_S = 4.0
 _ASK_AGAIN_S = 60.0
 _ASK_AT_ONCE = 40
@@ -86,7 +87,7 @@ class Timeline:
         reading: Reads what is encrypted; None: nobody does.
         downloads: Fetches the files of messages.
         fetching: Takes over what needs a server that may be slow.
-        accepted: Told of messages that were handed over before a gap was filled.
+        accepted: Told of messages that were handed over beside the loop.
         is_owner: Whose conversations are waited for in any case.
     """
 
@@ -114,6 +115,14 @@ class Timeline:
         self._fetching = fetching
         self._accepted = accepted
         self._is_owner = is_owner
+        self.gaps = Gaps(
+            fetching,
+            fill=self._fill,
+            read=self._hand_over,
+            left=self._leave_gap,
+            is_urgent=self._is_the_owners,
+        )
+        """To be run beside the loop."""
         self._hung_at = -math.inf
         """When our server was last waited for in vain."""
         self._skipped: Counter[str] = Counter()
@@ -140,7 +149,7 @@ class Timeline:
         What an answer says; ``known`` are the rooms before it, None if that cannot be said.
 
         Raises:
-            ChannelUnavailable: A gap cannot be filled now; the same answer has to come again.
+            ChannelUnavailable: Something cannot be read now; the same answer has to come again.
         """
         joined = object_of(object_of(body, "rooms"), "join")
         said = {room_id: events_of(room, "timeline") for room_id, room in joined.items()}
@@ -161,17 +170,14 @@ class Timeline:
             for room_id, room in joined.items()
             if room_id not in prev and object_of(room, "timeline").get("limited") is True
         ]
-        found = Found()
-        for room_id in [one for one in said if one not in gaps]:
-            found.add(await self.read(room_id, said[room_id], since=since))
-        if gaps and found:
-            messages = await self.with_files(found.messages)
-            await self._inbox.accept(messages, None, found.amendments)
-            self._accepted(messages)
-            found = Found()
         for room_id in gaps:
-            await self.fill(room_id, since)
-            found.add(await self.read(room_id, said[room_id], since=since))
+            self.gaps.put(room_id, since)
+        found = Found()
+        for room_id, events in said.items():
+            if room_id in self.gaps:
+                self.gaps.put(room_id, since, events)
+            else:
+                found.add(await self.read(room_id, events, since=since))
         return found
 
     async def read_after(self, body: JsonObject, newest_ms: int) -> Found:
@@ -326,27 +332,26 @@ class Timeline:
             raise failed[0]
         return late
 
-    async def fill(self, room_id: str, since: str) -> None:
-        """
-        Hand over what came in a room after ``since``, page by page.
-
-        Raises:
-            ChannelUnavailable: It cannot be fetched now; the same answer has to come again.
-        """
+    async def _fill(self, room_id: str, since: str) -> None:
+        """Hand over what came in a room after ``since``, page by page; raises what a page raises."""
         count = 0
-        try:
-            async for page in pages_since(self._homeserver, room_id, since):
-                self._rooms.seen_in_gap(room_id, page.events, page.state)
-                found = await self.read(room_id, page.events, since=since)
-                count += len(found.messages)
-                if found:
-                    messages = await self.with_files(found.messages)
-                    await self._inbox.accept(messages, None, found.amendments)
-        except (ChannelUnavailable, LinkBroken) as error:
-            self._gap_failed(room_id, error)
-            return
-        self._gap_failures.pop(room_id, None)
+        async for page in pages_since(self._homeserver, room_id, since):
+            self._rooms.seen_in_gap(room_id, page.events, page.state)
+            count += await self._hand_over(room_id, page.events, since)
         _log.info("matrix.gap_filled", room=room_id, messages=count)
+
+    async def _hand_over(self, room_id: str, events: Sequence[JsonObject], since: str) -> int:
+        """Have these events accepted by themselves; returns how many messages they are."""
+        found = await self.read(room_id, events, since=since)
+        if found:
+            messages = await self.with_files(found.messages)
+            await self._inbox.accept(messages, None, found.amendments)
+            self._accepted(messages)
+        return len(found.messages)
+
+    def _is_the_owners(self, room_id: str) -> bool:
+        room = self._rooms.get(room_id)
+        return room is not None and any(self._is_owner(one) for one in room.joined)
 
     async def _learn_privacy(self, said: Iterable[tuple[str, Sequence[JsonObject]]]) -> None:
         """
@@ -412,6 +417,9 @@ class Timeline:
         if self._gap_failures[room_id] < GAP_TRIES:
             raise (unreachable(error) if isinstance(error, LinkBroken) else error) from error
         self._gap_failures.pop(room_id, None)
+        self._leave_gap(room_id, error)
+
+    def _leave_gap(self, room_id: str, error: Exception) -> None:
         self._conversation.missed(room_id)
         self._gaps_left += 1
         _log.error("matrix.gap_left", room=room_id, tries=GAP_TRIES, error=str(error))

@@ -1,0 +1,165 @@
+"""
+What a limited timeline has left out, fetched beside the receiving loop.
+
+Theory of operation. A gap is filled by ``/messages``, for which our server may have to ask another one, and
+one room may have any number of pages. So the loop leaves a room with a gap here and goes on with the others.
+Until the gap is filled, everything that comes in this room is left here as well and read after it, in order.
+Work begins when the answer that has the gap was committed.
+
+Nothing is lost over a crash: as long as a room is here, the position `FETCHING` says from which token it is
+to be read again (see ``fetching``). The loop's next commit after the last part was accepted takes that back,
+together with whatever else was learned on the way. What is accepted twice is recognised by its event id.
+
+What cannot be read now is tried again. A gap is reported and left after `GAP_TRIES`. Only tries count between
+which ``/sync`` was answered: as long as the homeserver is away, nothing is given up. More than
+`_MAX_EVENTS` of a room are not kept in memory, but fetched when their turn comes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+import anyio
+import structlog
+
+from channels.base import ChannelUnavailable
+from channels.matrix.client.api import LinkBroken, Pauses
+from channels.matrix.client.json_access import JsonObject
+from channels.matrix.sync.fetching import Fetching
+
+__all__ = ["GAP_TRIES", "Gaps"]
+
+GAP_TRIES = 8
+_AT_ONCE = 16
+_MAX_EVENTS = 100
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a room that was not read yet: these events, or (None) all that came after a token."""
+
+    since: str
+    events: Sequence[JsonObject] | None
+
+
+@dataclass(eq=False, slots=True)
+class _Room:
+    parts: deque[_Part] = field(default_factory=deque)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+class Gaps:
+    """
+    The rooms of one account that have gaps.
+
+    Args:
+        fetching: Keeps from where rooms are to be read again.
+        fill: Hands over all that came in a room after a token.
+        read: Hands over these events of a room; the token from which they can be had again.
+        left: Told of each gap that is left, with the error.
+        is_urgent: Which rooms wait for no other.
+    """
+
+    def __init__(
+        self,
+        fetching: Fetching,
+        *,
+        fill: Callable[[str, str], Awaitable[None]],
+        read: Callable[[str, Sequence[JsonObject], str], Awaitable[object]],
+        left: Callable[[str, Exception], None],
+        is_urgent: Callable[[str], bool] = lambda _room: False,
+    ) -> None:
+        self._fetching = fetching
+        self._fill = fill
+        self._read = read
+        self._left = left
+        self._is_urgent = is_urgent
+        self._rooms: dict[str, _Room] = {}
+        self._idle: list[str] = []
+        """Rooms that nobody works off yet."""
+        self._done: set[str] = set()
+        """Rooms that were read, which is not committed yet."""
+        self._answers = 0
+        self._slots = anyio.CapacityLimiter(_AT_ONCE)
+        self._news = anyio.Event()
+
+    def __contains__(self, room_id: str) -> bool:
+        """Whether what comes in this room has to be left here."""
+        return room_id in self._rooms
+
+    def put(self, room_id: str, since: str, events: Sequence[JsonObject] | None = None) -> None:
+        """Take over these events of a room, or without them all that came after ``since``."""
+        room = self._rooms.get(room_id)
+        if room is None:
+            room = self._rooms[room_id] = _Room()
+            self._idle.append(room_id)
+            self._done.discard(room_id)
+            self._fetching.hold(room_id, since)
+        if events is None and any(one.events is None for one in room.parts):
+            return  # that one, when its turn comes, reads all there is
+        room.parts.append(_Part(since, events))
+        if sum(len(one.events or ()) for one in room.parts) > _MAX_EVENTS:
+            room.parts = deque([_Part(room.parts[0].since, None)])
+
+    def left(self, room_id: str) -> None:
+        """The bot is no longer in this room."""
+        room = self._rooms.pop(room_id, None)
+        if room is not None:
+            room.scope.cancel()
+            self._done.add(room_id)
+
+    def settle(self) -> None:
+        """What is done is about to be committed. To be called where positions are put together."""
+        for room_id in self._done:
+            self._fetching.release(room_id)
+        self._done.clear()
+
+    def answered(self) -> None:
+        """An answer of ``/sync`` was committed."""
+        self._answers += 1
+        self._news.set()
+
+    async def run(self) -> None:
+        """Work rooms off until cancelled."""
+        async with anyio.create_task_group() as rooms:
+            while True:
+                await self._news.wait()
+                self._news = anyio.Event()
+                while self._idle:
+                    room_id = self._idle.pop(0)
+                    if room_id in self._rooms:
+                        rooms.start_soon(self._work_off, room_id, self._rooms[room_id])
+
+    async def _work_off(self, room_id: str, room: _Room) -> None:
+        with room.scope:
+            while room.parts:
+                await self._read_part(room_id, room.parts.popleft())
+            if self._rooms.get(room_id) is room:
+                del self._rooms[room_id]
+                self._done.add(room_id)
+
+    async def _read_part(self, room_id: str, part: _Part) -> None:
+        pauses, tries, counted = Pauses(), 0, 0
+        while True:
+            try:
+                async with AsyncExitStack() as slots:
+                    if not self._is_urgent(room_id):
+                        await slots.enter_async_context(self._slots)
+                    if part.events is None:
+                        await self._fill(room_id, part.since)
+                    else:
+                        await self._read(room_id, part.events, part.since)
+            except (ChannelUnavailable, LinkBroken) as error:
+                tries += counted != self._answers
+                counted = self._answers
+                if tries >= GAP_TRIES and part.events is None:
+                    self._left(room_id, error)
+                    return
+                _log.info("matrix.gap_postponed", room=room_id, error=str(error), tries=tries)
+                await anyio.sleep(pauses.next_s())
+            else:
+                return
