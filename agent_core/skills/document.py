@@ -19,6 +19,7 @@ __all__ = ["MAX_SKILL_BYTES", "SkillDocument", "parse_skill"]
 
 MAX_SKILL_BYTES = 64 * 1024
 _MAX_FRONT_MATTER_CHARS = 4096
+_MAX_BRACKETS = 50
 _MAX_DESCRIPTION_CHARS = 300
 _MAX_REQUIREMENTS = 20
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
@@ -79,6 +80,8 @@ def parse_skill(raw: bytes) -> SkillDocument:
 def _fields(text: str) -> dict[str, Any]:
     if len(text) > _MAX_FRONT_MATTER_CHARS:
         raise SkillInvalid(f"front matter is longer than {_MAX_FRONT_MATTER_CHARS} characters")
+    if text.count("[") + text.count("{") > _MAX_BRACKETS:  # seconds go by until so many have no end
+        raise SkillInvalid("front matter is nested too deeply")
     try:
         fields = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as exc:

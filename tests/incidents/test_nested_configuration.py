@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from agent_core.errors import SkillInvalid
+from agent_core.skills.document import parse_skill
 from gateway.errors import ConfigInvalid
 from gateway.settings import load_settings
 
@@ -44,3 +47,25 @@ def test_the_exit_code_is_that_of_a_configuration(tmp_path, command):
     assert done.returncode == 78, done.stderr
     assert "nested" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("bracket", ["[", "{a: "])
+def test_the_head_of_a_skill(bracket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its YAML is not looked at: four kilobytes of brackets took two seconds at each message; a few are nothing."""
+    looked = []
+    load = yaml.safe_load
+    monkeypatch.setattr(yaml, "safe_load", lambda text: (looked.append(text), load(text))[1])
+
+    with pytest.raises(SkillInvalid, match="too deeply"):
+        parse_skill(b"---\n" + bracket.encode() * 900 + b"\n---\nbody")
+    assert not looked
+
+    head = "name: good\ndescription: d\nrequires: {bins: [a, b], env: [C]}\n"
+    assert parse_skill(f"---\n{head}---\nbody".encode()).bins == ("a", "b")
+    assert looked
+
+
+def test_the_head_of_a_skill_has_a_size() -> None:
+    """What is longer than a few kilobytes is refused in a plain sentence, whatever it holds."""
+    with pytest.raises(SkillInvalid, match="front matter is longer than 4096 characters"):
+        parse_skill(b"---\n" + b"a: b\n" * 1000 + b"---\nbody")
