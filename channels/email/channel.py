@@ -49,6 +49,7 @@ from channels.email.auth.oauth_tokens import AskProvider
 from channels.email.compose.message import Envelope
 from channels.email.compose.seal import CopySeal
 from channels.email.config import EmailConfig
+from channels.email.crash_marks import CrashMarks
 from channels.email.imap.connections import Connections
 from channels.email.imap.housekeeping import Answered, Chore, Chores, UploadCopy
 from channels.email.imap.mailbox import Mailbox, Timing
@@ -159,6 +160,7 @@ class EmailChannel(LetterReaching):
         credentials = credentials_of(config, state_dir, clock, ask)
         self._connections = Connections(config, timing or Timing(), credentials)
         self._submitter = Submitter(config, submit_timing, credentials)
+        self._marks = CrashMarks(state_dir / "reading.json")
         self._seal = CopySeal(state_dir / "copy-key")
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls, self._seal)
         self._chores = Chores(keyword=config.answered_keyword, processed=config.processed_folder)
@@ -200,6 +202,7 @@ class EmailChannel(LetterReaching):
         try:
             await self._safety.load()
             await anyio.to_thread.run_sync(self._seal.load)
+            await anyio.to_thread.run_sync(self._marks.load)
             async with self._connections.open_mailbox() as mailbox:
                 self._mailbox = mailbox
                 await self._receive(mailbox, inbox)
@@ -239,6 +242,7 @@ class EmailChannel(LetterReaching):
             keeper=self._keeper,
             undelivered=self._undelivered,
             start=tasks.start_soon,
+            marks=self._marks,
         )
         inbox.report(LinkState.CATCHING_UP)
         await receiver.start()

@@ -21,6 +21,7 @@ import structlog
 from agent_core.messages import Amendment, InboundMessage
 from channels.base import ChannelUnavailable, Inbox
 from channels.email.attachments import Keeper
+from channels.email.crash_marks import MAX_DEATHS, CrashMarks
 from channels.email.imap.housekeeping import Chores, FileCopy
 from channels.email.imap.mailbox import Mailbox, MailInfo, Selected
 from channels.email.imap.position import Position
@@ -29,6 +30,7 @@ from channels.email.intake import Arrival, Intake, OwnCopy, given_up, read_arriv
 from channels.email.parsing.dsn import Fate, Report, read_report
 from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import OWN_ID_PREFIX
+from channels.email.parsing.unreadable import KILLS
 from channels.email.proof_queue import ProofQueue, ReadMail
 from channels.email.sent_tracker import WentOut
 from channels.email.trust.dkim_alignment import Proof
@@ -73,6 +75,7 @@ class Receiver:
         keeper: Keeps the files of mails; without it they are left out.
         undelivered: Told of a mail of ours that is said not to have arrived, once that is committed.
         start: Starts a task, which ends with the connection.
+        marks: Which mails were in hand when the process died.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Receiver:
         keeper: Keeper | None = None,
         undelivered: Callable[[Report], None] = lambda _: None,
         start: Callable[..., Any],
+        marks: CrashMarks,
     ) -> None:
         self._mailbox = mailbox
         self._inbox = inbox
@@ -103,6 +107,7 @@ class Receiver:
         self._before_commit = before_commit
         self._stubborn = stubborn
         self._waiting = ProofQueue(prove, start=start, news=self._proof_came)
+        self._marks = marks
         self._looking = False
         self._read_to = 0
         self._bounced = bounced
@@ -230,7 +235,8 @@ class Receiver:
                 copies.append(taken)
             elif taken is not None:
                 messages.append(await self._completed(taken, arrival))
-                reports += await self._reports(taken, mail.raw, arrival)
+                with self._marks.in_hand(self._name(mail.info)):
+                    reports += await self._reports(taken, mail.raw, arrival)
         for copy in copies:
             self._went_out.copy_came(copy.message_id)
         await self._before_commit()
@@ -240,6 +246,7 @@ class Receiver:
             if evident
         ]
         await self._commit(messages, bounces)
+        self._marks.through(self._name(mail.info) for mail in ready)
         for _, report, _ in reports:
             self._undelivered(report)
         for copy in copies:
@@ -271,7 +278,7 @@ class Receiver:
         Which mails of ours are said not to have arrived, and whether there is evidence of it; one that we
         never sent is somebody's game.
         """
-        if message.context.get("refused") not in REPORTING:
+        if message.context.get("refused") not in REPORTING or (arrival and arrival.trouble == KILLS):
             return []
         report = await anyio.to_thread.run_sync(partial(read_report, raw, account=self._intake.account))
         if report is None:
@@ -337,22 +344,29 @@ class Receiver:
 
     async def _read(self, info: MailInfo, raw: bytes) -> Arrival:
         received_at = info.received_at or self._now()
-        arrival = Arrival(info.uid, received_at, Headers(()), f"raw-{info.uid}", trouble="too_slow")
-        with anyio.move_on_after(PARSE_LIMIT_S):
-            arrival = await anyio.to_thread.run_sync(
-                _read_guarded,
-                info.uid,
-                received_at,
-                raw,
-                info.size <= MAX_MAIL_BYTES,
-                abandon_on_cancel=True,
-            )
+        deaths = self._marks.deaths(self._name(info))
+        trouble = KILLS if deaths >= MAX_DEATHS else "too_slow"
+        arrival = Arrival(info.uid, received_at, Headers(()), f"raw-{info.uid}", trouble=trouble)
+        if deaths > MAX_DEATHS:
             return _logged(arrival, info)
+
+        def in_hand(read: Callable[[], Arrival]) -> Arrival:
+            with self._marks.in_hand(self._name(info)):
+                return read()
+
+        if deaths < MAX_DEATHS:
+            whole = info.size <= MAX_MAIL_BYTES
+            with anyio.move_on_after(PARSE_LIMIT_S):
+                read = partial(_read_guarded, info.uid, received_at, raw, whole)
+                arrival = await anyio.to_thread.run_sync(in_hand, read, abandon_on_cancel=True)
+                return _logged(arrival, info)
         with anyio.move_on_after(OUTLINE_LIMIT_S):
-            arrival = await anyio.to_thread.run_sync(
-                given_up, info.uid, received_at, raw, arrival.trouble, abandon_on_cancel=True
-            )
+            read = partial(given_up, info.uid, received_at, raw, arrival.trouble)
+            arrival = await anyio.to_thread.run_sync(in_hand, read, abandon_on_cancel=True)
         return _logged(arrival, info)
+
+    def _name(self, info: MailInfo) -> str:
+        return f"{self.position.uidvalidity}-{info.uid}"
 
 
 def _logged(arrival: Arrival, info: MailInfo) -> Arrival:

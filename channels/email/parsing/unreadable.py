@@ -13,10 +13,12 @@ from collections.abc import Iterator
 
 from channels.email.parsing.mime import FIELD, FOR_WHOM, Headers, Unreadable, decoded, parse_headers
 
-__all__ = ["TOO_LARGE", "apology_of", "headers_of"]
+__all__ = ["KILLS", "TOO_LARGE", "apology_of", "headers_of"]
 
 TOO_LARGE = "too_large"
 """Only the header was fetched. The sender is answered, by a model that knows no more than the subject."""
+KILLS = "kills"
+"""The process has died several times while it was read."""
 MOST_HEADER = 2_000_000
 MOST_VALUE = 16_000
 MOST_FIELDS = 300
@@ -37,6 +39,7 @@ _WHY = {
     "header_too_large": "its header is longer than any that I read",
     "too_many_header_fields": "its header has more fields than I read",
     "too_slow": "reading it takes too long",
+    KILLS: "each time I tried, I came to a sudden end",
 }
 
 

@@ -1,0 +1,97 @@
+"""
+Which mail was in hand when the process died: otherwise one that kills its reader does so at each start.
+
+A file names what is in hand at this moment; it is written without waiting for the disk, because it must only
+outlast the process. What it names at a start was in hand at a death. After `MAX_DEATHS` of them a mail is
+taken in as unreadable. Its header is still read once, so that its sender can be told; after one death more
+nothing of it is.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+__all__ = ["MAX_DEATHS", "CrashMarks"]
+
+MAX_DEATHS = 3
+_MOST = 1_000
+_log = structlog.get_logger(__name__)
+
+
+class CrashMarks:
+    """
+    The marks of one account.
+
+    Args:
+        file: Where they are.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._in_hand: Counter[str] = Counter()
+        self._deaths: dict[str, int] = {}
+        self._loaded = False
+
+    def load(self) -> None:
+        """Find what was in hand at the end of the last process; once. Never fails."""
+        if self._loaded:
+            return
+        self._loaded = True
+        try:
+            known = json.loads(self._file.read_text())
+            self._deaths = {str(name): int(count) for name, count in known["deaths"].items()}
+            killers = [str(name) for name in known["in_hand"]]
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+            _log.warning("mail.crash_marks_unreadable", file=str(self._file), error=type(error).__name__)
+            return
+        for name in killers:
+            self._deaths[name] = self._deaths.get(name, 0) + 1
+            _log.warning("mail.was_in_hand_at_a_death", mail=name, deaths=self._deaths[name])
+        self._write()
+
+    def deaths(self, name: str) -> int:
+        """At how many deaths a mail was in hand."""
+        return self._deaths.get(name, 0)
+
+    @contextmanager
+    def in_hand(self, name: str) -> Generator[None]:
+        """A mail is worked on. For any thread."""
+        with self._lock:
+            self._in_hand[name] += 1
+            self._write()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_hand[name] -= 1
+                self._in_hand += Counter()  # without what is at 0
+                self._write()
+
+    def through(self, names: Iterable[str]) -> None:
+        """These mails were taken in: their deaths say nothing more."""
+        with self._lock:
+            if [self._deaths.pop(name) for name in names if name in self._deaths]:
+                self._write()
+
+    def _write(self) -> None:
+        deaths = dict(list(self._deaths.items())[-_MOST:])
+        try:
+            if not deaths and not self._in_hand:
+                self._file.unlink(missing_ok=True)
+                return
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft = self._file.with_suffix(".new")
+            draft.write_text(json.dumps({"in_hand": list(self._in_hand), "deaths": deaths}))
+            draft.replace(self._file)
+        except OSError as error:
+            _log.warning("mail.crash_marks_not_kept", file=str(self._file), error=type(error).__name__)
