@@ -1,4 +1,4 @@
-"""What ARCHITECTURE.md points at is there: a page that sends people to files and tests that are gone is worse than none."""
+"""What ARCHITECTURE.md and its pages in docs/ point at is there: a page that sends people to files and tests that are gone is worse than none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+PAGES = [
+    ROOT / "ARCHITECTURE.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("design", "dependencies", "memory")),
+]
+PAGE = "\n".join(page.read_text() for page in PAGES)
 _CODE = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(r"(?:[\w*<>-]+/)+(?:[\w*.-]+\.(?:py|md|png|toml))?|[\w*]+\.py")
 _FOLDERS = (
