@@ -326,7 +326,8 @@ def _digest(rows: list[InboxRow]) -> str:
         f"{count} kept back, because nothing proves the senders (or the brake was pulled). "
         "Nobody was answered, and nothing of it was shown to a model.\n\n"
         + "\n".join(lines)
-        + "\n\nWrite `!approve NAME` to let one in, or `!reject NAME`. I tell this once a day."
+        + "\n\nWrite `!approve NAME` to see all of one and then let it in, or `!reject NAME`. "
+        "I tell this once a day."
     )
 
 

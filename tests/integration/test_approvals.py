@@ -15,6 +15,7 @@ from channels.base import Capabilities, Redelivery, Stage
 from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
+from gateway.turns.approvals.review import ASKING
 from tests.integration.gateway_world import World, world
 
 ANN, BOB, EVE = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test"
@@ -68,6 +69,18 @@ async def held(one: World) -> list[int]:
         while not (rows := await one.built.store.outbox(states=[OutboxState.HELD])):
             await anyio.sleep(0.02)
     return sorted(row.id for row in rows)
+
+
+async def seen(one: World, number: int) -> Delivered:
+    """A kept-back message was approved by its line, and so all of it is shown."""
+    one.server.say(ANN, f"!approve m{number}")
+    notice = (await notices(one))[-1]
+    with anyio.fail_after(15):
+        while not any("only a line" in each.text for each in one.server.seen(DM)):
+            await anyio.sleep(0.02)
+        while not await one.built.store.inbox(session=ASKING, states=[InboxState.SETTLED]):
+            await anyio.sleep(0.02)
+    return notice
 
 
 async def greeted(one: World) -> None:
@@ -227,6 +240,7 @@ async def test_a_kept_back_message_is_let_in(tmp_path):
         await one.hand_over(message.model_copy(update=quarantined))
         (row,) = await one.built.store.inbox(states=[InboxState.QUARANTINED])
         listed = await one.asked("!approve", person=ANN)
+        await seen(one, row.id)
         said = await one.asked(f"!approve m{row.id}", person=ANN)
         again = await one.asked(f"!approve m{row.id}", person=ANN)
         (answer,) = await one.server.answers(1, conversation=BOBS)

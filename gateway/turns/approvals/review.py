@@ -33,7 +33,7 @@ from gateway.proactive.owner_contact import OwnerTarget
 from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, StoreUnavailable, Turn, WorkStore
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.routing.access import Access, Role
-from gateway.turns.approvals.text import line, outcome, quoted, waits, words
+from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, waits, words
 from gateway.turns.approvals.tool_calls import Calls, is_call, place_of
 
 __all__ = ["ASKING", "ASK_AGAIN_S", "Approval", "Approvals", "Decision"]
@@ -194,6 +194,7 @@ class Approvals:
             return (
                 f"**{name}**: a message that gives itself out to be from `{sender}` is kept back ({why}). "
                 f"If you let it in, I answer it.\n\n{quoted(item.message.text, room)}"
+                f"{_besides(item, item.message.sender.address, room)}"
             )
         asked = await self._asked(item)
         who = f" to `{line(asked.sender.address)}`" if asked else ""
@@ -201,7 +202,8 @@ class Approvals:
         if asked:
             lines.append(f"Asked was:\n\n{quoted(asked.text, room // 2)}")
         lines.append(f"I would answer:\n\n{quoted(item.message.text, room)}")
-        return "\n\n".join(lines)
+        besides = _besides(item, asked.sender.address if asked else "", room)
+        return "\n\n".join(lines) + besides
 
     async def _asked(self, item: OutboxRow) -> InboundMessage | None:
         found = None if item.inbox_id is None else await self._store.inbox_row(item.inbox_id)
@@ -233,7 +235,15 @@ class Approvals:
         item = await self._item(name)
         if item is None:
             return Decision(f"Nothing has the name `{name}`.\n\n{await self.overview()}")
+        kept_back = yes and isinstance(item, InboxRow) and waits(item)
+        unseen = kept_back and not await self._was_asked(name, InboxState.SETTLED)
         await self._know(name)  # and so it can be told of later, although it does not wait any more
+        if unseen:
+            self._wake(ASKING)
+            return Decision(
+                f"You have seen only a line of `{name}`. I show you all of it, in a message of its own; "
+                f"write `!approve {name}` again if it may come in."
+            )
         try:
             if isinstance(item, OutboxRow):
                 for part in await self._parts(item):
@@ -330,10 +340,16 @@ class Approvals:
             item = found[0] if found else None
         return item if item is not None and (waits(item) or await self._was_asked(name)) else None
 
-    async def _was_asked(self, name: str) -> bool:
-        """Whether the owner was ever asked about this: not every message is an item."""
-        rows = await self._store.inbox(session=ASKING, limit=_LOOKED_AT)
+    async def _was_asked(self, name: str, *states: InboxState) -> bool:
+        """Whether the owner was ever asked about this, and how far that is: not every message is an item."""
+        rows = await self._store.inbox(session=ASKING, states=states, limit=_LOOKED_AT)
         return any(row.message.native_id == name for row in rows)
+
+
+def _besides(item: OutboxRow | InboxRow, sender: str, room: int) -> str:
+    """What else goes with it, letter for letter; empty for nothing."""
+    told = beside(item.message, sender=sender)
+    return f"\n\nWith it:\n\n{literal(told, room)}" if told else ""
 
 
 def _question(name: str) -> InboundMessage:

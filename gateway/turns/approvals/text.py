@@ -6,10 +6,11 @@ import hashlib
 import re
 from collections.abc import Mapping
 
+from agent_core.messages import InboundMessage, OutboundMessage
 from gateway.queue.model import InboxRow, OutboxRow
 from gateway.queue.states import InboxState, OutboxState
 
-__all__ = ["excerpt", "line", "literal", "outcome", "quoted", "visible", "waits", "words"]
+__all__ = ["beside", "excerpt", "line", "literal", "outcome", "quoted", "visible", "waits", "words"]
 
 _JOINERS = "\u200c\u200d"
 _SELECTORS = "\ufe0e\ufe0f"
@@ -106,6 +107,27 @@ def line(text: str) -> str:
     """The beginning of a text, in one line, without anything that would be shown in another way."""
     flat = visible(" ".join(text.split()))
     return (flat[:80] + "…" if len(flat) > 80 else flat).replace("`", "'")
+
+
+def beside(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[str, str]:
+    """
+    What somebody says yes to besides a text, each by a name for it: where the answer goes if that is not to
+    ``sender``, who gets a copy, what stands above the text, what others have written in it, and its files.
+    """
+    context = message.context
+    told: dict[str, str] = {}
+    if (reply_to := str(context.get("reply_to") or "")) and reply_to != sender:
+        told["The answer goes to"] = reply_to
+    if isinstance(copies := context.get("cc"), list | tuple) and copies:
+        told["With a copy to"] = ", ".join(map(str, copies))
+    if isinstance(message, InboundMessage):
+        if subject := str(context.get("subject") or ""):
+            told["Subject"] = subject
+        for number, each in enumerate(message.background, 1):
+            told[f"{number}. {each.kind}, from {each.sender}"] = each.text
+    if message.attachments:
+        told["Files"] = ", ".join(file.name for file in message.attachments)
+    return told
 
 
 def quoted(text: str, room: int) -> str:
