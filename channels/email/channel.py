@@ -1,10 +1,10 @@
 """
 `EmailChannel`: one mailbox as a `Channel`.
 
-Receiving. The position is (UIDVALIDITY, highest UID taken in); a batch of mails and the position behind it
-are accepted in one transaction, and only then does anything happen in the mailbox. The very first start
-puts the position behind everything that is there, once and for ever. If the server renumbers its mails, all
-of them are read again: what is known is recognised by its identity (``threads.native_id_of``), what is
+Receiving. The position is (UIDVALIDITY, UID up to which all was taken in). Mails and the position are
+accepted in one transaction, and only then does anything happen in the mailbox. The very first start puts the
+position behind everything that is there, once and for ever. If the server renumbers its mails, all of them
+are read again: what is known is recognised by its identity (``threads.native_id_of``), what is
 older than the first start by its arrival time.
 
 Sending. The Message-ID is made from the outbox row. With ``sent_copy: self`` every mail also goes to

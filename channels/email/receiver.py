@@ -1,9 +1,10 @@
 """
 From an open mailbox to the gateway's inbox: what is new, in order, exactly once, whatever is in it.
 
-One round looks for UIDs above the position, fetches them in batches with a bounded size, has each read in a
-worker thread under a deadline, and commits a batch together with the position behind it. A mail that cannot
-be read, or not even fetched, is accepted as seen with the reason; it never stops the ones behind it.
+One round looks for UIDs that it has not read, fetches them in batches with a bounded size, has each read in a
+worker thread under a deadline, and commits what waits for no proof of its sender (`proof_queue`) together
+with the position, which stays before the first mail that does. A mail that cannot be read, or not even
+fetched, is accepted as seen with the reason; it never stops the ones behind it.
 """
 
 from __future__ import annotations
