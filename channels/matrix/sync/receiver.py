@@ -12,7 +12,8 @@ it, or answers with one that is further back. All rooms are asked for anew, and 
 younger than the newest event that was ever read (`NEWEST`) is read: nothing is answered twice, and what was
 said since the backup is not lost.
 
-Failures before the first success of a run end the run: the supervisor knows how to wait. Afterwards the
+Failures before the first success of a run end the run: the supervisor knows how to wait. (That one room
+cannot be read is none of them: the next run would count its tries anew, and so for ever.) Afterwards the
 loop waits by itself, at most `_EARLY_CAP_S` in the first minute of an outage and then up to 30 s, and gives
 up after `GIVE_UP_S`. The first request after a failure is no long poll: its answer says that the link is up,
 and everything that is to be sent waits for that. nio's own loop does none of this (facts B2 to B7), which is
@@ -47,7 +48,7 @@ from channels.matrix.sync.decryption import Reading
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import Conversation
 from channels.matrix.sync.fetching import FETCHING, Fetching
-from channels.matrix.sync.timeline import GAP_TRIES, Found, Timeline
+from channels.matrix.sync.timeline import GAP_TRIES, Found, RoomUnread, Timeline
 
 __all__ = [
     "ENCRYPTED",
@@ -193,6 +194,9 @@ class Receiver:
         while True:
             try:
                 since = await self._once(since, full_state=full_state)
+            except RoomUnread as error:
+                failing_since = None  # the homeserver has answered
+                await self._pause(error)
             except ChannelUnavailable as error:
                 now = self._clock.monotonic()
                 failing_since = now if failing_since is None else failing_since

@@ -46,7 +46,7 @@ from channels.matrix.sync.event_handler import Conversation, Unfinished
 from channels.matrix.sync.fetching import Fetching
 from channels.matrix.sync.gaps import GAP_TRIES, Gaps
 
-__all__ = ["GAP_TRIES", "Found", "Timeline"]
+__all__ = ["GAP_TRIES", "Found", "RoomUnread", "Timeline"]
 
 _ASK_LIMIT_S = 4.0
 _ASK_AGAIN_S = 60.0
@@ -56,6 +56,10 @@ _HUNG_LIMIT_S = 2.0
 """For what is not the owner's, in the minute after something hung."""
 _QUIET = frozenset({"no_message", "own", "redacted", "robot", "ignored_sender"})
 _log = structlog.get_logger(__name__)
+
+
+class RoomUnread(ChannelUnavailable):
+    """One room cannot be read now. The link works; the same answer has to come again, a few times at most."""
 
 
 @dataclass(slots=True)
@@ -404,18 +408,31 @@ class Timeline:
         room = self._rooms.get(room_id)
         if room is None or room.hides_past or room_id in self._doors_seen:
             return
-        try:
-            await check_doors(self._homeserver, room)
-        except (ChannelUnavailable, LinkBroken) as error:
-            self._gap_failed(room_id, error)
+        if self._ask_again_at.get(room_id, 0.0) > anyio.current_time():
+            self._conversation.missed(room_id)  # too little is shown rather than too much
             return
-        self._doors_seen.add(room_id)
+        failed: ChannelError | LinkBroken | None = None
+        with anyio.move_on_after(min(_ASK_LIMIT_S, self._patience_s)) as limit:
+            try:
+                await check_doors(self._homeserver, room)
+                self._doors_seen.add(room_id)
+            except (ChannelUnavailable, LinkBroken) as error:
+                failed = error
+        if limit.cancelled_caught:
+            self._hung_at = anyio.current_time()
+            failed = LinkBroken("the homeserver does not say who may come into a room", maybe_taken=False)
+        if failed is not None:
+            self._gap_failed(room_id, failed)
+            self._ask_again_at[room_id] = anyio.current_time() + _ASK_AGAIN_S
 
     def _gap_failed(self, room_id: str, error: ChannelError | LinkBroken) -> None:
         """Try the whole answer again later; or, after many tries, go on without."""
         self._gap_failures[room_id] += 1
         if self._gap_failures[room_id] < GAP_TRIES:
-            raise (unreachable(error) if isinstance(error, LinkBroken) else error) from error
+            known = unreachable(error) if isinstance(error, LinkBroken) else error
+            if isinstance(known, ChannelUnavailable):
+                known = RoomUnread(str(known), retry_after_s=known.retry_after_s, **known.fields)
+            raise known from error
         self._gap_failures.pop(room_id, None)
         self._leave_gap(room_id, error)
 
