@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from gateway.cli.render import schedule, usage
+from gateway.system.durations import duration
 from gateway.system.terminal_text import plain_line, plain_text
 
 __all__ = [
     "draft",
     "drafts",
-    "duration",
     "inbox_row",
     "inbox_rows",
     "memory_diff",
@@ -39,17 +39,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         for row in [list(head), *texts]
     ]
     return "\n".join(lines)
-
-
-def duration(seconds: float | None) -> str:
-    """A span of time in its two largest units."""
-    if seconds is None:
-        return "-"
-    left = int(seconds)
-    for size, unit, small, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if left >= size:
-            return f"{left // size} {unit} {left % size // small} {name}"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{left} s"
 
 
 def status(report: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from aiohttp import web
 from agent_core.ports import Clock
 from gateway.operations.http.charts import Line, chart
 from gateway.operations.http.samples import DAY_S, DayHistory, Sample
+from gateway.system.durations import duration
 
 __all__ = ["StatusPage", "render"]
 
@@ -120,7 +121,7 @@ def render(
 
 def _sections(report: Mapping[str, Any], now: datetime) -> list[str]:
     work = report["work"]
-    up = "" if report.get("uptime_s") is None else f", up {_span(report['uptime_s'])}"
+    up = "" if report.get("uptime_s") is None else f", up {duration(report['uptime_s'])}"
     memory = f", {report['memory_mb']:g} MB" if report.get("memory_mb") else ""
     said = f"{escape(str(report['version']))}{up}{memory}, at {now:%Y-%m-%d %H:%M:%S} UTC"
     head = f"<h1>squidbot <small>{said}</small></h1>"
@@ -135,8 +136,8 @@ def _sections(report: Mapping[str, Any], now: datetime) -> list[str]:
         for name, one in (report.get("channels") or {}).items()
     ]
     queue = [
-        ("inbox", _counts(work["inbox"]), _span(work.get("oldest_unanswered_s"))),
-        ("outbox", _counts(work["outbox"]), _span(work.get("oldest_unsent_s"))),
+        ("inbox", _counts(work["inbox"]), duration(work.get("oldest_unanswered_s"))),
+        ("outbox", _counts(work["outbox"]), duration(work.get("oldest_unsent_s"))),
     ]
     dead = [
         (str(one["inbox"] or "-"), escape(str(one["channel"])), escape(str(one["what"])))
@@ -184,13 +185,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _counts(counts: Mapping[str, int]) -> str:
     return escape(", ".join(f"{count} {state}" for state, count in counts.items() if count) or "empty")
-
-
-def _span(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    left = int(seconds)
-    for size, unit, small, name in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if left >= size:
-            return f"{left // size} {unit} {left % size // small} {name}"
-    return f"{left} s"

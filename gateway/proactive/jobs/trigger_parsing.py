@@ -25,6 +25,7 @@ from gateway.proactive.jobs.triggers import (
     next_after,
     shortest_gap,
 )
+from gateway.system.durations import spoken
 
 __all__ = ["Wish", "local_zone_name", "parse_wish", "span_of", "told_timing", "wish_of", "zone_named"]
 
@@ -108,7 +109,7 @@ def parse_wish(wish: Wish, now: datetime, *, zone: str, min_interval: timedelta)
     timing = _timing(wish, now, wish.zone or zone)
     gap = shortest_gap(timing, now)
     if gap is not None and gap < min_interval:
-        raise TimingInvalid(f"that is too often: {_spoken(min_interval)} is the shortest interval")
+        raise TimingInvalid(f"that is too often: {spoken(min_interval)} is the shortest interval")
     return timing
 
 
@@ -203,18 +204,9 @@ def told_timing(timing: Timing, zone: str) -> str:
         case At(instant):
             return f"once, on {instant.astimezone(_zone_of(zone)):%a %Y-%m-%d %H:%M %Z}"
         case Every(seconds, _):
-            return f"every {_spoken(timedelta(seconds=seconds))}"
+            return f"every {spoken(timedelta(seconds=seconds))}"
         case _:
             return f"at {timing.expression} ({timing.zone})"
-
-
-def _spoken(span: timedelta) -> str:
-    seconds = span.total_seconds()
-    for unit, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= unit and seconds % unit == 0:
-            count = int(seconds // unit)
-            return name if count == 1 else f"{count} {name}s"
-    return f"{seconds:g} seconds"
 
 
 def zone_named(*names: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_core.models import Usage
 
-__all__ = ["about_budget", "about_parts", "about_usage", "and_list", "span"]
+__all__ = ["about_budget", "about_parts", "about_usage", "and_list"]
 
 _STATES = {
     "connecting": "is connecting",
@@ -16,15 +16,6 @@ _STATES = {
     "down": "is not connected",
     "failed": "needs you",
 }
-
-
-def span(seconds: float) -> str:
-    """A duration in its largest fitting unit: ``3 hours``."""
-    for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
-        if seconds >= size:
-            count = int(seconds // size)
-            return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
-    return "less than a minute"
 
 
 def about_usage(usage: Usage) -> str:

@@ -19,6 +19,7 @@ from gateway.cli.fast_paths import parse_run
 from gateway.queue.ports import NewOutbound, Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.clock import SystemClock
+from gateway.system.durations import duration
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
 from tests.clock import EPOCH
@@ -310,7 +311,7 @@ def test_the_short_way_to_the_daemon_understands_only_what_is_plain(arguments, e
 )  # fmt: skip
 def test_spans_of_time_are_told_in_two_units(seconds, text):
     """Nobody wants to divide by 3600."""
-    assert render.duration(seconds) == text
+    assert duration(seconds) == text
 
 
 def test_a_table_cannot_be_broken_by_its_contents():

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Usage
+from gateway.system.durations import span
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.parsing import Takes
-from gateway.turns.commands.text import about_usage, and_list, span
+from gateway.turns.commands.text import about_usage, and_list
 from tests.clock import EPOCH
 
 
