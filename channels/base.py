@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
 
 __all__ = [
+    "AckState",
     "Capabilities",
     "Channel",
     "ChannelAuthFailed",
@@ -31,13 +32,12 @@ __all__ = [
     "DeliveryUncertain",
     "Inbox",
     "LinkState",
-    "NobodyThere",
-    "Reaching",
+    "NoRecipient",
     "Receipt",
     "Redelivery",
-    "Ruling",
-    "Stage",
-    "Staging",
+    "SupportsAcknowledgements",
+    "SupportsDirectMessages",
+    "SupportsRoomPolicy",
 ]
 
 
@@ -83,7 +83,7 @@ class ChannelUnavailable(ChannelError):
     temporary = True
 
 
-class NobodyThere(ChannelUnavailable):
+class NoRecipient(ChannelUnavailable):
     """Nobody is there to take it. Only for a channel that tells when somebody comes (`Delivery.present`)."""
 
 
@@ -126,7 +126,7 @@ class Capabilities:
     typing: bool = False
     """`Channel.typing` shows that work goes on."""
     stages: bool = False
-    """`Staging.stage` shows how far a message is."""
+    """`SupportsAcknowledgements.stage` shows how far a message is."""
     letters: bool = False
     """Its messages are letters, with a greeting and a signature: a command is their first line alone."""
     max_text_bytes: int = 16_000
@@ -273,7 +273,7 @@ class Channel(Protocol):
 
 
 @runtime_checkable
-class Reaching(Protocol):
+class SupportsDirectMessages(Protocol):
     """What a channel can do besides, if it can write to somebody who has not asked."""
 
     async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
@@ -300,7 +300,7 @@ class Reaching(Protocol):
 
 
 @runtime_checkable
-class Ruling(Protocol):
+class SupportsRoomPolicy(Protocol):
     """What a channel can do besides, if it has rules of its own for single conversations."""
 
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
@@ -314,7 +314,7 @@ class Ruling(Protocol):
         ...
 
 
-class Stage(StrEnum):
+class AckState(StrEnum):
     """How far a message is that was accepted."""
 
     RECEIVED = "received"
@@ -326,10 +326,10 @@ class Stage(StrEnum):
 
 
 @runtime_checkable
-class Staging(Protocol):
+class SupportsAcknowledgements(Protocol):
     """What a channel can do besides, if it can mark a message (a reaction): see `Capabilities.stages`."""
 
-    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: Stage) -> None:
+    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
         """
         A message of ``session`` has come so far; ``context`` is its `InboundMessage.context`.
 

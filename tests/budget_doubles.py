@@ -8,13 +8,13 @@ from zoneinfo import ZoneInfo
 import anyio
 
 from agent_core.models import Message, ModelChunk, Purpose, Usage
-from gateway.budget.metering import Spending
-from gateway.budget.policy import Claimant, Limits
+from gateway.budget.metering import Metering
+from gateway.budget.policy import BudgetTier, Limits
 from tests.contract.work_store_data import ROOM
 
 ASKED = [Message(role="user", content="hello")]
 
-SHARES = {Claimant.HEARTBEAT: 0.7, Claimant.CONSOLIDATION: 0.8, Claimant.OTHERS: 0.9}
+SHARES = {BudgetTier.HEARTBEAT: 0.7, BudgetTier.CONSOLIDATION: 0.8, BudgetTier.OTHERS: 0.9}
 
 
 def limits(tokens: int | None = 10_000, usd: float | None = None, zone: str = "UTC") -> Limits:
@@ -44,7 +44,7 @@ class Costly:
             yield Usage(prompt_tokens=self._tokens, completion_tokens=100, calls=1, model="m")
 
 
-async def say(llm: Costly, spending: Spending, *, owner: bool = True) -> None:
+async def say(llm: Costly, spending: Metering, *, owner: bool = True) -> None:
     tally = spending.tally(ROOM, Purpose.CHAT, owner=owner)
     try:
         async for _ in await tally.over(llm).chat(ASKED, []):

@@ -7,7 +7,7 @@ import json
 from channels.matrix.client.api import Answer
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.inbound import Me
-from channels.matrix.sync.event_handler import Conversation
+from channels.matrix.sync.event_handler import EventHandler
 from channels.matrix.sync.reply_context import in_clear
 from tests.clock import ManualClock
 from tests.inbox_double import MemoryInbox
@@ -63,7 +63,7 @@ class Desk:
             group_policy=config.group_policy,
             threads=config.threads,
         )
-        self.conversation = Conversation(
+        self.conversation = EventHandler(
             self.server,
             self.inbox,
             me=me,

@@ -9,8 +9,8 @@ import anyio
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.proactive.alerts import OwnerNotes
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.alerts import OwnerAlerts
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import OutboxRow, Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import OutboxState
@@ -35,15 +35,15 @@ def inbound(number: int, **more: Any) -> InboundMessage:
 
 
 class Owner:
-    """`OwnerNotes` on a real store, and whom they reach."""
+    """`OwnerAlerts` on a real store, and whom they reach."""
 
     def __init__(self, store: SqliteWorkStore) -> None:
         self.store = store
         self.clock = ManualClock()
-        self.target = OwnerTarget(
+        self.target = OwnerContact(
             store, channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")}
         )
-        self.notes = OwnerNotes(
+        self.notes = OwnerAlerts(
             store=store,
             plans=store,
             target=self.target,

@@ -9,7 +9,7 @@ from uuid import uuid4
 import anyio
 
 from agent_core.agent.limits import TurnLimits
-from agent_core.agent.run import PromptMemory, RunTools, ToolSource, Turn
+from agent_core.agent.run import AgentRun, PromptMemory, RunTools, ToolSource
 from agent_core.errors import TurnLimitReached
 from agent_core.messages import Attachment
 from agent_core.models import Message, Session, ToolCall, ToolDefinition, ToolResult, TurnResult, Usage
@@ -106,7 +106,7 @@ class AgentLoop:
         """
         began_at = self._clock.now()
         limits = limits or self._limits
-        turn = Turn(
+        turn = AgentRun(
             session,
             user_message,
             memory=self._memory,

@@ -20,7 +20,7 @@ from agent_core.models import MemoryScope, Message, Session, ToolCall, ToolDefin
 from agent_core.ports import AllowancePort, ChannelPort, ConsentPort, LLMPort, StepJournal, ToolPort
 from agent_core.tools.execution import ToolRunner
 
-__all__ = ["PromptMemory", "RunTools", "ToolSource", "Turn"]
+__all__ = ["AgentRun", "PromptMemory", "RunTools", "ToolSource"]
 
 _SAME_FAILURE_LIMIT = 3
 _CALLS_AT_ONCE = 32
@@ -75,7 +75,7 @@ class ToolSource(Protocol):
         ...
 
 
-class Turn:
+class AgentRun:
     """The state of one run."""
 
     def __init__(

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from agent_core.llm.reasoning import Habit, ThoughtFilter
+from agent_core.llm.reasoning import Habit, ReasoningFilter
 from agent_core.models import Message, ToolCall, ToolDefinition
 
 __all__ = [
@@ -365,7 +365,7 @@ class Assembler:
 
     def __init__(self, habit: Habit | None = None) -> None:
         self._joiner = TextJoiner()
-        self._thoughts = ThoughtFilter(habit or Habit())
+        self._thoughts = ReasoningFilter(habit or Habit())
         self._thought = 0
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}

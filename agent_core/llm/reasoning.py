@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Habit", "ThoughtFilter"]
+__all__ = ["Habit", "ReasoningFilter"]
 
 _TAGS = {
     "<think>": "</think>",
@@ -45,7 +45,7 @@ class Habit:
     begins_inside: bool = False
 
 
-class ThoughtFilter:
+class ReasoningFilter:
     """
     One answer: pieces of text in, what may be shown out. ``hidden`` counts the characters that were not.
 

@@ -16,12 +16,12 @@ from agent_core.errors import DocumentUnusable
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryDocument, MemoryScope, Message
 
-__all__ = ["Remembered"]
+__all__ = ["DocumentCache"]
 
 log = structlog.get_logger(__name__)
 
 
-class Remembered:
+class DocumentCache:
     """Reads documents. ``on_unusable`` hears, once until it can be read again, what is wrong with one."""
 
     def __init__(self, storage: MemoryPort) -> None:

@@ -35,7 +35,7 @@ from agent_core.budget import (
 )
 from agent_core.errors import SkillInvalid
 from agent_core.memory.consolidation.policy import Rules
-from agent_core.memory.consolidation.run import CALL_LIMIT_S, Condensing
+from agent_core.memory.consolidation.run import CALL_LIMIT_S, Consolidation
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
@@ -56,7 +56,7 @@ _SHOWN_SESSIONS = 4096
 log = structlog.get_logger(__name__)
 
 
-class MemoryManager(Condensing):
+class MemoryManager(Consolidation):
     """
     Builds prompts from what is remembered, keeps what was said, and condenses what becomes too much.
 

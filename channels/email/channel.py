@@ -51,10 +51,10 @@ from channels.email.compose.seal import CopySeal
 from channels.email.config import EmailConfig
 from channels.email.crash_marks import CrashMarks
 from channels.email.imap.connections import Connections
-from channels.email.imap.housekeeping import Answered, Chore, Chores, UploadCopy
+from channels.email.imap.housekeeping import Answered, Chore, Housekeeping, UploadCopy
 from channels.email.imap.mailbox import Mailbox, Timing
 from channels.email.intake import Intake, is_read_only
-from channels.email.limits.loop_guard import Alert, Safety
+from channels.email.limits.loop_guard import Alert, LoopGuard
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, find_addresses, normalise
 from channels.email.parsing.dsn import Report, in_words
@@ -62,14 +62,14 @@ from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import message_id_of, session_about
 from channels.email.receiver import Receiver
 from channels.email.self_test import examine, status_facts
-from channels.email.sent_tracker import WentOut
+from channels.email.sent_tracker import SentTracker
 from channels.email.smtp.posting import Posting
-from channels.email.smtp.submission import Submitter, SubmitTiming
+from channels.email.smtp.submission import Submission, SubmitTiming
 from channels.email.trust.dkim_alignment import SenderProof
 from channels.email.trust.dns import DnsLookup, Lookup, TextRecords
 from channels.email.trust.sender_policy import Refused
 
-__all__ = ["Clock", "EmailChannel", "LetterReaching"]
+__all__ = ["Clock", "EmailChannel", "EmailDirectMessages"]
 
 _PROBE_AGAIN_S = 10.0
 _log = structlog.get_logger(__name__)
@@ -87,7 +87,7 @@ class Clock(Protocol):
         ...
 
 
-class LetterReaching:
+class EmailDirectMessages:
     """The part of the channel that finds threads with people. An answer to what is sent there lands there."""
 
     name: str
@@ -107,7 +107,7 @@ class LetterReaching:
             return False
 
 
-class EmailChannel(LetterReaching):
+class EmailChannel(EmailDirectMessages):
     """
     One mailbox.
 
@@ -159,13 +159,13 @@ class EmailChannel(LetterReaching):
         self._clock = clock
         credentials = credentials_of(config, state_dir, clock, ask)
         self._connections = Connections(config, timing or Timing(), credentials)
-        self._submitter = Submitter(config, submit_timing, credentials)
+        self._submitter = Submission(config, submit_timing, credentials)
         self._marks = CrashMarks(state_dir / "reading.json")
         self._seal = CopySeal(state_dir / "copy-key")
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls, self._seal)
-        self._chores = Chores(keyword=config.answered_keyword, processed=config.processed_folder)
+        self._chores = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
         limiter = AnswerLimiter(config.limits, brake_per_hour=config.brake.answers_per_hour)
-        self._safety = Safety(
+        self._safety = LoopGuard(
             name,
             config,
             limiter,
@@ -193,7 +193,7 @@ class EmailChannel(LetterReaching):
         self._told = ""
         self._let_in_at: frozenset[str] | None = None
         """Where the brake was pulled when things were let in for the last time."""
-        self._went_out = WentOut(clock.monotonic)
+        self._went_out = SentTracker(clock.monotonic)
 
     # ── receiving ──
     async def run(self, inbox: Inbox) -> None:

@@ -17,7 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from channels.email.parsing.addresses import AddressInvalid, normalise
 
-__all__ = ["AnswerBrake", "AnswerLimits", "EmailConfig", "ImapServer", "OAuth", "SecretTag", "SmtpServer"]
+__all__ = [
+    "AnswerLimits",
+    "CircuitBreakerConfig",
+    "EmailConfig",
+    "ImapServer",
+    "OAuth",
+    "SecretTag",
+    "SmtpServer",
+]
 
 _SECRET = re.compile(r"[a-z0-9-]{16,60}")
 _PATTERN = re.compile(r"(?:\*|[^\s*@]+\*?)@[^\s*@]+")
@@ -86,7 +94,7 @@ class AnswerLimits(_Strict):
     """To everybody together."""
 
 
-class AnswerBrake(_Strict):
+class CircuitBreakerConfig(_Strict):
     """
     When so much goes out that it must be a loop: mail is not answered for a while; 0 means never.
 
@@ -213,7 +221,7 @@ class EmailConfig(_Strict):
     sender_verification: Literal["enforce", "off"] = "enforce"
     """``off`` believes every From field. Never on a mailbox that the world can reach."""
     limits: AnswerLimits = AnswerLimits()
-    brake: AnswerBrake = AnswerBrake()
+    brake: CircuitBreakerConfig = CircuitBreakerConfig()
     queue: Literal["merge", "each"] = "each"
     """``each``: one answer for each mail; ``merge``: what waits in a thread is answered together."""
     sent_copy: Literal["self", "server", "append", "none"] = "self"

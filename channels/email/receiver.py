@@ -23,17 +23,17 @@ from agent_core.messages import Amendment, InboundMessage
 from channels.base import ChannelUnavailable, Inbox
 from channels.email.attachments import Keeper
 from channels.email.crash_marks import MAX_DEATHS, CrashMarks
-from channels.email.imap.housekeeping import Chores, FileCopy
+from channels.email.imap.housekeeping import FileCopy, Housekeeping
 from channels.email.imap.mailbox import Mailbox, MailInfo, Selected
 from channels.email.imap.position import Position
 from channels.email.imap.protocol import Refused
 from channels.email.intake import Arrival, Intake, OwnCopy, given_up, read_arrival
-from channels.email.parsing.dsn import Fate, Report, read_report
+from channels.email.parsing.dsn import DeliveryStatus, Report, read_report
 from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import OWN_ID_PREFIX
 from channels.email.parsing.unreadable import KILLS
 from channels.email.proof_queue import ProofQueue, ReadMail
-from channels.email.sent_tracker import WentOut
+from channels.email.sent_tracker import SentTracker
 from channels.email.trust.dkim_alignment import Proof
 from channels.email.trust.sender_policy import Refused as NotAnswered
 from channels.email.trust.sender_policy import claimed_senders
@@ -84,10 +84,10 @@ class Receiver:
         mailbox: Mailbox,
         inbox: Inbox,
         intake: Intake,
-        chores: Chores,
+        chores: Housekeeping,
         *,
         now: Callable[[], datetime],
-        went_out: WentOut,
+        went_out: SentTracker,
         just_answered: Callable[[Headers], bool],
         before_commit: Callable[[], Awaitable[None]],
         stubborn: dict[int, int],
@@ -293,7 +293,7 @@ class Receiver:
         for message_id in report.message_ids:
             # Nobody can name an id that has not left us, so whoever reports it says that it did.
             self._went_out.copy_came(message_id)
-            if report.fate is Fate.FAILED and await self._inbox.delivered_id(message_id):
+            if report.fate is DeliveryStatus.FAILED and await self._inbox.delivered_id(message_id):
                 found.append((message_id, report, message_id in evident))
         return found
 

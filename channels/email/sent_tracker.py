@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from channels.email.imap.housekeeping import FileCopy
 
-__all__ = ["WentOut"]
+__all__ = ["SentTracker"]
 
 MAX_REMEMBERED = 2_000
 MAX_UNCLAIMED = 200
@@ -23,7 +23,7 @@ ABSENCE_S = 300.0
 _T = TypeVar("_T")
 
 
-class WentOut:
+class SentTracker:
     """
     Remembers what went out.
 

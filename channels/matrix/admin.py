@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 from channels.base import ChannelError, ChannelUnavailable
 from channels.matrix.client.api import Homeserver, LinkBroken
 from channels.matrix.encryption.account_check import ask_standing
-from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.encryption.verification import Verifications
 
-__all__ = ["MatrixCare"]
+__all__ = ["MatrixAdmin"]
 
 _Found = TypeVar("_Found")
 
 
-class MatrixCare:
+class MatrixAdmin:
     """
     Care for one account.
 
@@ -34,7 +34,7 @@ class MatrixCare:
     def __init__(
         self,
         user_id: str,
-        crypto: Crypto,
+        crypto: EncryptionEngine,
         verifications: Verifications,
         allows: Callable[[str], bool],
         homeserver: Homeserver,

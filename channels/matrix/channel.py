@@ -20,6 +20,7 @@ import anyio.lowlevel
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import (
+    AckState,
     Capabilities,
     ChannelError,
     ChannelUnavailable,
@@ -29,9 +30,8 @@ from channels.base import (
     LinkState,
     Receipt,
     Redelivery,
-    Stage,
 )
-from channels.matrix.admin import MatrixCare
+from channels.matrix.admin import MatrixAdmin
 from channels.matrix.channel_setup import (
     Connect,
     Machines,
@@ -44,17 +44,17 @@ from channels.matrix.channel_setup import (
 from channels.matrix.client.api import Homeserver
 from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
-from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.events.outbound import in_room, is_first_part, notice
-from channels.matrix.rooms.direct import DIRECTS, Directs
+from channels.matrix.rooms.direct import DIRECTS, DirectRooms
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import JsonObject, Rooms
-from channels.matrix.sending.reactions import Marks
+from channels.matrix.sending.reactions import AckReactions
 from channels.matrix.sending.room_resolution import arrived, resolved, waits_for_the_next_room
-from channels.matrix.sending.sender import Sending
-from channels.matrix.sending.streaming import Shown
-from channels.matrix.sending.typing_receipts import Hints
-from channels.matrix.sync.event_handler import Conversation
+from channels.matrix.sending.sender import Sender
+from channels.matrix.sending.streaming import StreamingPreview
+from channels.matrix.sending.typing_receipts import TypingAndReceipts
+from channels.matrix.sync.event_handler import EventHandler
 from channels.matrix.sync.receiver import OPEN_INVITES, Receiver
 from channels.matrix.sync.reply_context import in_clear
 
@@ -115,17 +115,17 @@ class MatrixChannel:
         self._connect = connect or connect_by_nio
         self._machines = machines or (nio_machines if connect is None else None)
         self._homeserver: Homeserver | None = None
-        self._hints: Hints | None = None
-        self._sending: Sending | None = None
-        self._conversation: Conversation | None = None
-        self._marks: Marks | None = None
-        self._directs: Directs | None = None
-        self._shown = Shown(name, config.user_id, config.streaming, clock)
-        self._crypto: Crypto | None = None
+        self._hints: TypingAndReceipts | None = None
+        self._sending: Sender | None = None
+        self._conversation: EventHandler | None = None
+        self._marks: AckReactions | None = None
+        self._directs: DirectRooms | None = None
+        self._shown = StreamingPreview(name, config.user_id, config.streaming, clock)
+        self._crypto: EncryptionEngine | None = None
         self._login: Login | None = None
         self._rooms: Rooms | None = None
         self._receiver: Receiver | None = None
-        self.care: MatrixCare | None = None
+        self.care: MatrixAdmin | None = None
         """What an operator can ask about encryption, once there is a connection."""
 
     async def run(self, inbox: Inbox) -> None:
@@ -135,7 +135,7 @@ class MatrixChannel:
         await login.enter()
         inbox.report(LinkState.CATCHING_UP)
         rooms = self._rooms = Rooms(self.account)
-        hints = Hints(homeserver, self.account)
+        hints = TypingAndReceipts(homeserver, self.account)
         invites = Invites(
             homeserver,
             rooms,
@@ -160,7 +160,7 @@ class MatrixChannel:
             send_in_room=send_in_room,
         )
         me = await introduce(self._config, self.name, homeserver)
-        conversation = self._conversation = Conversation(
+        conversation = self._conversation = EventHandler(
             homeserver,
             inbox,
             me=me,
@@ -191,7 +191,7 @@ class MatrixChannel:
             read_receipts=self._config.display.read_receipts,
         )
         self._receiver = receiver
-        sending = Sending(
+        sending = Sender(
             self._config,
             homeserver,
             login,
@@ -205,7 +205,7 @@ class MatrixChannel:
         async def save(positions: Mapping[str, str]) -> None:
             await inbox.accept([], positions)
 
-        directs = Directs(
+        directs = DirectRooms(
             homeserver,
             rooms,
             save,
@@ -280,11 +280,11 @@ class MatrixChannel:
         if self._config.streaming.enabled:
             self._shown.wants(session, text)
 
-    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: Stage) -> None:
-        """Show how far a message is; returns at once. See `channels.base.Staging`."""
+    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
+        """Show how far a message is; returns at once. See `channels.base.SupportsAcknowledgements`."""
         room_id = str(context.get("room") or self._room_of(session))
         if self._config.streaming.enabled:
-            if stage is Stage.RECEIVED:
+            if stage is AckState.RECEIVED:
                 self._shown.began(session, room_id, context)
             else:
                 self._shown.ended(room_id, context, stage)
@@ -294,20 +294,20 @@ class MatrixChannel:
             self._marks.mark(room_id, context, stage)
 
     async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
-        """The conversation with somebody; see `channels.base.Reaching`."""
+        """The conversation with somebody; see `channels.base.SupportsDirectMessages`."""
         if self._directs is None or self._rooms is None:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
         room_id = await self._directs.room_with(person)
         return SessionKey(self.name, self._rooms.conversation_of(room_id))
 
     async def alone_with(self, session: SessionKey, person: str) -> bool:
-        """Whether nobody else can read along; see `channels.base.Reaching`."""
+        """Whether nobody else can read along; see `channels.base.SupportsDirectMessages`."""
         if self._directs is None:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
         return await self._directs.alone_with(self._room_of(session), person)
 
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
-        """What the rule of a room says of somebody; see `channels.base.Ruling`."""
+        """What the rule of a room says of somebody; see `channels.base.SupportsRoomPolicy`."""
         if not self._config.rooms:
             return None
         if self._directs is None or self._conversation is None:
@@ -341,7 +341,7 @@ class MatrixChannel:
         """Where a session goes on, if its room was replaced by another."""
         return session.conversation if self._rooms is None else self._rooms.room_of(session.conversation)
 
-    def _come_up(self, sending: Sending, hints: Hints, directs: Directs) -> None:
+    def _come_up(self, sending: Sender, hints: TypingAndReceipts, directs: DirectRooms) -> None:
         self._sending, self._hints, self._directs = sending, hints, directs
 
     async def _connected(self) -> tuple[Homeserver, Login]:
@@ -351,7 +351,7 @@ class MatrixChannel:
         if self._login is None:
             self._login = Login(self._config, self._homeserver, self._state_dir, self._clock)
         if self._marks is None:
-            self._marks = Marks(self._homeserver)
+            self._marks = AckReactions(self._homeserver)
         if self._crypto is None and self._machines is not None:
             self._crypto = open_crypto(
                 self._config,

@@ -11,16 +11,16 @@ import anyio.to_thread
 import structlog
 
 from channels.base import ChannelMisconfigured, ChannelUnavailable, Clock
-from channels.matrix.admin import MatrixCare
+from channels.matrix.admin import MatrixAdmin
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.login import Login
 from channels.matrix.client.nio_import import load_nio
 from channels.matrix.config import MatrixConfig
-from channels.matrix.encryption.engine import Crypto, pickle_key
+from channels.matrix.encryption.engine import EncryptionEngine, pickle_key
 from channels.matrix.encryption.verification import SendInRoom, Verifications
 from channels.matrix.events.inbound import Me
 from channels.matrix.rooms.state import text_of
-from channels.matrix.sync.decryption import Reading
+from channels.matrix.sync.decryption import Decryption
 
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine
@@ -50,7 +50,7 @@ def open_crypto(
     folder: Path,
     machines: Machines,
     clock: Clock,
-) -> Crypto:
+) -> EncryptionEngine:
     """
     Encryption for an account, with its state in a folder.
 
@@ -62,28 +62,28 @@ def open_crypto(
     except OSError as error:
         raise ChannelUnavailable(f"the key of the crypto store cannot be read or made: {error}") from error
     opened = machines(folder, config.user_id, key)
-    return Crypto(homeserver, login, folder, opened, clock, signed_only=config.devices == "signed")
+    return EncryptionEngine(homeserver, login, folder, opened, clock, signed_only=config.devices == "signed")
 
 
 def open_reading(
     config: MatrixConfig,
     homeserver: Homeserver,
     login: Login,
-    crypto: Crypto | None,
+    crypto: EncryptionEngine | None,
     *,
     clock: Clock,
     allows: Callable[[str], bool],
     is_owner: Callable[[str], bool],
     send_in_room: SendInRoom,
-) -> tuple[Reading, MatrixCare] | tuple[None, None]:
+) -> tuple[Decryption, MatrixAdmin] | tuple[None, None]:
     """What reads encrypted messages in one run, and what an operator can ask about it."""
     if crypto is None:
         return None, None
     verifications = Verifications(
         crypto, clock, user_id=config.user_id, allows=allows, send_in_room=send_in_room
     )
-    care = MatrixCare(config.user_id, crypto, verifications, allows, homeserver)
-    reading = Reading(
+    care = MatrixAdmin(config.user_id, crypto, verifications, allows, homeserver)
+    reading = Decryption(
         homeserver,
         login,
         crypto,

@@ -23,7 +23,7 @@ from pydantic import (
 
 __all__ = [
     "DisplayConfig",
-    "GroupTalkConfig",
+    "GroupContextConfig",
     "MatrixConfig",
     "RoomRule",
     "StreamingConfig",
@@ -72,7 +72,7 @@ class StreamingConfig(_Strict):
     """Not more often than this; doubled whenever the homeserver asks for a pause."""
 
 
-class GroupTalkConfig(_Strict):
+class GroupContextConfig(_Strict):
     """
     What is said in rooms without being meant for the bot, as context for the next question there.
 
@@ -151,7 +151,7 @@ class MatrixConfig(_Strict):
     that people open is a conversation of its own. ``always``: also, each new question in a room with several
     people opens a thread.
     """
-    group_talk: GroupTalkConfig = GroupTalkConfig()
+    group_talk: GroupContextConfig = GroupContextConfig()
     acknowledge: Annotated[Literal["off", "reactions"], BeforeValidator(_off)] = "off"
     """Mark questions with a reaction: being worked on, done, failed."""
     streaming: StreamingConfig = StreamingConfig()

@@ -21,7 +21,7 @@ from channels.base import (
     DeliveryUncertain,
     Inbox,
     LinkState,
-    NobodyThere,
+    NoRecipient,
     Receipt,
     Redelivery,
 )
@@ -198,7 +198,7 @@ class TerminalChannel:
     def _attached(self, session: SessionKey) -> list[TerminalLink]:
         links = [link for link in self._links if link.session == session]
         if not links:
-            raise NobodyThere("nobody is at the terminal", retry_after_s=_RETRY_AFTER_S)
+            raise NoRecipient("nobody is at the terminal", retry_after_s=_RETRY_AFTER_S)
         return links
 
     def _hint(self, session: SessionKey, event: Preview | Typing) -> None:

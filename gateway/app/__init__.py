@@ -17,37 +17,37 @@ from channels.base import Channel
 from gateway.app.agent import build_mind, open_attachments, turn_limits
 from gateway.app.channels import build_channels, build_deliveries, build_supervisor
 from gateway.app.proactive import build_unasked
-from gateway.budget.alerts import BudgetNotes
-from gateway.budget.metering import Spending
+from gateway.budget.alerts import BudgetAlerts
+from gateway.budget.metering import Metering
 from gateway.operations.send import accounts_of
-from gateway.proactive.alerts import OwnerNotes
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.alerts import OwnerAlerts
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import AskStore, PlanStore, WorkStore
-from gateway.queue.rollback_guard import Extent, MarkKeeper
+from gateway.queue.rollback_guard import Extent, RollbackGuard
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access
-from gateway.routing.acknowledgements import Leftovers, Stages
+from gateway.routing.acknowledgements import Acknowledgements, StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
-from gateway.routing.crash_isolation import Suspects
+from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.inbox import Intake
 from gateway.settings import Settings
 from gateway.supervision.gateway import Built, Gateway, Parts
 from gateway.supervision.status import status_report
-from gateway.supervision.turn_watchdog import LOOK_EVERY_S, Pulse, allowed_seconds
+from gateway.supervision.turn_watchdog import LOOK_EVERY_S, TurnWatchdog, allowed_seconds
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from gateway.turns.approvals.review import Approval
-from gateway.turns.approvals.tool_consent import Asking
-from gateway.turns.budget_deferral import Refusals
+from gateway.turns.approvals.tool_consent import ToolConsent
+from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commands.service import build_desk
-from gateway.turns.commit import Ends
-from gateway.turns.deferral_wakeups import Waits
-from gateway.turns.dispatcher import LaneDispatcher
+from gateway.turns.commit import TurnCommit
+from gateway.turns.deferral_wakeups import DeferralWakeups
+from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.handler import TurnHandler, TurnPolicy
 from gateway.turns.history_writer import HistoryWriter
-from gateway.turns.out_of_band import LANES, Asides
+from gateway.turns.out_of_band import LANES, OutOfBandTurns
 from gateway.turns.pacing import Pacing
-from gateway.turns.post_turn import Upkeep
+from gateway.turns.post_turn import PostTurn
 
 __all__ = ["Overrides", "build"]
 
@@ -104,7 +104,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     store = overrides.wrap_store(sqlite)
     plans = overrides.wrap_plans(sqlite)
     questions = overrides.wrap_questions(sqlite)
-    spending = Spending(store, sqlite, limits, clock)
+    spending = Metering(store, sqlite, limits, clock)
     mark = await _looked_at(sqlite, home, clock)
     access = Access(
         settings.owner.aliases,
@@ -124,9 +124,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         tools=overrides.tools,
         paid=spending.in_current,
     )
-    target = OwnerTarget(store, setting=settings.agents.heartbeat.target, access=access)
+    target = OwnerContact(store, setting=settings.agents.heartbeat.target, access=access)
     on_outbox: Callable[[str], None] = lambda name: deliveries[name].wake() if name in deliveries else None  # noqa: E731
-    notes = OwnerNotes(
+    notes = OwnerAlerts(
         store=store,
         plans=plans,
         target=target,
@@ -141,13 +141,17 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     if channels is None:
         channels = build_channels(settings, home, clock, access=access, notes=notes, attachments=attachments)
     by_name = {name: channel for name, (channel, _) in channels.items()}
-    dispatcher = LaneDispatcher(concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions)
+    dispatcher = SessionDispatcher(
+        concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions
+    )
     history = HistoryWriter(store, mind.memory)
-    suspects = Suspects(store)
+    suspects = CrashIsolation(store)
     deliveries = build_deliveries(channels, store, clock, history.committed, suspects)
-    upkeep = Upkeep(manager=mind.manager, history=history, search=mind.search, spending=spending, clock=clock)
-    stages = Stages(by_name)
-    ends = Ends(
+    upkeep = PostTurn(
+        manager=mind.manager, history=history, search=mind.search, spending=spending, clock=clock
+    )
+    stages = Acknowledgements(by_name)
+    ends = TurnCommit(
         store=store,
         history=history,
         channels=by_name,
@@ -155,7 +159,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         on_outbox=on_outbox,
         completed=upkeep.turn_completed,
     )
-    budget = BudgetNotes(costs=sqlite, spending=spending, target=target, clock=clock, on_outbox=on_outbox)
+    budget = BudgetAlerts(costs=sqlite, spending=spending, target=target, clock=clock, on_outbox=on_outbox)
     began_at = clock.now()
     desk = build_desk(
         ends=ends,
@@ -206,7 +210,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         ticks=unasked.ticks,
         desk=desk,
         ends=ends,
-        refusals=Refusals(
+        refusals=BudgetDeferral(
             store=store,
             costs=sqlite,
             ends=ends,
@@ -216,7 +220,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             on_outbox=on_outbox,
         ),
         pacing=Pacing(store=store, notices=sqlite, ends=ends, clock=clock, on_outbox=on_outbox),
-        asking=Asking(
+        asking=ToolConsent(
             store=questions,
             ends=ends,
             channels=by_name,
@@ -234,8 +238,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         zone=settings.agents.heartbeat.schedule().zone,
         policy=overrides.policy,
     )
-    asides = Asides(
-        LaneDispatcher(concurrency=LANES, refill=store.open_sessions),
+    asides = OutOfBandTurns(
+        SessionDispatcher(concurrency=LANES, refill=store.open_sessions),
         store=store,
         history=history,
         desk=desk,
@@ -244,7 +248,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
     )
     intake = Intake(mark.perhaps_answered)
-    waits = Waits(
+    waits = DeferralWakeups(
         store,
         clock=clock,
         zone=limits.zone,
@@ -286,7 +290,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             waits.run,
             upkeep.run,
             stages.run,
-            Leftovers(store, stages, by_name, clock).run,
+            StaleAcknowledgements(store, stages, by_name, clock).run,
             desk.run,
             notes.run,
             budget.run,
@@ -317,14 +321,14 @@ def _approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
 
 def _pulse(
     settings: Settings,
-    dispatcher: LaneDispatcher,
+    dispatcher: SessionDispatcher,
     store: SqliteWorkStore,
     clock: Clock,
     allowed_s: float | None,
-) -> Pulse:
+) -> TurnWatchdog:
     """The watch over the turns; no turn may take longer than the longest limit in the settings."""
     longest_s = max(settings.llm.limits.seconds, settings.agents.heartbeat.limits.seconds)
-    return Pulse(
+    return TurnWatchdog(
         dispatcher,
         store.open_sessions,
         allowed_s=allowed_seconds(longest_s) if allowed_s is None else allowed_s,
@@ -334,12 +338,12 @@ def _pulse(
     )
 
 
-async def _looked_at(store: SqliteWorkStore, home: Home, clock: Clock) -> MarkKeeper:
+async def _looked_at(store: SqliteWorkStore, home: Home, clock: Clock) -> RollbackGuard:
     """The database, after a look at whether it is an older copy."""
 
     async def extent() -> Extent:
         return Extent.of(store.identity, *await store.last_ids())
 
-    mark = MarkKeeper(home.store_mark, extent, clock)
+    mark = RollbackGuard(home.store_mark, extent, clock)
     await mark.look()
     return mark

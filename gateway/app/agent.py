@@ -32,7 +32,14 @@ from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
 from gateway.system.home import Home
 
-__all__ = ["Mind", "attachment_tools", "build_mind", "memory_manager", "open_attachments", "turn_limits"]
+__all__ = [
+    "AgentParts",
+    "attachment_tools",
+    "build_mind",
+    "memory_manager",
+    "open_attachments",
+    "turn_limits",
+]
 _UNPROVEN = "unproven"
 """One share for all senders who may be somebody else: nobody fills up the share of whom they imitate."""
 _PICTURES = 9
@@ -41,7 +48,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Mind:
+class AgentParts:
     """
     The parts; see each one's own description.
 
@@ -72,7 +79,7 @@ def build_mind(
     wrap_memory: Callable[[MemoryPort], MemoryPort],
     tools: Sequence[ToolPort],
     paid: Callable[[LLMPort], LLMPort],
-) -> Mind:
+) -> AgentParts:
     """
     Put it together.
 
@@ -116,7 +123,7 @@ def build_mind(
 
     by_purpose = {Purpose.HEARTBEAT: settings.agents.heartbeat.pool}
     pools = lambda purpose: built.pool(by_purpose.get(purpose, ""))  # noqa: E731 - a table
-    return Mind(files, memory, search, built, manager, agent, extra_tools, pools)
+    return AgentParts(files, memory, search, built, manager, agent, extra_tools, pools)
 
 
 def turn_limits(settings: Settings) -> TurnLimits:

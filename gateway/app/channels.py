@@ -21,18 +21,18 @@ from channels.heartbeat.channel import HeartbeatChannel
 from channels.matrix.config import MatrixConfig
 from channels.status import ChannelStatus
 from channels.terminal import TerminalChannel
-from gateway.proactive.alerts import OwnerNotes
+from gateway.proactive.alerts import OwnerAlerts
 from gateway.queue.ports import Dispatcher, WorkStore
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
-from gateway.routing.crash_isolation import Suspects
+from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import ChannelInbox, Intake, StopTurn
 from gateway.settings import Settings
 from gateway.supervision.gateway import CAN_SEND
 from gateway.supervision.supervisor import Supervisor
 from gateway.system.home import Home
-from gateway.turns.commands.service import Desk
-from gateway.turns.deferral_wakeups import Waits
+from gateway.turns.commands.service import CommandService
+from gateway.turns.deferral_wakeups import DeferralWakeups
 
 __all__ = ["Configured", "build_channels", "build_deliveries", "build_supervisor"]
 
@@ -47,7 +47,7 @@ def build_channels(
     clock: Clock,
     *,
     access: Access,
-    notes: OwnerNotes,
+    notes: OwnerAlerts,
     attachments: AttachmentStore,
 ) -> dict[str, Built]:
     """The configured channels by name, each with its queue mode."""
@@ -111,7 +111,7 @@ def _email(
     clock: Clock,
     *,
     access: Access,
-    notes: OwnerNotes,
+    notes: OwnerAlerts,
     attachments: AttachmentStore,
 ) -> Channel:
     from channels.email.channel import EmailChannel  # noqa: PLC0415 - loaded where it is used
@@ -133,7 +133,7 @@ def build_deliveries(
     store: WorkStore,
     clock: Clock,
     committed: Callable[[SessionKey], None],
-    suspects: Suspects,
+    suspects: CrashIsolation,
 ) -> dict[str, Delivery]:
     """Who sends what is in the outbox, by channel; ``committed`` and ``suspects``: see `Delivery`."""
     deliveries = {
@@ -162,11 +162,11 @@ def build_supervisor(
     dispatcher: Dispatcher,
     access: Access,
     intake: Intake,
-    desk: Desk,
+    desk: CommandService,
     stop_turn: StopTurn,
     wake_aside: Callable[[SessionKey, str], None],
     deliveries: Mapping[str, Delivery],
-    waits: Waits,
+    waits: DeferralWakeups,
     told: Callable[[ChannelStatus], None],
 ) -> Supervisor:
     """

@@ -17,18 +17,18 @@ from agent_core.ports import Clock, ToolPort
 from agent_core.tools.schedule import ScheduleTool
 from channels.base import Channel, ChannelUnavailable
 from channels.heartbeat.channel import HeartbeatChannel
-from gateway.proactive.alerts import OwnerNotes
-from gateway.proactive.heartbeat_monitor import Vigil
+from gateway.proactive.alerts import OwnerAlerts
+from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
 from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.scheduler import Scheduler
-from gateway.proactive.jobs.service import JobDesk, Place, SessionDesk
+from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_named
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import PlanStore, Turn, WorkStore
 from gateway.routing.access import Access, Role
 from gateway.settings import Settings
-from gateway.supervision.gateway import Unasked
-from gateway.turns.heartbeat import Ticks
+from gateway.supervision.gateway import Proactive
+from gateway.turns.heartbeat import HeartbeatRuns
 from gateway.turns.scheduled_job import JobRuns
 
 __all__ = ["build_unasked"]
@@ -46,8 +46,8 @@ def build_unasked(
     *,
     plans: PlanStore,
     store: WorkStore,
-    target: OwnerTarget,
-    notes: OwnerNotes,
+    target: OwnerContact,
+    notes: OwnerAlerts,
     access: Access,
     channels: Mapping[str, Channel],
     clock: Clock,
@@ -55,7 +55,7 @@ def build_unasked(
     wake: Callable[[SessionKey], None],
     committed: Callable[[SessionKey], None],
     on_outbox: Callable[[str], None],
-) -> Unasked:
+) -> Proactive:
     """
     Put it together.
 
@@ -81,14 +81,14 @@ def build_unasked(
     scheduler = Scheduler(
         plans=plans, store=store, access=access, channels=channels, config=scheduling, clock=clock, wake=wake
     )
-    desk = JobDesk(plans, scheduling, zone=zone, clock=clock, changed=scheduler.changed)
+    desk = JobService(plans, scheduling, zone=zone, clock=clock, changed=scheduler.changed)
     local = config.schedule().zone
     told_time: Callable[[datetime], str] = lambda at: f"{at.astimezone(local):%a %Y-%m-%d %H:%M}"  # noqa: E731 - a format
 
     async def begun(turn: Turn) -> bool:
         return bool(await store.steps(turn))
 
-    ticks = Ticks(
+    ticks = HeartbeatRuns(
         plans=plans,
         target=target,
         channels=channels,
@@ -112,7 +112,7 @@ def build_unasked(
         committed=committed,
     )
     heartbeat = next((one for one in channels.values() if isinstance(one, HeartbeatChannel)), None)
-    vigil = Vigil(
+    vigil = HeartbeatMonitor(
         plans=plans,
         target=target,
         channels=channels,
@@ -148,12 +148,12 @@ def build_unasked(
         if role is Role.STRANGER or not message.sender.verified:
             refusal = _NOT_PROVEN
         alone = len({one.sender.address for one in messages}) == 1
-        return [ScheduleTool(SessionDesk(desk, place, refusal=refusal, closed="" if alone else _OF_SEVERAL))]
+        return [ScheduleTool(SessionJobs(desk, place, refusal=refusal, closed="" if alone else _OF_SEVERAL))]
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [vigil.run]
     if scheduling.enabled:
         background.append(scheduler.run)
-    return Unasked(
+    return Proactive(
         plans,
         target,
         ticks,

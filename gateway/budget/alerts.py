@@ -17,10 +17,10 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
-from gateway.budget.metering import Costs, Spending
+from gateway.budget.metering import Costs, Metering
 from gateway.budget.policy import (
     Amount,
-    Claimant,
+    BudgetTier,
     Limits,
     budget_state,
     day_of,
@@ -29,10 +29,10 @@ from gateway.budget.policy import (
     reached,
 )
 from gateway.observability import metrics
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import NewOutbound, SpendStore, StoreUnavailable
 
-__all__ = ["WARN_AT", "BudgetNotes"]
+__all__ = ["WARN_AT", "BudgetAlerts"]
 
 WARN_AT = 0.8
 _LOOK_EVERY_S = 3600.0
@@ -40,7 +40,7 @@ _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
 
 
-class BudgetNotes:
+class BudgetAlerts:
     """
     Watches the budget.
 
@@ -56,8 +56,8 @@ class BudgetNotes:
         self,
         *,
         costs: SpendStore,
-        spending: Spending,
-        target: OwnerTarget,
+        spending: Metering,
+        target: OwnerContact,
         clock: Clock,
         on_outbox: Callable[[str], None],
     ) -> None:
@@ -159,7 +159,7 @@ def _of(spent: Amount, limits: Limits) -> str:
 def _warning(spent: Amount, limits: Limits, opens: str) -> str:
     rest, condensing, others = (
         f"{limits.share(claimant):.0%}"
-        for claimant in (Claimant.HEARTBEAT, Claimant.CONSOLIDATION, Claimant.OTHERS)
+        for claimant in (BudgetTier.HEARTBEAT, BudgetTier.CONSOLIDATION, BudgetTier.OTHERS)
     )
     return (
         f"Today's budget is mostly used: {_of(spent, limits)}. Check-ins rest from {rest} on, condensing "

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from gateway.budget.policy import Claimant, Limits
+from gateway.budget.policy import BudgetTier, Limits
 
 __all__ = ["BudgetSettings", "ShareSettings"]
 
@@ -69,9 +69,9 @@ class BudgetSettings(BaseModel):
             tokens=self.tokens_per_day or None,
             usd=self.usd_per_day or None,
             shares={
-                Claimant.HEARTBEAT: self.shares.heartbeat,
-                Claimant.CONSOLIDATION: self.shares.consolidation,
-                Claimant.OTHERS: self.shares.others,
+                BudgetTier.HEARTBEAT: self.shares.heartbeat,
+                BudgetTier.CONSOLIDATION: self.shares.consolidation,
+                BudgetTier.OTHERS: self.shares.others,
             },
             zone=None if name == "local" else ZoneInfo(name),
         )

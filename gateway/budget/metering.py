@@ -1,6 +1,6 @@
 """
 What models cost, measured where they are called: every call of a turn, a check-in, a job or a summary goes
-through the `Tally` of its run, which asks the budget before and notes the cost after.
+through the `UsageMeter` of its run, which asks the budget before and notes the cost after.
 
 **Before.** What the day has cost stands in the store; what calls have cost since and what those in flight
 will probably cost is added. Nothing else is remembered, so a restart, another day or a jump of the clock
@@ -33,7 +33,7 @@ from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefini
 from agent_core.ports import Clock, LLMPort
 from gateway.budget.policy import (
     Amount,
-    Claimant,
+    BudgetTier,
     Decision,
     Limits,
     claimant_of,
@@ -43,7 +43,7 @@ from gateway.budget.policy import (
 from gateway.observability import metrics
 from gateway.queue.ports import SpendStore, StoreUnavailable, WorkStore
 
-__all__ = ["ANSWER_TOKENS", "Costs", "Spending", "Tally", "over_current"]
+__all__ = ["ANSWER_TOKENS", "Costs", "Metering", "UsageMeter", "over_current"]
 
 ANSWER_TOKENS = 1_000
 """What is reserved for an answer whose length nobody knows yet."""
@@ -52,7 +52,7 @@ _READ_AGAIN = 5
 _log = structlog.get_logger(__name__)
 
 
-class Spending:
+class Metering:
     """
     The tallies of all runs, and what a day has cost.
 
@@ -78,13 +78,13 @@ class Spending:
         self._costs = costs
         self._clock = clock
         self.changed = changed
-        self._tallies: set[Tally] = set()
+        self._tallies: set[UsageMeter] = set()
         self._commits = 0
-        self._current: ContextVar[Tally | None] = ContextVar("tally", default=None)
+        self._current: ContextVar[UsageMeter | None] = ContextVar("tally", default=None)
         self._estimate = TokenEstimate()
         self._seen = ("", Amount())
 
-    def tally(self, session: SessionKey, purpose: Purpose, *, owner: bool) -> Tally:
+    def tally(self, session: SessionKey, purpose: Purpose, *, owner: bool) -> UsageMeter:
         """
         The tally of one run.
 
@@ -93,9 +93,9 @@ class Spending:
             purpose: For what it is.
             owner: Whether the owner is among those who asked for it.
         """
-        return Tally(self, session, purpose, claimant_of(purpose, owner=owner))
+        return UsageMeter(self, session, purpose, claimant_of(purpose, owner=owner))
 
-    async def decision(self, claimant: Claimant, needs: Amount = Amount()) -> Decision:  # noqa: B008 - frozen
+    async def decision(self, claimant: BudgetTier, needs: Amount = Amount()) -> Decision:  # noqa: B008 - frozen
         """
         Whether a call may be made now.
 
@@ -154,7 +154,7 @@ class Spending:
         return over_current(self._current, llm)
 
     @contextmanager
-    def paying(self, tally: Tally) -> Iterator[None]:
+    def paying(self, tally: UsageMeter) -> Iterator[None]:
         """What is called within, through `in_current`, is paid from this tally."""
         token = self._current.set(tally)
         try:
@@ -164,7 +164,7 @@ class Spending:
 
     # ── for tallies ──
 
-    async def reserve(self, tally: Tally, tokens: int) -> Decision:
+    async def reserve(self, tally: UsageMeter, tokens: int) -> Decision:
         """
         Decide on a call, and reserve what it will cost if it may be made.
 
@@ -178,7 +178,7 @@ class Spending:
             self._tallies.add(tally)
         return decision
 
-    async def commit(self, tally: Tally) -> None:
+    async def commit(self, tally: UsageMeter) -> None:
         """Put the cost of a tally into the store. What it does not take now is kept. Raises nothing."""
         while tally.unrecorded:
             usage = tally.unrecorded[0]
@@ -193,7 +193,7 @@ class Spending:
             self.recorded(tally, 1)
         self._tidy(tally)
 
-    def recorded(self, tally: Tally, count: int) -> None:
+    def recorded(self, tally: UsageMeter, count: int) -> None:
         """So many calls of a tally are in the store."""
         self._commits += 1
         del tally.unrecorded[:count]
@@ -223,7 +223,7 @@ class Spending:
                 total += Amount.of(usage)
         return total
 
-    def _tidy(self, tally: Tally) -> None:
+    def _tidy(self, tally: UsageMeter) -> None:
         if not tally.unrecorded and tally.reserved == Amount():
             self._tallies.discard(tally)
 
@@ -237,10 +237,12 @@ class Costs:
     clock: Clock
 
 
-class Tally:
-    """What one run has cost. Made by `Spending.tally`."""
+class UsageMeter:
+    """What one run has cost. Made by `Metering.tally`."""
 
-    def __init__(self, spending: Spending, session: SessionKey, purpose: Purpose, claimant: Claimant) -> None:
+    def __init__(
+        self, spending: Metering, session: SessionKey, purpose: Purpose, claimant: BudgetTier
+    ) -> None:
         self.session = session
         self.purpose = purpose
         self.claimant = claimant
@@ -321,7 +323,7 @@ class Tally:
         metrics.CACHED_TOKENS.labels(self.purpose).inc(usage.cached_tokens)
 
 
-def over_current(current: ContextVar[Tally | None], llm: LLMPort) -> LLMPort:
+def over_current(current: ContextVar[UsageMeter | None], llm: LLMPort) -> LLMPort:
     """The model, paid from the tally that ``current`` holds where it is called; without one, not paid."""
     return _Current(current, llm)
 
@@ -329,7 +331,7 @@ def over_current(current: ContextVar[Tally | None], llm: LLMPort) -> LLMPort:
 class _Current:
     """A model that looks whose tally pays at the moment of the call."""
 
-    def __init__(self, current: ContextVar[Tally | None], llm: LLMPort) -> None:
+    def __init__(self, current: ContextVar[UsageMeter | None], llm: LLMPort) -> None:
         self._current = current
         self._llm = llm
 
@@ -344,7 +346,7 @@ class _Current:
 class _Paid:
     """A model whose calls are paid from a tally."""
 
-    def __init__(self, tally: Tally, spending: Spending, llm: LLMPort) -> None:
+    def __init__(self, tally: UsageMeter, spending: Metering, llm: LLMPort) -> None:
         self._tally = tally
         self._spending = spending
         self._llm = llm

@@ -27,7 +27,7 @@ from agent_core.models import Purpose, Usage
 __all__ = [
     "LOOK_AGAIN_S",
     "Amount",
-    "Claimant",
+    "BudgetTier",
     "Decision",
     "Limits",
     "budget_state",
@@ -46,7 +46,7 @@ LOOK_AGAIN_S = 1800.0
 _NEARLY = "the budget of the day is nearly spent"
 
 
-class Claimant(StrEnum):
+class BudgetTier(StrEnum):
     """For whom tokens are spent, in the order of sacrifice."""
 
     HEARTBEAT = "heartbeat"
@@ -85,7 +85,7 @@ class Limits:
 
     tokens: int | None = None
     usd: float | None = None
-    shares: dict[Claimant, float] = field(default_factory=dict)
+    shares: dict[BudgetTier, float] = field(default_factory=dict)
     zone: tzinfo | None = UTC
 
     @property
@@ -93,7 +93,7 @@ class Limits:
         """Whether there is a limit at all."""
         return self.tokens is not None or self.usd is not None
 
-    def share(self, claimant: Claimant) -> float:
+    def share(self, claimant: BudgetTier) -> float:
         """Up to which part of the day's amount a claimant may spend."""
         return self.shares.get(claimant, 1.0)
 
@@ -116,19 +116,19 @@ class Decision:
     until: datetime | None = None
 
 
-def claimant_of(purpose: Purpose, *, owner: bool) -> Claimant:
+def claimant_of(purpose: Purpose, *, owner: bool) -> BudgetTier:
     """For whom a call is made; ``owner``: the owner is among those who asked for it."""
     if purpose is Purpose.HEARTBEAT:
-        return Claimant.HEARTBEAT
+        return BudgetTier.HEARTBEAT
     if purpose is Purpose.CONSOLIDATION:
-        return Claimant.CONSOLIDATION
-    return Claimant.OWNER if owner else Claimant.OTHERS
+        return BudgetTier.CONSOLIDATION
+    return BudgetTier.OWNER if owner else BudgetTier.OTHERS
 
 
 def decide(
     spent: Amount,
     limits: Limits,
-    claimant: Claimant,
+    claimant: BudgetTier,
     now: datetime,
     *,
     needs: Amount = Amount(),  # noqa: B008 - a frozen value
@@ -174,8 +174,8 @@ def budget_state(spent: Amount, limits: Limits, now: datetime) -> dict[str, Any]
         "day": day_of(now, limits.zone),
         "tokens": {"spent": spent.tokens, "limit": limits.tokens},
         "usd": {"spent": round(spent.usd, 6), "limit": limits.usd},
-        "shares": {claimant.value: limits.share(claimant) for claimant in Claimant},
-        "refused": [each.value for each in Claimant if not decide(spent, limits, each, now).go],
+        "shares": {claimant.value: limits.share(claimant) for claimant in BudgetTier},
+        "refused": [each.value for each in BudgetTier if not decide(spent, limits, each, now).go],
         "ends_at": next_day_at(now, limits.zone).isoformat(),
         "opens": opens_at(now, limits),
     }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agent_core.ports import Clock
     from agent_core.storage.jsonl import JsonlMemory
     from gateway.settings import Settings
-    from gateway.turns.post_turn import UpkeepAtRest
+    from gateway.turns.post_turn import OfflinePostTurn
 
 _STARTING_LIMIT_S = 10.0
 _ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
@@ -162,13 +162,13 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
         return await operations.call(name, arguments)
 
 
-def _upkeep(home: Home, settings: Settings, memory: JsonlMemory, clock: Clock) -> UpkeepAtRest:
+def _upkeep(home: Home, settings: Settings, memory: JsonlMemory, clock: Clock) -> OfflinePostTurn:
     from agent_core.llm.factory import build_models  # noqa: PLC0415
     from agent_core.skills import BUNDLED_SKILLS, SkillsLoader  # noqa: PLC0415
     from agent_core.storage.search_index import SearchIndex  # noqa: PLC0415
     from gateway.app.agent import memory_manager  # noqa: PLC0415
-    from gateway.turns.post_turn import UpkeepAtRest  # noqa: PLC0415
+    from gateway.turns.post_turn import OfflinePostTurn  # noqa: PLC0415
 
     skills = SkillsLoader(BUNDLED_SKILLS, home.path(settings.agents.workspace) / "skills")
     manager = memory_manager(settings, memory, skills, build_models(settings.llm, clock))
-    return UpkeepAtRest(manager, SearchIndex(home.root / "search.db", memory.layout))
+    return OfflinePostTurn(manager, SearchIndex(home.root / "search.db", memory.layout))

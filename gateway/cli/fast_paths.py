@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Glance", "look", "parse_run", "parse_status", "run"]
+__all__ = ["StatusRequest", "look", "parse_run", "parse_status", "run"]
 
 
 def parse_run(arguments: Sequence[str]) -> tuple[Path | None, Path | None] | None:
@@ -66,14 +66,14 @@ def run(home: Path | None, config: Path | None, *, verbose: bool = False) -> int
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class StatusRequest:
     """What was asked: ``status [--home DIR] [--json]``."""
 
     home: Path | None = None
     as_json: bool = False
 
 
-def parse_status(arguments: Sequence[str]) -> Glance | None:
+def parse_status(arguments: Sequence[str]) -> StatusRequest | None:
     """
     Read ``status [--home DIR] [--json]``.
 
@@ -97,10 +97,10 @@ def parse_status(arguments: Sequence[str]) -> Glance | None:
             home = Path(value)
         else:
             return None
-    return Glance(home, as_json)
+    return StatusRequest(home, as_json)
 
 
-def look(asked: Glance) -> int:
+def look(asked: StatusRequest) -> int:
     """Print the status; the exit code is 0."""
     from gateway.cli import render  # noqa: PLC0415
     from gateway.cli.client import Asker  # noqa: PLC0415

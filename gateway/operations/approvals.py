@@ -14,12 +14,12 @@ from gateway.queue.ports import AskStore, OutboxRow, WorkStore
 from gateway.queue.states import IllegalMove, OutboxState
 from gateway.turns.approvals.tool_calls import cleaned, verdict_on
 
-__all__ = ["CALL_OPERATIONS", "CallOperations", "DraftOperations", "given_up_by_a_person"]
+__all__ = ["CALL_OPERATIONS", "DraftOperations", "ToolApprovalOperations", "given_up_by_a_person"]
 
 CALL_OPERATIONS = frozenset({"calls_list", "calls_decide"})
 
 
-class CallOperations:
+class ToolApprovalOperations:
     """The part of `Operations` that concerns calls of tools. Whoever has the home may decide about all."""
 
     _questions: AskStore | None
@@ -65,7 +65,7 @@ def given_up_by_a_person(row: OutboxRow) -> bool:
     return row.state is OutboxState.DEAD and (why in ("dropped", "left") or why.startswith("rejected"))
 
 
-class DraftOperations(CallOperations):
+class DraftOperations(ToolApprovalOperations):
     """The part of `Operations` that concerns drafts."""
 
     _store: WorkStore

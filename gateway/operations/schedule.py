@@ -21,10 +21,10 @@ from channels.heartbeat.schedule import tick_name
 from gateway.errors import NotFound
 from gateway.operations.arguments import RequestInvalid, parse_session, within
 from gateway.proactive.jobs.scheduler import job_message
-from gateway.proactive.jobs.service import JobDesk, Place
-from gateway.proactive.jobs.trigger_parsing import Wish, span_of, zone_named
-from gateway.proactive.jobs.triggers import TimingInvalid
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.jobs.service import JobService, Place
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, span_of, zone_named
+from gateway.proactive.jobs.triggers import TriggerInvalid
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Entry, Job, JobKind, JobState
 from gateway.queue.ports import Pending, PlanStore, WorkStore
@@ -32,7 +32,7 @@ from gateway.queue.ports import Pending, PlanStore, WorkStore
 if TYPE_CHECKING:
     from agent_core.ports import Clock
     from gateway.settings import Settings
-    from gateway.supervision.gateway import Unasked
+    from gateway.supervision.gateway import Proactive
 
 __all__ = ["PLAN_OPERATIONS", "PlanOperations", "Planned", "planned_at_rest", "planned_by"]
 
@@ -69,8 +69,8 @@ class Planned:
     """
 
     plans: PlanStore
-    desk: JobDesk
-    target: OwnerTarget
+    desk: JobService
+    target: OwnerContact
     owner: Sequence[str]
     zone: tzinfo | None
     clock: Clock
@@ -78,7 +78,7 @@ class Planned:
     running: bool = False
 
 
-def planned_by(unasked: Unasked) -> Planned:
+def planned_by(unasked: Proactive) -> Planned:
     """What the operations of a running gateway work with."""
     return Planned(
         unasked.plans,
@@ -97,10 +97,10 @@ def planned_at_rest(settings: Settings, store: Any, clock: Clock) -> Planned:
     scheduling, heartbeat = settings.agents.schedule, settings.agents.heartbeat
     return Planned(
         plans=store,
-        desk=JobDesk(
+        desk=JobService(
             store, scheduling, zone=zone_named(scheduling.timezone, heartbeat.timezone), clock=clock
         ),
-        target=OwnerTarget(store),
+        target=OwnerContact(store),
         owner=(*(alias.address for alias in settings.owner.aliases), "local"),
         zone=heartbeat.schedule().zone,
         clock=clock,
@@ -148,7 +148,7 @@ class PlanOperations:
             raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
         place = await (self._place_of(parse_session(session)) if session else self._place_of_owner())
         try:
-            wish = Wish(
+            wish = TriggerRequest(
                 at=at,
                 in_minutes=span_of(after) if after else None,
                 every_minutes=span_of(every) if every else None,
@@ -157,7 +157,7 @@ class PlanOperations:
             )
             kind = JobKind.ASK if ask else JobKind.REMIND
             job = await planned.desk.add(place, wish, text=text, kind=kind)
-        except TimingInvalid as error:
+        except TriggerInvalid as error:
             raise RequestInvalid(str(error)) from error
         except TooManyJobs as error:
             raise RequestInvalid(error.public) from error
@@ -192,7 +192,7 @@ class PlanOperations:
             raise RequestInvalid(f"{job.id} was for once, and has run")
         try:
             changed = await planned.desk.set_paused(job, paused=paused)
-        except TimingInvalid as error:
+        except TriggerInvalid as error:
             raise RequestInvalid(f"{job.id} cannot be resumed: {error}") from error
         return {"job": _job_row(planned, changed or job)}
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from agent_core.messages import OutboundKind, SessionKey
-from channels.base import Channel, ChannelError, Reaching
+from channels.base import Channel, ChannelError, SupportsDirectMessages
 from channels.matrix.config import MatrixConfig
 from channels.split import split_markdown
 from gateway.operations.arguments import RequestInvalid
@@ -77,7 +77,7 @@ class SendOperations:
             raise RequestInvalid(
                 f"{name} can be written to while the daemon runs: start it (squidbot run), then send again"
             )
-        if not isinstance(channel, Reaching):
+        if not isinstance(channel, SupportsDirectMessages):
             raise RequestInvalid(f"{name} is not connected, or cannot write to somebody first")
         try:
             return await channel.direct_session(place, topic=topic)

@@ -5,7 +5,7 @@ An alert goes out as soon as the store takes it, and not twice within an hour. W
 told in one message a day, and only if something new is there: whoever can forge an address can send a
 thousand of them, and must not be able to ring the owner's bell a thousand times.
 
-Both name people and what they wrote, so they go only where the owner reads alone (`OwnerTarget.reach`). An
+Both name people and what they wrote, so they go only where the owner reads alone (`OwnerContact.reach`). An
 alert does not wait for that place: if there is none yet, or its channel is down, it goes by any other channel
 that reaches the owner, in a conversation that is made for it. While there is no such place either, alerts are
 kept in the store, counted in ``status``, and told when there is one.
@@ -30,11 +30,11 @@ from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from channels.base import LinkState
 from channels.status import ChannelStatus
-from gateway.proactive.owner_contact import OwnerTarget, Reached
+from gateway.proactive.owner_contact import OwnerContact, Reached
 from gateway.queue.ports import InboxRow, NewOutbound, PlanStore, StoreUnavailable, WorkStore
 from gateway.queue.states import InboxState
 
-__all__ = ["OwnerNotes", "told_daily"]
+__all__ = ["OwnerAlerts", "told_daily"]
 
 LOOK_EVERY_S = 600.0
 DIGEST_EVERY = timedelta(hours=24)
@@ -59,7 +59,7 @@ def told_daily(row: InboxRow) -> bool:
     return row.state is InboxState.QUARANTINED and bool(row.message.context.get("quarantine"))
 
 
-class OwnerNotes:
+class OwnerAlerts:
     """
     Tells the owner.
 
@@ -78,7 +78,7 @@ class OwnerNotes:
         *,
         store: WorkStore,
         plans: PlanStore,
-        target: OwnerTarget,
+        target: OwnerContact,
         reaches: Callable[[str], bool],
         clock: Clock,
         on_outbox: Callable[[str], None],
@@ -294,7 +294,7 @@ class OwnerNotes:
 
 
 def _alerts_of(kept: str | None) -> dict[str, str]:
-    """What `OwnerNotes` kept; nothing, if that cannot be read."""
+    """What `OwnerAlerts` kept; nothing, if that cannot be read."""
     try:
         alerts = json.loads(kept or "")["alerts"]
         return {str(about): str(text) for about, text in alerts.items()}

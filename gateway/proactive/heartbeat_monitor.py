@@ -20,18 +20,18 @@ import structlog
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.ports import Clock
-from channels.base import Channel, ChannelError, ChannelUnavailable, Reaching
+from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
 from channels.heartbeat.channel import NOTHING, OUTSIDE
 from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.schedule import tick_name
 from gateway.proactive.jobs.triggers import Cron, newest_due
-from gateway.proactive.owner_contact import OwnerTarget, Target
+from gateway.proactive.owner_contact import OwnerContact, Target
 from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
 from gateway.queue.ports import NewOutbound, PlanStore, StoreUnavailable
 from gateway.routing.delivery import parcels
 
-__all__ = ["Vigil", "alive_at", "digest_text"]
+__all__ = ["HeartbeatMonitor", "alive_at", "digest_text"]
 
 _LOOK_EVERY_S = 30.0
 _PRUNE_EVERY_S = 6 * 3600.0
@@ -42,7 +42,7 @@ _ENDED_AMONG = 500
 _log = structlog.get_logger(__name__)
 
 
-class Vigil:
+class HeartbeatMonitor:
     """
     Looks now and then whether anything is to be told; implements `channels.heartbeat.channel.TickLog`.
 
@@ -63,7 +63,7 @@ class Vigil:
         self,
         *,
         plans: PlanStore,
-        target: OwnerTarget,
+        target: OwnerContact,
         channels: Mapping[str, Channel],
         config: HeartbeatConfig,
         zone: str,
@@ -225,7 +225,7 @@ class Vigil:
         more, or it is not the owner's any more, to where the owner is reached now.
         """
         channel, topic = self._channels.get(name), f"digest {at}"
-        if isinstance(channel, Reaching) and self._target.is_owner(name, person):
+        if isinstance(channel, SupportsDirectMessages) and self._target.is_owner(name, person):
             try:
                 with anyio.fail_after(_ASK_LIMIT_S):
                     session = await channel.direct_session(person, topic=topic)

@@ -3,12 +3,12 @@ Where the owner is reached when nobody has asked: what the settings say, else th
 conversation, kept in the store.
 
 Never a group, never another person, and never simply "whoever wrote last": only a direct conversation in
-which the owner's verified address has spoken, and only as long as nobody else can read along there, which
-the channel is asked each time (`channels.base.Reaching`). Matrix is preferred to mail, because a check-in is
-short. A setting must name one of the owner's addresses, or a room with the owner alone in it.
+which the owner's verified address has spoken, and only as long as nobody else can read along there, which the
+channel is asked each time (`channels.base.SupportsDirectMessages`). Matrix is preferred to mail, because a
+check-in is short. A setting must name one of the owner's addresses, or a room with the owner alone in it.
 
 An owner who has never written is written to at the address in the settings: the channel finds or makes the
-conversation with the owner alone. `OwnerTarget.begin` does so from the first start, so that nothing that is
+conversation with the owner alone. `OwnerContact.begin` does so from the first start, so that nothing that is
 to be told waits for the owner's first words.
 """
 
@@ -22,12 +22,12 @@ import anyio
 import structlog
 
 from agent_core.messages import Audience, InboundMessage, SessionKey
-from channels.base import Channel, ChannelError, ChannelUnavailable, Reaching
+from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
 from channels.heartbeat.config import split_target
 from gateway.queue.ports import StoreUnavailable, WorkStore
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
 
-__all__ = ["NO_TARGET", "OwnerTarget", "Reached", "Target", "better"]
+__all__ = ["NO_TARGET", "OwnerContact", "Reached", "Target", "better"]
 
 NO_TARGET = "the owner has no direct conversation yet"
 _WHERE = ("gateway", "owner", "direct_conversation")
@@ -70,7 +70,7 @@ def _rank(kind: str) -> int:
     return _PREFERENCE.index(kind) if kind in _PREFERENCE else len(_PREFERENCE)
 
 
-class OwnerTarget:
+class OwnerContact:
     """
     Learns and remembers the owner's direct conversation, and finds where to write.
 
@@ -165,7 +165,7 @@ class OwnerTarget:
         channel = self.channels.get(name)
         if channel is None:
             return Reached(why=f"the channel of the target, {name}, is not there")
-        if not isinstance(channel, Reaching):
+        if not isinstance(channel, SupportsDirectMessages):
             return Reached(why=f"the channel {name} cannot write to somebody unasked")
         kind = self._kind(name)
         if kind == "matrix" and place.startswith("!"):
@@ -207,7 +207,7 @@ class OwnerTarget:
         missed: Reached = Reached(why=NO_TARGET)
         for name in sorted(self.channels, key=lambda name: _rank(self._kind(name))):
             channel = self.channels[name]
-            if self._access is None or name in without or not isinstance(channel, Reaching):
+            if self._access is None or name in without or not isinstance(channel, SupportsDirectMessages):
                 continue
             for address in self._access.owner_on(name):
                 try:
@@ -230,7 +230,7 @@ class OwnerTarget:
             return Reached(known)
         if not self.is_owner(known.channel, known.person):
             return Reached(why="whoever wrote in the known conversation is not the owner any more")
-        if not isinstance(channel, Reaching):
+        if not isinstance(channel, SupportsDirectMessages):
             return Reached(known)
         if channel.capabilities.letters and topic:
             return Reached(
@@ -282,7 +282,7 @@ class OwnerTarget:
 
 
 def _parsed_or_none(text: str | None) -> Target | None:
-    """What `OwnerTarget.learn` wrote; the owner's next message mends anything else."""
+    """What `OwnerContact.learn` wrote; the owner's next message mends anything else."""
     if not text:
         return None
     try:

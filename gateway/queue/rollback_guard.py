@@ -33,8 +33,8 @@ from gateway.queue.ports import StoreUnavailable
 __all__ = [
     "Extent",
     "Gap",
-    "Mark",
-    "MarkKeeper",
+    "HighWaterMark",
+    "RollbackGuard",
     "older_copy",
     "read_mark",
     "warning_of",
@@ -79,7 +79,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class HighWaterMark:
     """
     What was noted: how far it was, when, and when an older copy was found for the last time.
 
@@ -93,10 +93,10 @@ class Mark:
     gap: Gap | None = None
 
 
-_MARK = TypeAdapter(Mark)
+_MARK = TypeAdapter(HighWaterMark)
 
 
-def read_mark(path: Path) -> Mark | None:
+def read_mark(path: Path) -> HighWaterMark | None:
     """What was noted last; None if nothing was, or it cannot be read."""
     try:
         return _MARK.validate_json(path.read_bytes())
@@ -104,7 +104,7 @@ def read_mark(path: Path) -> Mark | None:
         return None
 
 
-def older_copy(mark: Mark | None, now: Extent) -> str | None:
+def older_copy(mark: HighWaterMark | None, now: Extent) -> str | None:
     """What to tell the operator if the database is behind what was noted; None if all is well."""
     if mark is None or (mark.extent.identity == now.identity and mark.extent.inbox <= now.inbox):
         return None
@@ -135,7 +135,7 @@ def warning_of(path: Path, now: datetime) -> str | None:
     return f"{mark.told} (found on {mark.older_since:%Y-%m-%d %H:%M} UTC)"
 
 
-class MarkKeeper:
+class RollbackGuard:
     """
     Looks once, and notes from then on.
 
@@ -148,7 +148,7 @@ class MarkKeeper:
         self._path = path
         self._extent = extent
         self._clock = clock
-        self._mark: Mark | None = None
+        self._mark: HighWaterMark | None = None
 
     async def look(self) -> str | None:
         """At the start: whether the database is an older copy; told in the log, too."""
@@ -161,7 +161,7 @@ class MarkKeeper:
         if told is not None:
             _log.warning("store.older_copy_found", detail=told)
             since, text = now, told
-        self._mark = Mark(extent, now, since, text, gap)
+        self._mark = HighWaterMark(extent, now, since, text, gap)
         self._write(self._mark)
         return told
 
@@ -175,7 +175,7 @@ class MarkKeeper:
         """Note how far it is now."""
         with suppress(StoreUnavailable):
             extent, last = await self._extent(), self._mark
-            self._mark = Mark(
+            self._mark = HighWaterMark(
                 extent,
                 self._clock.now(),
                 last.older_since if last else None,
@@ -189,7 +189,7 @@ class MarkKeeper:
         gap = self._mark.gap if self._mark is not None else None
         return gap is not None and gap.holds(sent_at)
 
-    def _write(self, mark: Mark) -> None:
+    def _write(self, mark: HighWaterMark) -> None:
         try:
             _write(self._path, mark)
         except OSError as error:
@@ -212,10 +212,10 @@ def write_restored_mark(
             "been answered by what was lost: they are kept and not answered by themselves; squidbot inbox "
             "list --quarantine shows them, squidbot inbox release ID lets one in"
         )
-    _write(path, Mark(extent, now, now if gap is not None else None, told, gap))
+    _write(path, HighWaterMark(extent, now, now if gap is not None else None, told, gap))
 
 
-def _write(path: Path, mark: Mark) -> None:
+def _write(path: Path, mark: HighWaterMark) -> None:
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

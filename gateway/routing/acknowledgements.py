@@ -1,16 +1,17 @@
 """
-How far a message is, shown on the message itself where a channel can (`channels.base.Staging`).
+How far a message is, shown on the message itself where a channel can
+(`channels.base.SupportsAcknowledgements`).
 
-A hint is never waited for: `Stages.tell` puts it into a line and returns. Each channel has a few lines, and
-all hints of one session go through the same one, so that those of one message come in order. A line that is
-full takes nothing more, and a hint that takes too long is given up; both are counted, and neither is told to
-anybody, because the answer itself says more than its mark.
+A hint is never waited for: `Acknowledgements.tell` puts it into a line and returns. Each channel has a few
+lines, and all hints of one session go through the same one, so that those of one message come in order. A
+line that is full takes nothing more, and a hint that takes too long is given up; both are counted, and
+neither is told to anybody, because the answer itself says more than its mark.
 
-`Leftovers` clears what a channel still shows of an answer that will never come, because its question was
-taken back. Whoever works on a turn tells the channel when it is cut off (`Ends.stopped`). That is not enough:
-the process can die between the stop and the tidying, and a question can be taken back while its turn waits
-for a restart. The inbox knows both, so it is looked at now and then, and each such question is told to its
-channel once in the life of a process.
+`StaleAcknowledgements` clears what a channel still shows of an answer that will never come, because its
+question was taken back. Whoever works on a turn tells the channel when it is cut off (`Ends.stopped`). That
+is not enough: the process can die between the stop and the tidying, and a question can be taken back while
+its turn waits for a restart. The inbox knows both, so it is looked at now and then, and each such question is
+told to its channel once in the life of a process.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ import anyio
 import structlog
 
 from agent_core.messages import InboundMessage
-from channels.base import Channel, Clock, Stage, Staging
+from channels.base import AckState, Channel, Clock, SupportsAcknowledgements
 from gateway.observability import metrics
 from gateway.queue.ports import StoreUnavailable, WorkStore
 from gateway.queue.states import InboxState
 
-__all__ = ["Leftovers", "Stages"]
+__all__ = ["Acknowledgements", "StaleAcknowledgements"]
 
 _EVERY_S = 30.0
 _MOST = 200
@@ -41,7 +42,7 @@ _WAITING = 64
 _log = structlog.get_logger(__name__)
 
 
-class Leftovers:
+class StaleAcknowledgements:
     """
     Tells channels of questions that were taken back after work on them had begun.
 
@@ -53,12 +54,14 @@ class Leftovers:
     """
 
     def __init__(
-        self, store: WorkStore, stages: Stages, channels: Mapping[str, Channel], clock: Clock
+        self, store: WorkStore, stages: Acknowledgements, channels: Mapping[str, Channel], clock: Clock
     ) -> None:
         self._store = store
         self._stages = stages
         self._needed = any(
-            one.capabilities.stages and one.capabilities.previews and isinstance(one, Staging)
+            one.capabilities.stages
+            and one.capabilities.previews
+            and isinstance(one, SupportsAcknowledgements)
             for one in channels.values()
         )
         self._clock = clock
@@ -87,15 +90,15 @@ class Leftovers:
             if row.id not in self._told:
                 # What is kept of it is where and under which id it was said.
                 kept = {"event_id": row.message.native_id, "left_over": True}
-                self._stages.tell([row.message.model_copy(update={"context": kept})], Stage.FAILED)
+                self._stages.tell([row.message.model_copy(update={"context": kept})], AckState.FAILED)
         self._told = {row.id for row in begun}
 
 
 @dataclass(frozen=True, slots=True)
 class _Hint:
-    channel: Staging
+    channel: SupportsAcknowledgements
     message: InboundMessage
-    stage: Stage
+    stage: AckState
 
 
 @dataclass(slots=True)
@@ -104,7 +107,7 @@ class _Line:
     news: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Stages:
+class Acknowledgements:
     """
     Tells channels how far their messages are.
 
@@ -117,16 +120,16 @@ class Stages:
     def __init__(
         self, channels: Mapping[str, Channel], *, limit_s: float = 10.0, waiting: int = _WAITING
     ) -> None:
-        self._channels: dict[str, Staging] = {
+        self._channels: dict[str, SupportsAcknowledgements] = {
             name: channel
             for name, channel in channels.items()
-            if channel.capabilities.stages and isinstance(channel, Staging)
+            if channel.capabilities.stages and isinstance(channel, SupportsAcknowledgements)
         }
         self._limit_s = limit_s
         self._most = waiting
         self._lines = {(name, number): _Line() for name in self._channels for number in range(_LINES)}
 
-    def tell(self, messages: Iterable[InboundMessage], stage: Stage) -> None:
+    def tell(self, messages: Iterable[InboundMessage], stage: AckState) -> None:
         """These messages have come so far. Returns at once and never raises; ticks are nobody's messages."""
         for message in messages:
             channel = self._channels.get(message.channel)

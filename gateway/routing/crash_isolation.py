@@ -23,7 +23,7 @@ from agent_core.messages import SessionKey
 from gateway.queue.ports import RunSession, StoreUnavailable, Suspect
 from gateway.queue.states import Record
 
-__all__ = ["ALONE_AFTER", "MAX_DEATHS", "SUDDEN_END", "Suspects", "kills"]
+__all__ = ["ALONE_AFTER", "MAX_DEATHS", "SUDDEN_END", "CrashIsolation", "kills"]
 
 ALONE_AFTER = 2
 """In flight at so many deaths: it runs alone."""
@@ -37,7 +37,7 @@ class _Store(Protocol):
     async def suspects(self) -> list[Suspect]: ...
 
 
-class Suspects:
+class CrashIsolation:
     """The gate before everything that is in flight. One instance for the whole gateway."""
 
     def __init__(self, store: _Store) -> None:

@@ -26,7 +26,7 @@ from channels.base import (
     ChannelMisconfigured,
     DeliveryFailed,
     DeliveryUncertain,
-    NobodyThere,
+    NoRecipient,
     Receipt,
     Redelivery,
 )
@@ -36,7 +36,7 @@ from gateway.observability import metrics
 from gateway.observability.content_redaction import going_out, quiet
 from gateway.queue.ports import OutboxRow, StoreUnavailable, Suspect, WorkStore
 from gateway.queue.states import IllegalMove, link_of
-from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, Suspects, kills
+from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, kills
 
 __all__ = ["Delivery", "parcels"]
 
@@ -74,9 +74,9 @@ class Delivery:
         *,
         give_up_after_s: float = _GIVE_UP_AFTER_S,
         committed: Callable[[SessionKey], None] = lambda _: None,
-        suspects: Suspects | None = None,
+        suspects: CrashIsolation | None = None,
     ) -> None:
-        self._suspects = suspects or Suspects(store)
+        self._suspects = suspects or CrashIsolation(store)
         self._channel = channel
         self._store = store
         self._clock = clock
@@ -279,7 +279,7 @@ class Delivery:
         )
 
     async def _failed(self, row: OutboxRow, error: Exception, *, certain: bool) -> None:
-        if isinstance(error, NobodyThere):
+        if isinstance(error, NoRecipient):
             self._absent.add(row.message.session)  # before anything is awaited: somebody may come meanwhile
             _log.info("message.kept", channel=self._channel.name, outbox=row.id, error=str(error))
             await self._store.send_failed(row, str(error), delay_s=0.1, certain=certain)

@@ -29,28 +29,28 @@ from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from channels.base import Channel, LinkState
 from channels.heartbeat.channel import HeartbeatChannel
-from gateway.budget.alerts import BudgetNotes
+from gateway.budget.alerts import BudgetAlerts
 from gateway.observability import metrics
-from gateway.proactive.alerts import OwnerNotes
-from gateway.proactive.heartbeat_monitor import Vigil
+from gateway.proactive.alerts import OwnerAlerts
+from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
 from gateway.proactive.jobs.scheduler import Scheduler
-from gateway.proactive.jobs.service import JobDesk
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.jobs.service import JobService
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import AskStore, Dispatcher, PlanStore, StoreUnavailable, WorkStore
 from gateway.queue.states import BUDGET
-from gateway.routing.crash_isolation import Suspects
+from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import Intake
 from gateway.supervision.supervisor import Supervisor
-from gateway.supervision.turn_watchdog import Pulse
+from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.malloc import give_back
 from gateway.turns.handler import TurnHandler
-from gateway.turns.heartbeat import Ticks
+from gateway.turns.heartbeat import HeartbeatRuns
 from gateway.turns.history_writer import HistoryWriter
-from gateway.turns.out_of_band import Asides
-from gateway.turns.post_turn import Upkeep
+from gateway.turns.out_of_band import OutOfBandTurns
+from gateway.turns.post_turn import PostTurn
 
-__all__ = ["CAN_SEND", "Built", "Gateway", "Parts", "Unasked"]
+__all__ = ["CAN_SEND", "Built", "Gateway", "Parts", "Proactive"]
 
 _RECOVER_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _CLOSE_LIMIT_S = 5.0
@@ -74,18 +74,18 @@ class Parts:
     dispatcher: Dispatcher
     history: HistoryWriter
     handler: TurnHandler
-    asides: Asides
+    asides: OutOfBandTurns
     supervisor: Supervisor
     intake: Intake
     channels: Sequence[Channel]
     deliveries: Mapping[str, Delivery]
-    suspects: Suspects
+    suspects: CrashIsolation
     at_close: Sequence[Callable[[], Awaitable[None]]] = ()
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """What runs beside all of it until the end, and never fails."""
     comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody
     """Whether a session that waits since before the start is the owner's."""
-    pulse: Pulse | None = None
+    pulse: TurnWatchdog | None = None
     """Watches the turns."""
 
 
@@ -247,24 +247,24 @@ class Built:
     models: Models
     supervisor: Supervisor
     channels: Mapping[str, Channel]
-    upkeep: Upkeep
-    unasked: Unasked
-    budget: BudgetNotes
-    pulse: Pulse
+    upkeep: PostTurn
+    unasked: Proactive
+    budget: BudgetAlerts
+    pulse: TurnWatchdog
     questions: AskStore
 
 
 @dataclass(frozen=True, slots=True)
-class Unasked:
+class Proactive:
     """The parts; see each one's own description. ``heartbeat`` is None when there is none."""
 
     plans: PlanStore
-    target: OwnerTarget
-    ticks: Ticks
-    desk: JobDesk
+    target: OwnerContact
+    ticks: HeartbeatRuns
+    desk: JobService
     scheduler: Scheduler
-    vigil: Vigil
-    notes: OwnerNotes
+    vigil: HeartbeatMonitor
+    notes: OwnerAlerts
     heartbeat: HeartbeatChannel | None
     tools: Callable[[Session, Sequence[InboundMessage]], list[ToolPort]]
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]

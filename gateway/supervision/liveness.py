@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import anyio
 
-from gateway.supervision.turn_watchdog import LastResort
+from gateway.supervision.turn_watchdog import ProcessWatchdog
 from gateway.system.sd_notify import Notifier
 
 __all__ = ["WATCHDOG_VARIABLE", "give_signs", "last_resort"]
@@ -25,12 +25,12 @@ _STATUS_EVERY_S = 10.0
 _SHORTEST_S = 30.0
 
 
-def last_resort(notifier: Notifier, environ: Mapping[str, str] = os.environ) -> LastResort:
+def last_resort(notifier: Notifier, environ: Mapping[str, str] = os.environ) -> ProcessWatchdog:
     """The one that the environment asks for; none beside a service manager, or without a sound number."""
     asked = environ.get(WATCHDOG_VARIABLE, "")
     if notifier.watchdog_interval_s is not None or not asked.isascii() or not asked.isdigit() or asked == "0":
-        return LastResort(None)
-    return LastResort(max(float(asked), _SHORTEST_S))
+        return ProcessWatchdog(None)
+    return ProcessWatchdog(max(float(asked), _SHORTEST_S))
 
 
 async def give_signs(
@@ -39,7 +39,7 @@ async def give_signs(
     started: anyio.Event,
     line: Callable[[], str],
     stuck: Callable[[], str | None],
-    resort: LastResort,
+    resort: ProcessWatchdog,
 ) -> None:
     """
     Say that we are up, how it goes, and, again and again until cancelled, that we live.

@@ -1,8 +1,9 @@
 """
 Whether turns are being worked on: what a watchdog must know besides that the event loop turns.
 
-Theory of operation. `Pulse.over` puts itself around the handler's ``run_session``, so it knows since when
-each session runs, and `Pulse.beside` around what runs commands beside them. Every `LOOK_EVERY_S` it looks:
+Theory of operation. `TurnWatchdog.over` puts itself around the handler's ``run_session``, so it knows since
+when each session runs, and `TurnWatchdog.beside` around what runs commands beside them. Every `LOOK_EVERY_S`
+it looks:
 
 - Is a run older than any turn may be (``allowed_s``: the configured limits twice over, and then some), or one
   of a command older than `BESIDE_S`? All that they wait for has a limit of its own, so one that does not come
@@ -32,7 +33,15 @@ from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from gateway.queue.ports import RunSession, StoreUnavailable
 
-__all__ = ["BESIDE_S", "IDLE_S", "LOOK_EVERY_S", "LastResort", "Pulse", "Watched", "allowed_seconds"]
+__all__ = [
+    "BESIDE_S",
+    "IDLE_S",
+    "LOOK_EVERY_S",
+    "ProcessWatchdog",
+    "TurnWatchdog",
+    "Watched",
+    "allowed_seconds",
+]
 
 LOOK_EVERY_S = 30.0
 IDLE_S = 300.0
@@ -71,7 +80,7 @@ class _Run:
     counted_s: float = 0.0
 
 
-class Pulse:
+class TurnWatchdog:
     """
     Watches the turns. One instance for one dispatcher.
 
@@ -207,7 +216,7 @@ class Pulse:
         return None
 
 
-class LastResort:
+class ProcessWatchdog:
     """
     Ends a process whose loop stands still, where no service manager watches: in a container, for example.
 

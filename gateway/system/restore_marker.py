@@ -18,14 +18,14 @@ from typing import Any
 
 from gateway.errors import GatewayError
 
-__all__ = ["NOTE", "Unfinished", "UnfinishedRestore", "read_unfinished", "refuse_unfinished"]
+__all__ = ["NOTE", "RestoreMarker", "UnfinishedRestore", "read_unfinished", "refuse_unfinished"]
 
 NOTE = ".restore-unfinished.json"
 _STAGE = re.compile(r"\.restore-[0-9]{1,20}")
 _ASIDE = re.compile(r"before-restore-[0-9TZ-]{1,40}")
 
 
-class Unfinished(GatewayError):
+class RestoreMarker(GatewayError):
     """A restore into this home was broken off."""
 
     exit_code = 78  # EX_CONFIG: a service manager is told not to restart on it
@@ -97,7 +97,7 @@ def refuse_unfinished(root: Path) -> None:
         Unfinished: The text names the command that finishes it.
     """
     if read_unfinished(root) is not None:
-        raise Unfinished(
+        raise RestoreMarker(
             f"a restore into {root} was broken off, so a part of its content is missing; finish it with: "
             f"squidbot restore --finish --home {shlex.quote(str(root))}"
         )
@@ -109,8 +109,8 @@ def _is_name(name: object) -> bool:
     )
 
 
-def _unusable(root: Path, why: str) -> Unfinished:
-    return Unfinished(
+def _unusable(root: Path, why: str) -> RestoreMarker:
+    return RestoreMarker(
         f"a restore into {root} was broken off, and its note {root / NOTE} cannot be used ({why}): move that "
         "file away and restore the backup once more with --replace"
     )

@@ -20,19 +20,19 @@ import structlog
 from agent_core.errors import BudgetSpent
 from agent_core.models import Purpose
 from agent_core.ports import Clock
-from gateway.budget.metering import Spending, Tally
+from gateway.budget.metering import Metering, UsageMeter
 from gateway.budget.policy import day_of, notice_name, opens_at, wait_s
 from gateway.queue.ports import NewOutbound, SpendStore, Turn, WorkStore
 from gateway.queue.states import BUDGET
 from gateway.routing.access import Access, Role
-from gateway.turns.commit import Ends
+from gateway.turns.commit import TurnCommit
 
-__all__ = ["Refusals"]
+__all__ = ["BudgetDeferral"]
 
 _log = structlog.get_logger(__name__)
 
 
-class Refusals:
+class BudgetDeferral:
     """
     Puts turns off.
 
@@ -51,8 +51,8 @@ class Refusals:
         *,
         store: WorkStore,
         costs: SpendStore,
-        ends: Ends,
-        spending: Spending,
+        ends: TurnCommit,
+        spending: Metering,
         access: Access,
         clock: Clock,
         on_outbox: Callable[[str], None],
@@ -66,7 +66,7 @@ class Refusals:
         self._clock = clock
         self._on_outbox = on_outbox
 
-    async def begin(self, turn: Turn, purpose: Purpose) -> Tally:
+    async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
         """
         Begin to count what a turn costs.
 

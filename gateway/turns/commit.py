@@ -18,23 +18,23 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import Attachment, OutboundKind, SessionKey
 from agent_core.models import TurnResult, Usage
-from channels.base import Channel, Stage
-from gateway.budget.metering import Tally
+from channels.base import AckState, Channel
+from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, StoreUnavailable, Turn, WorkStore
-from gateway.routing.acknowledgements import Stages
+from gateway.routing.acknowledgements import Acknowledgements
 from gateway.routing.delivery import parcels
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.retry_policy import Failure
 
-__all__ = ["STORE_RETRY", "Ends"]
+__all__ = ["STORE_RETRY", "TurnCommit"]
 
 STORE_RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 _log = structlog.get_logger(__name__)
 _Result = TypeVar("_Result")
 
 
-class Ends:
+class TurnCommit:
     """
     Ends claimed turns. One instance serves all sessions.
 
@@ -52,7 +52,7 @@ class Ends:
         store: WorkStore,
         history: HistoryWriter,
         channels: Mapping[str, Channel],
-        stages: Stages,
+        stages: Acknowledgements,
         on_outbox: Callable[[str], None] = lambda _: None,
         completed: Callable[[SessionKey], None] = lambda _: None,
     ) -> None:
@@ -94,7 +94,7 @@ class Ends:
         ]
 
     async def complete(
-        self, turn: Turn, completion: Completion, tally: Tally | None = None
+        self, turn: Turn, completion: Completion, tally: UsageMeter | None = None
     ) -> list[OutboxRow]:
         """
         Answered. What is due of ``tally`` is committed with it.
@@ -111,7 +111,7 @@ class Ends:
         self._tell_outbox(completion.outbound)
         if completion.history:
             self._completed(turn.session)
-        self._stages.tell((row.message for row in turn.rows), Stage.DONE)
+        self._stages.tell((row.message for row in turn.rows), AckState.DONE)
         return rows
 
     async def bury(self, turn: Turn, failure: Failure, outbound: Sequence[NewOutbound]) -> None:
@@ -131,7 +131,7 @@ class Ends:
             attempts=turn.attempts,
             error=failure.error,
         )
-        self._stages.tell((row.message for row in turn.rows), Stage.FAILED)
+        self._stages.tell((row.message for row in turn.rows), AckState.FAILED)
 
     async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:
         """
@@ -164,7 +164,7 @@ class Ends:
         """Somebody has taken the messages away. The store knows already."""
         metrics.TURNS.labels(turn.session.channel, "stopped").inc()
         _log.info("turn.cut_off", channel=turn.session.channel, turn=turn.id, why=why)
-        self._stages.tell((row.message for row in turn.rows), Stage.FAILED)
+        self._stages.tell((row.message for row in turn.rows), AckState.FAILED)
 
     async def until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
         """What ``write`` returns, as soon as the store takes it."""

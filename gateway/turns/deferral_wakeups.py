@@ -22,14 +22,14 @@ from gateway.budget.policy import day_of
 from gateway.queue.ports import StoreUnavailable, WorkStore
 from gateway.queue.states import BUDGET, link_of
 
-__all__ = ["LOOK_EVERY_S", "Waits"]
+__all__ = ["LOOK_EVERY_S", "DeferralWakeups"]
 
 LOOK_EVERY_S = 30.0
 _RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 _log = structlog.get_logger(__name__)
 
 
-class Waits:
+class DeferralWakeups:
     """
     Ends waits. One instance for the whole gateway.
 

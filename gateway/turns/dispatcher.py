@@ -33,7 +33,7 @@ from agent_core.messages import SessionKey
 from agent_core.session_runner import RunnerFull, SessionRunner
 from gateway.queue.ports import RunSession
 
-__all__ = ["LaneDispatcher", "Refill"]
+__all__ = ["Refill", "SessionDispatcher"]
 
 Refill = Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
 """Gives the sessions that have work and in how many seconds: `WorkStore.open_sessions`."""
@@ -44,7 +44,7 @@ _REFILL_EVERY_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class LaneDispatcher:
+class SessionDispatcher:
     """
     Implements `gateway.queue.ports.Dispatcher` in one process.
 

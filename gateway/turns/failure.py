@@ -14,21 +14,21 @@ import structlog
 from agent_core.errors import AgentError, BudgetSpent
 from agent_core.messages import OutboundKind
 from channels.base import ChannelError
-from gateway.budget.metering import Tally
+from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.permissions import PlaceUnknown
 from gateway.queue.ports import NewOutbound, Turn
 from gateway.queue.states import link_of
-from gateway.turns.budget_deferral import Refusals
-from gateway.turns.commit import Ends
-from gateway.turns.heartbeat import TickPlan, Ticks
+from gateway.turns.budget_deferral import BudgetDeferral
+from gateway.turns.commit import TurnCommit
+from gateway.turns.heartbeat import HeartbeatPlan, HeartbeatRuns
 from gateway.turns.retry_policy import Failure, TurnPolicy, decide_failure
 
-__all__ = ["Mishaps"]
+__all__ = ["TurnFailure"]
 
 _log = structlog.get_logger(__name__)
 
 
-class Mishaps:
+class TurnFailure:
     """
     Ends turns that failed. One instance serves all sessions.
 
@@ -41,7 +41,13 @@ class Mishaps:
     """
 
     def __init__(
-        self, *, ends: Ends, ticks: Ticks, refusals: Refusals, channels: Collection[str], policy: TurnPolicy
+        self,
+        *,
+        ends: TurnCommit,
+        ticks: HeartbeatRuns,
+        refusals: BudgetDeferral,
+        channels: Collection[str],
+        policy: TurnPolicy,
     ) -> None:
         self._ends = ends
         self._ticks = ticks
@@ -49,7 +55,7 @@ class Mishaps:
         self._channels = channels
         self._policy = policy
 
-    async def end(self, turn: Turn, tally: Tally | None, error: Exception) -> None:
+    async def end(self, turn: Turn, tally: UsageMeter | None, error: Exception) -> None:
         """
         Carry out what follows from an error.
 
@@ -75,7 +81,7 @@ class Mishaps:
     async def _put_off(self, turn: Turn, error: BudgetSpent) -> None:
         """A check-in is left out, everything else waits."""
         if turn.head.message.kind == "tick":
-            await self._ends.complete(turn, self._ticks.skipped(turn, TickPlan(skip=str(error))))
+            await self._ends.complete(turn, self._ticks.skipped(turn, HeartbeatPlan(skip=str(error))))
             return
         text = self._refusals.text()
         if self._ticks.concerns(turn):

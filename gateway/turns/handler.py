@@ -28,25 +28,25 @@ from agent_core.errors import StorageUnavailable
 from agent_core.messages import InboundMessage, OutboundKind, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
 from agent_core.ports import Clock, LLMPort, ToolPort
-from channels.base import Channel, Stage
-from gateway.budget.metering import Tally
+from channels.base import AckState, Channel
+from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import Completion, LostTurn, StoreUnavailable, Turn, WorkStore
 from gateway.queue.states import Record
 from gateway.routing.access import Access
-from gateway.routing.acknowledgements import Stages
-from gateway.routing.crash_isolation import Suspects
-from gateway.turns.approvals.tool_consent import Asking, Waiting
-from gateway.turns.budget_deferral import Refusals
-from gateway.turns.commands.service import Desk
-from gateway.turns.commit import STORE_RETRY, Ends
-from gateway.turns.failure import Mishaps
-from gateway.turns.heartbeat import TickPlan, Ticks
+from gateway.routing.acknowledgements import Acknowledgements
+from gateway.routing.crash_isolation import CrashIsolation
+from gateway.turns.approvals.tool_consent import ToolConsent, Waiting
+from gateway.turns.budget_deferral import BudgetDeferral
+from gateway.turns.commands.service import CommandService
+from gateway.turns.commit import STORE_RETRY, TurnCommit
+from gateway.turns.failure import TurnFailure
+from gateway.turns.heartbeat import HeartbeatPlan, HeartbeatRuns
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.pacing import Pacing
-from gateway.turns.reply_sink import TurnSink
+from gateway.turns.reply_sink import ReplySink
 from gateway.turns.retry_policy import TurnPolicy, poisonous
 from gateway.turns.step_journal import StoreStepJournal
 from gateway.turns.user_input import facts_of, question_of, session_of, user_lines
@@ -72,7 +72,7 @@ class _Run:
     scope: anyio.CancelScope | None = None
     turn: str = ""
     stopped: dict[str, str] = field(default_factory=dict)
-    tally: Tally | None = None
+    tally: UsageMeter | None = None
 
 
 class TurnHandler:
@@ -110,18 +110,18 @@ class TurnHandler:
         access: Access,
         extra_tools: ExtraTools,
         clock: Clock,
-        target: OwnerTarget,
-        ticks: Ticks,
-        desk: Desk,
-        ends: Ends,
-        refusals: Refusals,
+        target: OwnerContact,
+        ticks: HeartbeatRuns,
+        desk: CommandService,
+        ends: TurnCommit,
+        refusals: BudgetDeferral,
         pacing: Pacing,
-        asking: Asking,
+        asking: ToolConsent,
         wake: Callable[[SessionKey, float], None],
         pools: Callable[[Purpose], LLMPort],
-        stages: Stages | None = None,
+        stages: Acknowledgements | None = None,
         zone: tzinfo | None = None,
-        suspects: Suspects,
+        suspects: CrashIsolation,
         policy: TurnPolicy = TurnPolicy(),  # noqa: B008 - a frozen value
     ) -> None:
         self._suspects = suspects
@@ -142,10 +142,10 @@ class TurnHandler:
         self._pacing = pacing
         self._asking = asking
         self._wake = wake
-        self._mishaps = Mishaps(
+        self._mishaps = TurnFailure(
             ends=ends, ticks=ticks, refusals=refusals, channels=self._channels, policy=policy
         )
-        self._stages = stages or Stages({})
+        self._stages = stages or Acknowledgements({})
         self._zone = zone
         self._policy = policy
         self._running: dict[SessionKey, _Run] = {}
@@ -279,7 +279,7 @@ class TurnHandler:
             return None
         if plan is None or plan.reply is None:
             run.tally = await self._refusals.begin(turn, plan.purpose if plan else Purpose.CHAT)
-        self._stages.tell((row.message for row in turn.rows), Stage.RECEIVED)
+        self._stages.tell((row.message for row in turn.rows), AckState.RECEIVED)
         asked, note = self._desk.without_commands(turn)
         if plan is not None and plan.reply is not None:
             session = session_of(turn, self._access, plan.purpose)
@@ -301,7 +301,7 @@ class TurnHandler:
             self._desk.look()
         return result
 
-    async def _think(self, turn: Turn, run: _Run, plan: TickPlan | None) -> TurnResult:
+    async def _think(self, turn: Turn, run: _Run, plan: HeartbeatPlan | None) -> TurnResult:
         session = session_of(turn, self._access, plan.purpose if plan else Purpose.CHAT)
         assert run.tally is not None
         question = question_of([row.message for row in turn.rows])
@@ -310,7 +310,7 @@ class TurnHandler:
         tools = list(self._extra_tools(session, [row.message for row in turn.rows]))
         # Nobody reads along in a draft that waits for approval.
         channel = self._channels[turn.session.channel]
-        sink = TurnSink(channel, turn.session, previews=not self._desk.holds(turn))
+        sink = ReplySink(channel, turn.session, previews=not self._desk.holds(turn))
         steps = await self._store.steps(turn)
         async with sink.shown():
             return await self._agent.run(
@@ -327,7 +327,7 @@ class TurnHandler:
             )
 
     async def _end_tick(
-        self, turn: Turn, plan: TickPlan, completion: Completion, tally: Tally | None = None
+        self, turn: Turn, plan: HeartbeatPlan, completion: Completion, tally: UsageMeter | None = None
     ) -> None:
         await self._ends.complete(turn, completion, tally)
         await self._ticks.completed(turn, plan, completion)
@@ -341,4 +341,4 @@ class TurnHandler:
     async def _hide(self, turn: Turn) -> None:
         """Nothing goes on in this conversation any more."""
         if turn.session.channel in self._channels:
-            await TurnSink(self._channels[turn.session.channel], turn.session).hide()
+            await ReplySink(self._channels[turn.session.channel], turn.session).hide()

@@ -1,9 +1,9 @@
 """
 Turns that nobody asked for at this moment: check-ins of the heartbeat, and due jobs.
 
-`TurnHandler` claims, runs, commits and fails them like any other turn and asks `Ticks` where they differ:
-whether one is run at all, with which model, prompt and limits, what goes out, and what is noted. Nothing here
-claims or ends a turn. What is particular about jobs is in ``schedule/runs.py``.
+`TurnHandler` claims, runs, commits and fails them like any other turn and asks `HeartbeatRuns` where they
+differ: whether one is run at all, with which model, prompt and limits, what goes out, and what is noted.
+Nothing here claims or ends a turn. What is particular about jobs is in ``schedule/runs.py``.
 
 A check-in is in a session of its own, and only what was worth saying leaves a trace in a history: in its own,
 so that it does not say the same again, and in that of the conversation where the alert is read, in the same
@@ -27,7 +27,7 @@ from agent_core.ports import Clock, LLMPort
 from channels.base import Channel
 from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.silence import URGENT, Verdict, fingerprint, judge
-from gateway.proactive.owner_contact import OwnerTarget, Target
+from gateway.proactive.owner_contact import OwnerContact, Target
 from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
 from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn
@@ -35,7 +35,7 @@ from gateway.routing.delivery import parcels
 from gateway.turns.retry_policy import Failure, TurnPolicy
 from gateway.turns.scheduled_job import JobRuns
 
-__all__ = ["OwnerAway", "TickPlan", "Ticks"]
+__all__ = ["HeartbeatPlan", "HeartbeatRuns", "OwnerAway"]
 
 _LOOKED_AT = 40
 _URGENT_NOTE = (
@@ -51,7 +51,7 @@ class OwnerAway(AgentError):
 
 
 @dataclass(frozen=True, slots=True)
-class TickPlan:
+class HeartbeatPlan:
     """
     How a tick is run.
 
@@ -78,7 +78,7 @@ class TickPlan:
     began: float = 0.0
 
 
-class Ticks:
+class HeartbeatRuns:
     """
     What is particular about ticks and jobs. One instance serves all of them.
 
@@ -97,7 +97,7 @@ class Ticks:
         self,
         *,
         plans: PlanStore,
-        target: OwnerTarget,
+        target: OwnerContact,
         channels: Mapping[str, Channel],
         config: HeartbeatConfig,
         limits: TurnLimits,
@@ -118,7 +118,7 @@ class Ticks:
         """Whether a turn is a tick or a job."""
         return turn.head.message.kind in ("tick", "job")
 
-    async def plan(self, turn: Turn) -> TickPlan:
+    async def plan(self, turn: Turn) -> HeartbeatPlan:
         """
         Whether and how to run it. Asked at every start of it, also after a crash.
 
@@ -130,19 +130,19 @@ class Ticks:
         message = turn.head.message
         if message.kind == "job":
             run = await self._jobs.plan(turn)
-            return TickPlan(
+            return HeartbeatPlan(
                 skip=run.skip, reply=run.reply, prompt=run.prompt, purpose=Purpose.JOB, began=began
             )
         if not message.context.get("forced") and (resting := await self._resting(message.channel)):
-            return TickPlan(skip=resting)
+            return HeartbeatPlan(skip=resting)
         reached = await self._target.reach(topic=f"alert {turn.id}")
         if reached.later:
             raise OwnerAway(reached.why)
         if reached.target is None:
-            return TickPlan(skip=reached.why)
+            return HeartbeatPlan(skip=reached.why)
         letters = self._channels[reached.target.channel].capabilities.letters
         digest = letters and self._config.digest.enabled and bool(reached.target.person)
-        return TickPlan(
+        return HeartbeatPlan(
             target=reached.target,
             digest=digest,
             prompt=message.text + _URGENT_NOTE if digest else None,
@@ -180,13 +180,13 @@ class Ticks:
 
     # ── ends ──
 
-    def skipped(self, turn: Turn, plan: TickPlan) -> Completion:
+    def skipped(self, turn: Turn, plan: HeartbeatPlan) -> Completion:
         """What is committed for one that is not run."""
         _log.info("tick.skipped", kind=turn.head.message.kind, reason=plan.skip)
         return Completion(purpose=plan.purpose, entry=self._entry(turn, plan, Outcome.SKIPPED, plan.skip))
 
     async def completion(
-        self, turn: Turn, plan: TickPlan, result: TurnResult, *, hold: bool = False
+        self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, *, hold: bool = False
     ) -> Completion:
         """
         What is committed for one that was run: what it says, or nothing that anybody gets.
@@ -221,7 +221,7 @@ class Ticks:
         return verdict
 
     def _alert(
-        self, turn: Turn, plan: TickPlan, result: TurnResult, verdict: Verdict, entry: Entry
+        self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, verdict: Verdict, entry: Entry
     ) -> Completion:
         target = plan.target
         if target is None:
@@ -254,9 +254,9 @@ class Ticks:
             entry=entry,
         )
 
-    def failed(self, turn: Turn, failure: Failure, plan: TickPlan | None = None) -> Completion:
+    def failed(self, turn: Turn, failure: Failure, plan: HeartbeatPlan | None = None) -> Completion:
         """What is committed for one that failed for good: a check-in was asked for by nobody, a job was."""
-        entry = self._entry(turn, plan or TickPlan(), Outcome.FAILED, failure.error)
+        entry = self._entry(turn, plan or HeartbeatPlan(), Outcome.FAILED, failure.error)
         _log.error("tick.failed", kind=turn.head.message.kind, turn=turn.id, error=failure.error)
         if turn.head.message.kind == "job":
             return self._jobs.failed(turn, failure, entry)
@@ -266,7 +266,7 @@ class Ticks:
         """A word on a job to whoever wished it; nothing for a check-in."""
         return self._jobs.notice(turn, text) if turn.head.message.kind == "job" else []
 
-    async def completed(self, turn: Turn, plan: TickPlan, completion: Completion) -> None:
+    async def completed(self, turn: Turn, plan: HeartbeatPlan, completion: Completion) -> None:
         """The completion is committed. Raises nothing but cancellation."""
         for session, _ in completion.others:
             self._committed(session)
@@ -274,7 +274,7 @@ class Ticks:
     def _entry(
         self,
         turn: Turn,
-        plan: TickPlan,
+        plan: HeartbeatPlan,
         outcome: Outcome,
         reason: str = "",
         *,

@@ -17,18 +17,18 @@ import structlog
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
 from gateway.queue.ports import Dispatcher, RunSession, StoreUnavailable, Turn, WorkStore
-from gateway.turns.commands.service import Desk
+from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import STORE_RETRY
 from gateway.turns.history_writer import HistoryWriter
 
-__all__ = ["LANES", "Asides"]
+__all__ = ["LANES", "OutOfBandTurns"]
 
 LANES = 4
 """How many conversations are served beside their turns at once."""
 _log = structlog.get_logger(__name__)
 
 
-class Asides:
+class OutOfBandTurns:
     """
     Serves commands and reactions at once. One instance serves all sessions.
 
@@ -47,7 +47,7 @@ class Asides:
         *,
         store: WorkStore,
         history: HistoryWriter,
-        desk: Desk,
+        desk: CommandService,
         channels: Collection[str],
         hold: Callable[[Turn], Awaitable[None]],
         wake: Callable[[SessionKey, float], None],

@@ -17,7 +17,7 @@ from agent_core.messages import InboundMessage
 from agent_core.ports import Clock
 from gateway.queue.ports import InboxRow, NewOutbound, SpendStore, Turn, WorkStore
 from gateway.queue.states import PLACE
-from gateway.turns.commit import Ends
+from gateway.turns.commit import TurnCommit
 
 __all__ = ["Pacing", "left_s", "notice_text"]
 
@@ -72,7 +72,7 @@ class Pacing:
         *,
         store: WorkStore,
         notices: SpendStore,
-        ends: Ends,
+        ends: TurnCommit,
         clock: Clock,
         on_outbox: Callable[[str], None],
     ) -> None:

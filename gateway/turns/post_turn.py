@@ -11,26 +11,26 @@ from typing import Any
 import anyio
 import structlog
 
-from agent_core.memory.consolidation.run import Condensed
-from agent_core.memory.consolidation.worker import Condenses, Consolidator
+from agent_core.memory.consolidation.run import ConsolidationResult
+from agent_core.memory.consolidation.worker import Consolidates, Consolidator
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose
 from agent_core.ports import Clock
 from agent_core.storage.search_index import SearchIndex
-from gateway.budget.metering import Spending
+from gateway.budget.metering import Metering
 from gateway.budget.policy import wait_s
 from gateway.observability import metrics
 from gateway.turns.history_writer import HistoryWriter
 
-__all__ = ["PaidCondensing", "Upkeep", "UpkeepAtRest"]
+__all__ = ["MeteredConsolidation", "OfflinePostTurn", "PostTurn"]
 
 _SETTLED_AFTER_S = 5.0
 
 _log = structlog.get_logger(__name__)
 
 
-class Upkeep:
+class PostTurn:
     """
     Looks after sessions in the background.
 
@@ -48,14 +48,14 @@ class Upkeep:
         manager: MemoryManager,
         history: HistoryWriter,
         search: SearchIndex,
-        spending: Spending,
+        spending: Metering,
         clock: Clock,
     ) -> None:
         self._manager = manager
         self._history = history
         self._search = search
         self._consolidator = Consolidator(
-            PaidCondensing(manager, spending, clock), clock, chores=(self._file, self._search.update)
+            MeteredConsolidation(manager, spending, clock), clock, chores=(self._file, self._search.update)
         )
         metrics.watch_consolidation(self._consolidator.state)
 
@@ -87,22 +87,22 @@ class Upkeep:
         await self._history.settle(SessionKey.parse(session_id))
 
 
-class PaidCondensing:
+class MeteredConsolidation:
     """
     Condenses, each visit to a session with a tally of its own.
 
     Args:
-        manager: Condenses; its model is one of `Spending.in_current`.
+        manager: Condenses; its model is one of `Metering.in_current`.
         spending: Pays.
         clock: For how long to wait where the budget says no.
     """
 
-    def __init__(self, manager: Condenses, spending: Spending, clock: Clock) -> None:
+    def __init__(self, manager: Consolidates, spending: Metering, clock: Clock) -> None:
         self._manager = manager
         self._spending = spending
         self._clock = clock
 
-    async def consolidate_if_due(self, session_id: str) -> Condensed:
+    async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
         """As `MemoryManager.consolidate_if_due`; what the budget refuses is put off, and nothing is lost."""
         tally = self._spending.tally(SessionKey.parse(session_id), Purpose.CONSOLIDATION, owner=False)
         try:
@@ -116,7 +116,7 @@ class PaidCondensing:
         return replace(done, failure=str(tally.refused), wait_s=wait)
 
 
-class UpkeepAtRest:
+class OfflinePostTurn:
     """
     The same knowledge while no daemon runs: for commands on the home folder.
 

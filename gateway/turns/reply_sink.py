@@ -12,7 +12,7 @@ import structlog
 from agent_core.messages import SessionKey
 from channels.base import Channel
 
-__all__ = ["TurnSink"]
+__all__ = ["ReplySink"]
 
 _TYPING_EVERY_S = 20.0
 _PREVIEW_EVERY_S = 0.05
@@ -20,7 +20,7 @@ _HINT_LIMIT_S = 10.0
 _log = structlog.get_logger(__name__)
 
 
-class TurnSink:
+class ReplySink:
     """
     Implements `agent_core.ports.ChannelPort` for one turn.
 

@@ -24,7 +24,7 @@ import structlog
 from agent_core.messages import Attachment, Audience, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
-from channels.base import Channel, ChannelError, ChannelUnavailable, Reaching
+from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
 from gateway.proactive.jobs.permissions import PlaceUnknown, is_overheard, role_now
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED, ledger_name
 from gateway.queue.model import Entry, Job, JobKind, JobState
@@ -161,7 +161,7 @@ class JobRuns:
         return JobRun(skip=OVERHEARD)
 
     async def _direct(self, channel: Channel, turn: Turn) -> SessionKey | None:
-        if not isinstance(channel, Reaching):
+        if not isinstance(channel, SupportsDirectMessages):
             return None
         try:
             with anyio.fail_after(_ASK_LIMIT_S):

@@ -19,7 +19,7 @@ import anyio
 import structlog
 
 from agent_core.memory import MemoryManager
-from agent_core.memory.consolidation.key_facts import Essential
+from agent_core.memory.consolidation.key_facts import KeyFact
 from agent_core.models import Message, ModelChunk, ToolDefinition, Usage
 from agent_core.storage import InMemoryMemory
 from tests.bench.rig import Rig
@@ -142,7 +142,7 @@ async def _turn(storage: InMemoryMemory, number: int, question: str, answer: str
 class _Unchecked(MemoryManager):
     """Believes its model."""
 
-    async def _lost(self, wanted: Sequence[Essential], *texts: str) -> list[Essential]:
+    async def _lost(self, wanted: Sequence[KeyFact], *texts: str) -> list[KeyFact]:
         return []
 
 

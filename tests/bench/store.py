@@ -29,7 +29,7 @@ from agent_core.models import Message
 from gateway.queue.ports import Completion, NewOutbound, Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.clock import SystemClock
-from gateway.turns.dispatcher import LaneDispatcher
+from gateway.turns.dispatcher import SessionDispatcher
 
 __all__ = ["measure"]
 
@@ -119,7 +119,7 @@ class _Load:
 
     def __init__(self, store: SqliteWorkStore, handler_s: float, *, send: bool, pause_s: float) -> None:
         self.store = store
-        self.dispatcher = LaneDispatcher(concurrency=1000)
+        self.dispatcher = SessionDispatcher(concurrency=1000)
         self.progress = anyio.Event()
         self.done = 0
         self.accept_s: list[float] = []

@@ -11,13 +11,13 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import (
+    AckState,
     Channel,
     ChannelAuthFailed,
     ChannelError,
     ChannelUnavailable,
     LinkState,
-    Stage,
-    Staging,
+    SupportsAcknowledgements,
 )
 from tests.contract.channel_delivery import (
     DeliveryContract,
@@ -278,8 +278,8 @@ class CloseContract(Part):
                 await channel.preview(session, "unfinished")
                 await channel.typing(session, on=False)
                 if channel.capabilities.stages:
-                    assert isinstance(channel, Staging), "it says that it can, and cannot"
-                    for stage in Stage:
+                    assert isinstance(channel, SupportsAcknowledgements), "it says that it can, and cannot"
+                    for stage in AckState:
                         await channel.stage(session, {}, stage)
         except ChannelError as error:
             raise AssertionError("a hint has raised") from error

@@ -18,8 +18,7 @@ from gateway.budget.policy import Limits
 from gateway.queue.ports import Turn
 from gateway.queue.sqlite.offline_status import work_at_rest
 from gateway.queue.sqlite.store import SqliteWorkStore
-from gateway.turns.budget_deferral import Refusals
-from gateway.turns.commit import Ends
+from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.pacing import Pacing
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import OTHER, accept, claim, out
@@ -47,7 +46,11 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteWorkS
 
 def for_the_place(store: SqliteWorkStore, clock: ManualClock) -> Wait:
     pacing = Pacing(
-        store=store, notices=store, ends=cast("Ends", StoredAtOnce()), clock=clock, on_outbox=lambda _: None
+        store=store,
+        notices=store,
+        ends=cast("TurnCommit", StoredAtOnce()),
+        clock=clock,
+        on_outbox=lambda _: None,
     )
 
     async def wait(turn: Turn) -> None:
@@ -60,10 +63,10 @@ def for_the_budget(store: SqliteWorkStore, clock: ManualClock) -> Wait:
     class Spending:
         limits = Limits()
 
-    refusals = Refusals(
+    refusals = BudgetDeferral(
         store=store,
         costs=store,
-        ends=cast("Ends", StoredAtOnce()),
+        ends=cast("TurnCommit", StoredAtOnce()),
         spending=cast("Any", Spending()),
         access=cast("Any", None),
         clock=clock,

@@ -14,11 +14,11 @@ from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed
 from channels.loopback import LoopbackChannel, LoopbackServer
 from channels.matrix.client.api import Answer
-from channels.matrix.rooms.direct import Directs
+from channels.matrix.rooms.direct import DirectRooms
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Rooms
-from gateway.proactive.alerts import OwnerNotes
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.alerts import OwnerAlerts
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access, Alias
 from gateway.system.clock import SystemClock
@@ -51,13 +51,13 @@ def channels(*names: str) -> dict[str, Channel]:
     return {name: Channel(LoopbackServer(), name=name) for name in names}
 
 
-def target_of(store, on, **settings) -> OwnerTarget:
+def target_of(store, on, **settings) -> OwnerContact:
     access = Access([Alias("matrix", ANN), Alias("email", MAIL)], {})
-    return OwnerTarget(store, channels=on, access=access, **settings)
+    return OwnerContact(store, channels=on, access=access, **settings)
 
 
-def notes_of(store, target) -> OwnerNotes:
-    return OwnerNotes(
+def notes_of(store, target) -> OwnerAlerts:
+    return OwnerAlerts(
         store=store,
         plans=store,
         target=target,
@@ -134,7 +134,7 @@ async def test_the_owners_own_invitation_makes_a_second_room_needless() -> None:
     async def save(_: object) -> None:
         """Nothing is kept here."""
 
-    directs = Directs(server, rooms, save, user_id=bot, encrypted=False, expects=invites.expects)
+    directs = DirectRooms(server, rooms, save, user_id=bot, encrypted=False, expects=invites.expects)
     content = {"membership": "invite", "is_direct": True}
     state = {"type": "m.room.member", "state_key": bot, "sender": ANN, "content": content}
     invites.learn({"rooms": {"invite": {"!theirs:hs.test": {"invite_state": {"events": [state]}}}}})

@@ -15,7 +15,7 @@ from channels.matrix.client.api import Answer
 from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
 from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import NOT_ALONE, Sending
+from channels.matrix.sending.sender import NOT_ALONE, Sender
 from tests.clock import EPOCH, ManualClock
 from tests.matrix_double import ScriptedHomeserver, member
 
@@ -45,7 +45,7 @@ async def sent(
     rooms.update({"rooms": {"join": {ROOM: room}}})
     config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
     login = Login(config, server, folder, ManualClock())
-    sending = Sending(config, server, login, rooms, is_current=lambda: current, now=lambda: EPOCH)
+    sending = Sender(config, server, login, rooms, is_current=lambda: current, now=lambda: EPOCH)
     message = OutboundMessage(
         id="row-1", channel="matrix", account=BOT, session=SessionKey("matrix", ROOM), text=SECRET,
         created_at=EPOCH, **fields,

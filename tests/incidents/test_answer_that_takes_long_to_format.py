@@ -124,7 +124,7 @@ async def delivered(monkeypatch, tmp_path, text, work=build_content, limit_s=20.
     config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
     rooms = Rooms(BOT)
     rooms.update({"rooms": {"join": {ROOM: {"state": {"events": [member(BOT)]}}}}})
-    sender = sending.Sending(
+    sender = sending.Sender(
         config,
         server,
         Login(config, server, tmp_path, ManualClock()),

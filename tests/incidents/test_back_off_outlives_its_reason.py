@@ -19,7 +19,7 @@ from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable
 from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.proactive.jobs.service import Place
-from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.states import BUDGET, InboxState, OutboxState
@@ -128,7 +128,9 @@ async def test_a_server_that_names_a_time_is_not_asked_sooner(tmp_path: Path) ->
 async def reminder(one: World, seconds: float) -> None:
     at = one.built.gateway.parts.clock.now() + timedelta(seconds=seconds)
     place = Place(SessionKey("matrix", f"dm-{ANN}"), one.built.channels["matrix"].account, ANN)
-    await one.built.unasked.desk.add(place, Wish(at=at.isoformat()), text="tea", kind=JobKind.REMIND)
+    await one.built.unasked.desk.add(
+        place, TriggerRequest(at=at.isoformat()), text="tea", kind=JobKind.REMIND
+    )
 
 
 @pytest.mark.parametrize("kind", [Forgetful, Ruled])

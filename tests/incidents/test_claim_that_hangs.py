@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from channels.matrix.client.api import Answer, LinkBroken
-from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_sharing import OTHERS_LIMIT_S
 from tests.clock import LoopClock
 from tests.incidents.test_thousands_of_devices import BOT, ROOM, Person, private_olm
@@ -73,7 +73,7 @@ class Setup:
         self.members = [one.user_id for one in self.people]
         self.server = Slow(path, self.people)
         self.machine = private_olm.Machine(folder, BOT, "DEV", "key")
-        self.crypto = Crypto(
+        self.crypto = EncryptionEngine(
             self.server, SimpleNamespace(renew=None), folder, lambda _: self.machine, LoopClock()
         )
         self.crypto._machine = self.machine

@@ -14,7 +14,7 @@ from channels.attachments import AttachmentStore
 from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.api import Answer
 from channels.matrix.config import MatrixConfig
-from channels.matrix.sync.decryption import Reading
+from channels.matrix.sync.decryption import Decryption
 from tests.clock import LoopClock
 from tests.inbox_double import running
 from tests.incidents.test_slow_server_of_another import BOT, MINE, OWNER, Setup, file
@@ -170,7 +170,7 @@ class Keys:
 async def test_devices_of_a_crowd_whose_server_hangs():
     """With ``devices: signed`` each of them cost ten seconds; now their server does, once in a minute."""
     keys, clock = Keys(), LoopClock()
-    reading = Reading(
+    reading = Decryption(
         None, None, keys, None, clock, user_id=BOT, allows=lambda _: True, is_owner=OWNER.__eq__
     )
 

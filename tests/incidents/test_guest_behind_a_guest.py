@@ -10,7 +10,7 @@ import pytest
 
 from channels.loopback import LoopbackServer
 from gateway.settings import Settings
-from gateway.supervision.turn_watchdog import Pulse
+from gateway.supervision.turn_watchdog import TurnWatchdog
 from tests.clock import ManualClock
 from tests.integration.command_world import ANN, BOB, CID, EVE, Mind, settled
 from tests.integration.gateway_world import World, world
@@ -92,7 +92,7 @@ async def test_the_watch_does_not_take_it_for_a_stand_still(tmp_path):
         crowd(server)
         await running(one, PLACES // 2)
         parts = one.built.gateway.parts
-        pulse = Pulse(
+        pulse = TurnWatchdog(
             parts.dispatcher, parts.store.open_sessions, allowed_s=10_000, clock=clock, look_every_s=60
         )
         for _ in range(10):

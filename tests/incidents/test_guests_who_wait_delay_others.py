@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels.email.config import AnswerBrake, AnswerLimits
-from channels.email.limits.circuit_breaker import Brake
+from channels.email.config import AnswerLimits, CircuitBreakerConfig
+from channels.email.limits.circuit_breaker import CircuitBreaker
 from channels.email.limits.rate_limit import AnswerLimiter
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -64,10 +64,10 @@ def test_a_domain_of_many_addresses_does_not_pull_the_brake() -> None:
     Half of what the brake lets pass is left for others, hour after hour: fifty answers an hour to one domain and eleven
     to friends pulled it, and then nobody but the owner was answered for an hour.
     """
-    limits, settings = AnswerLimits(), AnswerBrake()
+    limits, settings = AnswerLimits(), CircuitBreakerConfig()
     for hundred in (limits, limits.model_copy(update={"total_per_hour": 0})):
         limiter = AnswerLimiter(hundred, brake_per_hour=settings.answers_per_hour)
-        brake = Brake(settings)
+        brake = CircuitBreaker(settings)
         due: list[float] = []
         for hour in range(4):
             for number in range(100):

@@ -40,7 +40,7 @@ async def test_who_comes_in_meanwhile_reads_nothing(monkeypatch, tmp_path, joine
     monkeypatch.setattr(sending, "build_content", slow)
     config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
     login = Login(config, server, tmp_path, ManualClock())
-    sender = sending.Sending(config, server, login, rooms, is_current=lambda: True, now=lambda: EPOCH)
+    sender = sending.Sender(config, server, login, rooms, is_current=lambda: True, now=lambda: EPOCH)
     message = OutboundMessage(
         id="row-1", channel="matrix", account=BOT, session=SessionKey("matrix", ROOM), text=LONG,
         created_at=EPOCH, kind=OutboundKind.REPLY,

@@ -12,15 +12,15 @@ import pytest
 
 from channels.matrix.client.api import Answer
 from channels.matrix.encryption.types import NoKey
-from channels.matrix.encryption.undecryptable import MAX_WAITING, PATIENCE_S, Waiting
-from channels.matrix.sync.decryption import Reading
+from channels.matrix.encryption.undecryptable import MAX_WAITING, PATIENCE_S, UndecryptableEvents
+from channels.matrix.sync.decryption import Decryption
 from tests.clock import ManualClock
 from tests.matrix_double import ScriptedHomeserver
 from tests.unit.channels.matrix.test_undecryptable import MALLORY, NIA, ROOM, withheld
 
 
 def flooded(*, owner=NIA, by=(MALLORY,)):
-    waiting = Waiting(is_owner=lambda person: person == owner)
+    waiting = UndecryptableEvents(is_owner=lambda person: person == owner)
     waiting.add(ROOM, "$owner", "s", sender=NIA, now=0.0)
     for number in range(MAX_WAITING * 2):
         waiting.add(ROOM, f"${number}", f"m{number}", sender=by[number % len(by)], now=0.0)
@@ -47,7 +47,7 @@ def test_a_thousand_people_do_not_displace_the_owner():
 
 def test_the_owner_is_told_though_the_room_was_told_before():
     """A notice about guests' messages does not stand for one about the owner's."""
-    waiting = Waiting(is_owner=lambda person: person == NIA)
+    waiting = UndecryptableEvents(is_owner=lambda person: person == NIA)
     waiting.add(ROOM, "$guest", "m", sender=MALLORY, now=0.0)
     [(_, _, references)] = waiting.to_tell(PATIENCE_S)
     waiting.told(references, now=PATIENCE_S)
@@ -60,7 +60,7 @@ def test_the_owner_is_told_though_the_room_was_told_before():
 
 def test_made_up_reasons_are_one_reason():
     """Fifty codes that no specification knows are one notice, without their words."""
-    waiting = Waiting()
+    waiting = UndecryptableEvents()
     for number in range(50):
         waiting.add(ROOM, f"${number}", f"m{number}", sender=MALLORY, now=0.0)
         waiting.withheld(withheld(f"m{number}", f"org.evil.buy_now_{number}", sender=MALLORY))
@@ -90,7 +90,7 @@ async def test_what_cannot_be_read_yet_stands_in_nobody_s_way(keys_go_on_coming)
     """The owner's is read after a bounded number of looks; then nothing is asked for until a key comes."""
     server = ScriptedHomeserver()
     others = SimpleNamespace(learn=lambda *_: None)
-    reading = Reading(
+    reading = Decryption(
         server, None, Keys(), others, ManualClock(), user_id="@bot:hs.test", allows=lambda _user: True
     )
     for number in range(120):

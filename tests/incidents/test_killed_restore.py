@@ -23,7 +23,7 @@ from gateway.errors import AlreadyRunning
 from gateway.operations.backup.restore import finish_restore, restore
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
-from gateway.system.restore_marker import Unfinished
+from gateway.system.restore_marker import RestoreMarker
 from tests.backup_world import NOW
 from tests.home_world import ALICE, fill, tree
 
@@ -99,7 +99,7 @@ def is_refused(root):
     try:
         with hold_home(Home(root)):
             return False
-    except Unfinished as error:
+    except RestoreMarker as error:
         assert error.exit_code == 78
         assert f"squidbot restore --finish --home {root}" in str(error)
         return True
@@ -227,7 +227,7 @@ def test_two_at_once(broken_off):
 def test_what_was_unpacked_is_gone(broken_off):
     """Then nothing is called finished."""
     shutil.rmtree(next(path for path in broken_off.glob(".restore-*") if path.is_dir()))
-    with pytest.raises(Unfinished, match="gone"):
+    with pytest.raises(RestoreMarker, match="gone"):
         finish_restore(broken_off)
     assert is_refused(broken_off)
 
@@ -241,7 +241,7 @@ def test_a_note_that_leads_elsewhere(broken_off):
     ):  # fmt: skip
         note.write_text(json.dumps({**sound, **change}))
         before = tree(broken_off)
-        with pytest.raises(Unfinished, match="cannot be used"):
+        with pytest.raises(RestoreMarker, match="cannot be used"):
             finish_restore(broken_off)
         assert tree(broken_off) == before, change
     note.write_text(json.dumps(sound))

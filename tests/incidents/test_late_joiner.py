@@ -18,8 +18,8 @@ from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.attachments import ConversationFiles
 from agent_core.tools.search_history import SearchHistoryTool
-from channels.matrix.events.group_context import Talk
-from channels.matrix.rooms.join_times import MAX_PEOPLE, Joinings
+from channels.matrix.events.group_context import GroupContext
+from channels.matrix.rooms.join_times import MAX_PEOPLE, JoinTimes
 from gateway.queue.model import Turn
 from gateway.routing.access import Access
 from gateway.turns.user_input import question_of, session_of, user_lines
@@ -120,7 +120,7 @@ class Clock:
 
     def __init__(self, rooms):
         self.now = EPOCH
-        self.joinings = Joinings(BOT, rooms)
+        self.joinings = JoinTimes(BOT, rooms)
 
     def said(self):
         return self.joinings.stamp(ROOM, self.now)
@@ -238,7 +238,7 @@ def test_a_room_goes_on_for_those_who_were_in_the_one_before():
 # ── what is shown ──
 def test_talk_stays_for_those_who_have_heard_it():
     """A newcomer's question takes along only what they have heard, and leaves the rest to the others."""
-    talk = Talk(messages=10, chars=1000)
+    talk = GroupContext(messages=10, chars=1000)
     place = (ROOM, "")
     for number, words in enumerate(["before", "after"]):
         if words == "after":

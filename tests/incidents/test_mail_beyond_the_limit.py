@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake import Intake, read_arrival
-from channels.email.limits.loop_guard import Safety
+from channels.email.limits.loop_guard import LoopGuard
 from channels.email.limits.rate_limit import MAX_WAITING, AnswerLimiter, Place
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Overrides, build
@@ -210,7 +210,7 @@ def intake(tmp_path: Path, alerts: list[str]) -> Intake:
     )
     counted = AnswerLimiter(config.limits)
     tell = lambda about, text: alerts.append(f"{about}: {text}")  # noqa: E731
-    safety = Safety("email", config, counted, tmp_path / "l", clock=ManualClock(), alert=tell)
+    safety = LoopGuard("email", config, counted, tmp_path / "l", clock=ManualClock(), alert=tell)
     is_owner = lambda address: address == "owner@p.test"  # noqa: E731
     return Intake("email", config, counted, is_owner=is_owner, crowded=safety.crowded)
 

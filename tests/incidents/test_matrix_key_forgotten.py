@@ -16,7 +16,7 @@ from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.outbound import MARK, transaction_id
 from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import Sending
+from channels.matrix.sending.sender import Sender
 from tests.clock import EPOCH, ManualClock
 from tests.matrix_double import ScriptedHomeserver, member, text
 
@@ -48,7 +48,7 @@ async def test_an_old_answer_is_looked_for_before_it_is_repeated(
     rooms.update({"rooms": {"join": {ROOM: {"state": {"events": [member(BOT)]}}}}})
     config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
     login = Login(config, server, tmp_path, ManualClock())
-    sending = Sending(config, server, login, rooms, is_current=lambda: True, now=lambda: EPOCH + age)
+    sending = Sender(config, server, login, rooms, is_current=lambda: True, now=lambda: EPOCH + age)
 
     async def uncertain() -> None: ...
 

@@ -18,7 +18,7 @@ import pytest
 from agent_core.messages import SessionKey
 from gateway.queue.ports import Suspect
 from gateway.queue.states import Record
-from gateway.routing.crash_isolation import Suspects
+from gateway.routing.crash_isolation import CrashIsolation
 from tests.kill.oracle import problems
 from tests.kill.scenario import Nursery, World
 
@@ -53,7 +53,7 @@ async def test_who_is_acquitted_while_waiting_just_runs() -> None:
     store, ran = Store(), []
     sessions = [SessionKey("loopback", name) for name in ("ann", "bob")]
     store.found = [Suspect(session, Record(deaths=2), turn=str(session)) for session in sessions]
-    gate = Suspects(store)
+    gate = CrashIsolation(store)
     await gate.look()
     store.found = []
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.messages import Audience
 from channels.loopback import LoopbackServer
-from channels.matrix.encryption.undecryptable import Waiting
+from channels.matrix.encryption.undecryptable import UndecryptableEvents
 from tests.conversation_desk import CAROL, MENTION, Desk
 from tests.integration.command_world import ANN, BOB, CID, Mind, settled, talking
 from tests.integration.matrix_bot import Bot
@@ -129,7 +129,7 @@ async def test_status_counts_only_what_is_one_s_own(tmp_path, server):
 @pytest.mark.parametrize(("by", "believed"), [("@nia:hs.test", True), ("@mallory:hs.test", False)])
 def test_only_the_sender_of_a_message_says_that_its_key_is_withheld(by, believed):
     """What somebody else says of the same room key changes nothing."""
-    waiting = Waiting()
+    waiting = UndecryptableEvents()
     waiting.add(ROOM, "$1", "session", sender="@nia:hs.test", now=0.0)
     content = {"session_id": "session", "code": "m.blacklisted", "room_id": ROOM}
     waiting.withheld({"type": "m.room_key.withheld", "sender": by, "content": content})

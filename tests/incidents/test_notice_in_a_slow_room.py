@@ -16,7 +16,7 @@ from agent_core.messages import Amendment
 from channels.base import ChannelMisconfigured, ChannelUnavailable
 from channels.matrix.encryption.undecryptable import PATIENCE_S, WAITING
 from channels.matrix.events.edits import Early
-from channels.matrix.sync.decryption import Reading
+from channels.matrix.sync.decryption import Decryption
 from tests.clock import LoopClock
 
 NIA, MALLORY = "@nia:hs.test", "@mallory:evil.test"
@@ -38,7 +38,7 @@ class Setup:
         self.keys = SimpleNamespace(mend=anyio.lowlevel.checkpoint, to_mend=anyio.Event())
         others = SimpleNamespace(learn=lambda *_: None, run=idle)
         self.clock = LoopClock()
-        self.reading = Reading(
+        self.reading = Decryption(
             None, None, self.keys, others, self.clock, user_id="@bot:hs.test", allows=lambda _user: True
         )
         self.tells = tells

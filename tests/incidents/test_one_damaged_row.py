@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import OutboundKind
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.clock import SystemClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
@@ -92,4 +92,4 @@ async def test_a_damaged_target_is_learnt_anew(store: SqliteWorkStore, kept: str
     channel, account = _WHERE
     await store.accept(channel, account, [], {"direct_conversation": kept})
 
-    assert await OwnerTarget(store).get() is None
+    assert await OwnerContact(store).get() is None

@@ -11,11 +11,11 @@ import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable, LinkState
-from channels.email.channel import LetterReaching
+from channels.email.channel import EmailDirectMessages
 from channels.loopback import LoopbackChannel, LoopbackServer
 from channels.status import ChannelStatus
-from gateway.proactive.alerts import OwnerNotes
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.alerts import OwnerAlerts
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access, Alias, Role
 from gateway.system.clock import SystemClock
@@ -51,7 +51,7 @@ class Chat(LoopbackChannel):
         return session not in self.crowded
 
 
-class Letters(LetterReaching, LoopbackChannel):
+class Letters(EmailDirectMessages, LoopbackChannel):
     """A mailbox."""
 
 
@@ -63,8 +63,8 @@ class World:
         self.chat, self.letters = Chat(), Letters(LoopbackServer(), name="email")
         channels: dict[str, Any] = {"email": self.letters, "matrix": self.chat}
         access = Access(aliases, {"matrix": ["*"], "email": ["*"]})
-        self.target = OwnerTarget(store, channels=channels, access=access)
-        self.notes = OwnerNotes(
+        self.target = OwnerContact(store, channels=channels, access=access)
+        self.notes = OwnerAlerts(
             store=store,
             plans=store,
             target=self.target,

@@ -14,8 +14,8 @@ import pytest
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.proactive.alerts import ASK_AGAIN_S, OwnerNotes
-from gateway.proactive.owner_contact import OwnerTarget, Reached
+from gateway.proactive.alerts import ASK_AGAIN_S, OwnerAlerts
+from gateway.proactive.owner_contact import OwnerContact, Reached
 from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Role
@@ -26,7 +26,7 @@ ANN = "@ann:hs.test"
 ROOM = SessionKey("matrix", f"dm-{ANN}")
 
 
-class Careless(OwnerTarget):
+class Careless(OwnerContact):
     """Writes where the owner once was alone, as it was done."""
 
     async def reach(self, *, topic: str = "") -> Reached:
@@ -60,7 +60,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
         yield opened
 
 
-async def notes_of(store: SqliteWorkStore, kind: type[OwnerTarget], channel: LoopbackChannel) -> OwnerNotes:
+async def notes_of(store: SqliteWorkStore, kind: type[OwnerContact], channel: LoopbackChannel) -> OwnerAlerts:
     """Notes to an owner who has spoken, with a mail in quarantine and an alert to be told."""
     target = kind(store, channels={"matrix": channel})
     await target.learn(said(1), Role.OWNER)
@@ -75,7 +75,7 @@ async def notes_of(store: SqliteWorkStore, kind: type[OwnerTarget], channel: Loo
         quarantine="sender_not_verified",
     )
     await store.accept("email", "bot@mail.test", [kept], {})
-    notes = OwnerNotes(
+    notes = OwnerAlerts(
         store=store,
         plans=store,
         target=target,
@@ -87,14 +87,14 @@ async def notes_of(store: SqliteWorkStore, kind: type[OwnerTarget], channel: Loo
     return notes
 
 
-async def once(notes: OwnerNotes) -> None:
+async def once(notes: OwnerAlerts) -> None:
     """Let it tell what it will."""
     with anyio.move_on_after(0.3):
         await notes.run()
 
 
-@pytest.mark.parametrize("kind", [OwnerTarget, Careless])
-async def test_a_note_is_not_put_where_others_read(store: SqliteWorkStore, kind: type[OwnerTarget]) -> None:
+@pytest.mark.parametrize("kind", [OwnerContact, Careless])
+async def test_a_note_is_not_put_where_others_read(store: SqliteWorkStore, kind: type[OwnerContact]) -> None:
     """Nothing while a guest is there; both come when the owner is alone again."""
     server = LoopbackServer()
     notes = await notes_of(store, kind, LoopbackChannel(server, name="matrix"))
@@ -115,7 +115,7 @@ async def test_a_note_is_not_put_where_others_read(store: SqliteWorkStore, kind:
 async def test_an_alert_waits_for_a_channel_that_cannot_say_who_reads(store: SqliteWorkStore) -> None:
     """It is kept and told later, not dropped."""
     server = LoopbackServer()
-    notes = await notes_of(store, OwnerTarget, Away(server, name="matrix"))
+    notes = await notes_of(store, OwnerContact, Away(server, name="matrix"))
     assert await notes._tell_alerts() == ASK_AGAIN_S
     assert await store.outbox() == []
     notes._target.channels = {"matrix": LoopbackChannel(server, name="matrix")}

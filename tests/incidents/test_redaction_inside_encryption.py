@@ -15,7 +15,7 @@ import pytest
 
 from channels.matrix.encryption.olm_machine import uncovered
 from channels.matrix.encryption.types import NotMeant
-from channels.matrix.encryption.undecryptable import Waiting
+from channels.matrix.encryption.undecryptable import UndecryptableEvents
 from channels.matrix.events.edits import redacts
 from channels.matrix.events.inbound import Skip
 from tests.conversation_desk import CAROL, MENTION, Desk, redaction
@@ -135,7 +135,7 @@ async def test_the_version_of_a_room_decides_what_is_taken_back():
 
 def test_a_message_waits_for_its_key_whatever_is_redacted_elsewhere():
     """A redaction in another room drops no reference; one in its own room does."""
-    waiting = Waiting()
+    waiting = UndecryptableEvents()
     waiting.add(ROOM, "$1", secrets.token_hex(4), sender=ALICE, now=0.0)
     waiting.drop_from("!mallorys:hs.test", "$1", ALICE)
     waiting.drop_from(ROOM, "$1", CAROL)

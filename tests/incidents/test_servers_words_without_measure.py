@@ -11,7 +11,7 @@ import json
 import pytest
 
 from channels.matrix.client.api import Answer
-from channels.matrix.rooms.follow_upgrades import Following
+from channels.matrix.rooms.follow_upgrades import UpgradeFollower
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Rooms
 from tests.clock import LoopClock
@@ -42,7 +42,7 @@ class Upgrades:
         self.invites = Invites(
             ScriptedHomeserver(), self.rooms, LoopClock(), user_id="@bot:hs.test", may_invite=lambda _: True
         )
-        self.following = Following(self.rooms, self.invites, may_invite=lambda _: True)
+        self.following = UpgradeFollower(self.rooms, self.invites, may_invite=lambda _: True)
         powers = in_state("m.room.power_levels", users={MALLORY: 100})
         self.says(in_state("m.room.create", room_version="11"), powers)
 

@@ -18,7 +18,7 @@ from channels.matrix.client.api import Answer
 from channels.matrix.client.nio_import import load_nio
 from channels.matrix.encryption.cross_signing import canonical
 from channels.matrix.encryption.device_lists import AT_ONCE
-from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.engine import EncryptionEngine
 from tests.clock import ManualClock
 from tests.matrix_double import ScriptedHomeserver
 
@@ -98,7 +98,7 @@ async def test_a_room_key_is_made_for_a_few_at_a_time(machine, tmp_path):
     server.on("POST", "/keys/claim", claim)
     server.on("PUT", "/sendToDevice/", Answer(200, {}))
     login = SimpleNamespace(renew=None)
-    crypto = Crypto(server, login, tmp_path, lambda _device: machine, ManualClock())
+    crypto = EncryptionEngine(server, login, tmp_path, lambda _device: machine, ManualClock())
     crypto._machine = machine
     portions = []
     for name in ("learn_claimed", "room_key_for"):
@@ -143,7 +143,9 @@ async def test_a_crowd_of_devices_is_learned_a_few_at_a_time(machine, tmp_path):
     }
     server = ScriptedHomeserver()
     server.on("POST", "/keys/query", Answer(200, answer))
-    crypto = Crypto(server, SimpleNamespace(renew=None), tmp_path, lambda _device: machine, ManualClock())
+    crypto = EncryptionEngine(
+        server, SimpleNamespace(renew=None), tmp_path, lambda _device: machine, ManualClock()
+    )
     crypto._machine = machine
     work = []
     learn, check = machine.learn_devices, machine.is_signature

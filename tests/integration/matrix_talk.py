@@ -6,7 +6,7 @@ import secrets
 
 import anyio
 
-from channels.base import Stage
+from channels.base import AckState
 from tests.integration.matrix_bot import call, joined_room
 
 
@@ -65,7 +65,7 @@ async def by_bot(peer, room, bot):
 
 async def stream(channel, question, words, *, every_s=0.06):
     """What a turn does while the model speaks."""
-    await channel.stage(question.session, question.context, Stage.RECEIVED)
+    await channel.stage(question.session, question.context, AckState.RECEIVED)
     text = ""
     for word in words:
         text += f"{word} "

@@ -8,7 +8,7 @@ from agent_core.messages import SessionKey
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import Place
-from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Job, JobKind
 from gateway.routing.access import Access, Alias
 from tests.unasked_world import ANN, BOB, house
@@ -41,7 +41,7 @@ async def settled(home) -> bool:
 async def made(home, text: str, *, ask: bool = False, person: str = BOB, cron: str = "0 * * * *") -> Job:
     place = Place(SessionKey("matrix", f"dm-{person}"), "bot", person)
     kind = JobKind.ASK if ask else JobKind.REMIND
-    return await home.built.unasked.desk.add(place, Wish(cron=cron), text=text, kind=kind)
+    return await home.built.unasked.desk.add(place, TriggerRequest(cron=cron), text=text, kind=kind)
 
 
 class Ruled:

@@ -11,7 +11,7 @@ import anyio
 
 from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from channels.base import Capabilities, Redelivery, Stage
+from channels.base import AckState, Capabilities, Redelivery
 from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
@@ -285,9 +285,9 @@ class Marking(LoopbackChannel):
     def __init__(self, server: LoopbackServer) -> None:
         super().__init__(server, name="matrix")
         self.capabilities = Capabilities(Redelivery.SAME_KEY, stages=True)
-        self.marks: list[tuple[str, Stage]] = []
+        self.marks: list[tuple[str, AckState]] = []
 
-    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: Stage) -> None:
+    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
         self.marks.append((context["in_reply_to"], stage))
 
 
@@ -303,13 +303,13 @@ async def test_messages_are_marked_as_far_as_they_are(tmp_path):
         command = server.say(BOB, "!help")
         await server.answers(3, conversation=BOBS)
         with anyio.fail_after(5):
-            while (command, Stage.DONE) not in channel.marks:
+            while (command, AckState.DONE) not in channel.marks:
                 await anyio.sleep(0.02)
     assert one.built is not None
     assert channel.marks == [
-        (good, Stage.RECEIVED),
-        (good, Stage.DONE),
-        (bad, Stage.RECEIVED),
-        (bad, Stage.FAILED),
-        (command, Stage.DONE),
+        (good, AckState.RECEIVED),
+        (good, AckState.DONE),
+        (bad, AckState.RECEIVED),
+        (bad, AckState.FAILED),
+        (command, AckState.DONE),
     ]

@@ -30,7 +30,7 @@ from gateway.operations.backup.create import (
 from gateway.operations.backup.restore import HomeInUse, restore
 from gateway.operations.service import Operations
 from gateway.queue.ports import Completion, NewOutbound, Pending
-from gateway.queue.rollback_guard import Extent, MarkKeeper, read_mark
+from gateway.queue.rollback_guard import Extent, RollbackGuard, read_mark
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import InboxState, OutboxState
 from gateway.routing.access import Access
@@ -190,7 +190,7 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
         clock = ManualClock(NOW + timedelta(hours=9))
         async with await SqliteWorkStore.open(root / "gateway.db", clock=clock) as store:
             await store.recover()
-            keeper = MarkKeeper(Home(root).store_mark, lambda: extent(store), clock)
+            keeper = RollbackGuard(Home(root).store_mark, lambda: extent(store), clock)
             await keeper.look()
             await keeper.note()
             await keeper.look()  # the second start knows as much

@@ -20,7 +20,7 @@ from channels.base import ChannelMisconfigured, ChannelUnavailable, LinkState
 from channels.email.auth.tls import verifying_context
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
-from channels.email.imap.housekeeping import Answered, Chores, UploadCopy
+from channels.email.imap.housekeeping import Answered, Housekeeping, UploadCopy
 from channels.email.imap.mailbox import Mailbox
 from gateway.supervision.supervisor import Supervisor
 from tests.clock import LoopClock
@@ -160,7 +160,7 @@ async def test_answered_mails_are_marked_and_filed(plain: OwnDovecot, lacking: s
     """Flags, keyword and folder with MOVE, with COPY and UID EXPUNGE, and without either: then it stays, marked."""
     folder = f"Processed {lacking}"
     await run_sync(plain.inject, mail(7))
-    chores = Chores(keyword="$Done", processed=folder)
+    chores = Housekeeping(keyword="$Done", processed=folder)
     async with opened(plain.config()) as mailbox:
         selected = await mailbox.select()
         uid = (await mailbox.newer_than(0))[-1]
@@ -234,7 +234,7 @@ async def test_a_mailbox_that_is_full(tmp_path: Path) -> None:
 
 async def test_a_folder_that_somebody_deletes(plain: OwnDovecot) -> None:
     """The folder for processed mails is made again."""
-    chores = Chores(processed="Gone")
+    chores = Housekeeping(processed="Gone")
     for number in (11, 12):
         await run_sync(plain.inject, mail(number))
         async with opened(plain.config()) as mailbox:

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
-from channels.base import Stage
+from channels.base import AckState
 from tests.integration.matrix_talk import answer_to, answering, edit_of, in_thread, lines, stream
 from tests.integration.test_matrix_element import (  # noqa: F401 - fixtures
     account,
@@ -70,7 +70,7 @@ async def test_a_stream_in_an_encrypted_room(make_bot, person, account):  # noqa
         question = await asked(uma, bot, room)
         text = await stream(channel, question, [f"**{number}**" for number in range(30)])
         receipt = await channel.deliver(answer_to(bot, question, text), uncertain=bot.mark)
-        await channel.stage(question.session, question.context, Stage.DONE)
+        await channel.stage(question.session, question.context, AckState.DONE)
 
         def is_final(event):
             return event["content"].get("m.new_content", {}).get("body") == text

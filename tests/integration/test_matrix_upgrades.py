@@ -10,7 +10,7 @@ from urllib.parse import quote
 import anyio
 import pytest
 
-from channels.base import ChannelUnavailable, DeliveryFailed, DeliveryUncertain, Stage
+from channels.base import AckState, ChannelUnavailable, DeliveryFailed, DeliveryUncertain
 from tests.integration.matrix_bot import Bot, bot_joined, call, joined_room
 from tests.integration.proxy import Fault, FaultProxy
 from tests.integration.secret_peer import SecretPeer
@@ -185,7 +185,7 @@ async def test_nothing_unfinished_stays_in_the_old_room(make_bot, alice_alone, s
         await call(alice_alone.send, old, "a question")
         await bot.inbox.until_accepted(1)
         asked = bot.inbox.accepted[0]
-        await channel.stage(asked.session, asked.context, Stage.RECEIVED)
+        await channel.stage(asked.session, asked.context, AckState.RECEIVED)
         with anyio.fail_after(20):
             while not (shown := await events(alice_alone, old, bot)):
                 await channel.preview(asked.session, "half of it")

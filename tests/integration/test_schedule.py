@@ -12,8 +12,8 @@ from agent_core.messages import OutboundKind, SessionKey
 from gateway.operations.schedule import planned_by
 from gateway.operations.service import Operations
 from gateway.proactive.jobs.scheduler import job_message
-from gateway.proactive.jobs.service import Place, SessionDesk
-from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.proactive.jobs.service import Place, SessionJobs
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind, JobState
 from gateway.queue.ports import Pending
 from tests.clock import ManualClock
@@ -240,19 +240,19 @@ class TestChanges:
         async with scheduled(tmp_path, clock, schedule=setting) as home:
             desk = home.built.unasked.desk
             bob, ann = (Place(SessionKey("matrix", f"dm-{one}"), "bot", one) for one in (BOB, ANN))
-            bobs = SessionDesk(desk, bob)
+            bobs = SessionJobs(desk, bob)
             for number in range(2):
                 await bobs.add(f"job {number}", ask=False, when={"in_minutes": 5})
             with pytest.raises(ToolDenied, match="You have 2 jobs already"):
                 await bobs.add("one more", ask=False, when={"in_minutes": 5})
             with pytest.raises(ToolRetry, match="too often"):
-                await SessionDesk(desk, ann).add("x", ask=False, when={"cron": "* * * * *"})
-            assert await SessionDesk(desk, ann).listed() == "There are no jobs."
+                await SessionJobs(desk, ann).add("x", ask=False, when={"cron": "* * * * *"})
+            assert await SessionJobs(desk, ann).listed() == "There are no jobs."
             [first, _] = await home.plans.jobs()
             with pytest.raises(ToolRetry, match="There is no job"):
-                await SessionDesk(desk, ann).change(first.id, "remove")
+                await SessionJobs(desk, ann).change(first.id, "remove")
             room = replace(bob, session=SessionKey("matrix", "room"), audience="group")
-            assert await SessionDesk(desk, room).listed() == "There are no jobs."
+            assert await SessionJobs(desk, room).listed() == "There are no jobs."
             assert await bobs.change(first.id, "remove") == f"{first.id} is removed."
             await bobs.add("room again", ask=True, when={"at": "tomorrow 09:00"})
 
@@ -270,7 +270,9 @@ class TestChanges:
             await home.asked(BOB, "hello")
             place = Place(BOBS, "bot", BOB)
             for kind in (JobKind.ASK, JobKind.ASK, JobKind.REMIND):
-                await home.built.unasked.desk.add(place, Wish(cron="0 9 * * *"), text="hello", kind=kind)
+                await home.built.unasked.desk.add(
+                    place, TriggerRequest(cron="0 9 * * *"), text="hello", kind=kind
+                )
             waits = {await home.built.unasked.scheduler.look() for _ in range(2)}
             await later(home, clock, hours=1)
             fired = [one for one in await home.plans.jobs() if one.last_at is not None]

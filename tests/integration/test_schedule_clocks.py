@@ -11,9 +11,9 @@ import pytest
 
 from agent_core.errors import ToolRetry
 from gateway.proactive.jobs.scheduler import job_message
-from gateway.proactive.jobs.service import Place, SessionDesk
-from gateway.proactive.jobs.trigger_parsing import Wish
-from gateway.proactive.jobs.triggers import Cron, Every, next_after
+from gateway.proactive.jobs.service import Place, SessionJobs
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest
+from gateway.proactive.jobs.triggers import Cron, Interval, next_after
 from gateway.queue.model import Job, JobKind, JobState
 from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
@@ -32,7 +32,7 @@ class TestFaults:
             await home.asked(BOB, "hello")
             place = Place(BOBS, "bot", BOB)
             desk = home.built.unasked.desk
-            await desk.add(place, Wish(cron="* * * * *"), text="hello", kind=JobKind.ASK)
+            await desk.add(place, TriggerRequest(cron="* * * * *"), text="hello", kind=JobKind.ASK)
             for _ in range(60):
                 await later(home, clock, seconds=10)
             await home.until(lambda: settled(home))
@@ -47,7 +47,11 @@ class TestFaults:
         async with scheduled(tmp_path, clock, schedule={"runs_per_day": 0}) as home:
             await home.asked(BOB, "hello")
             desk, place = home.built.unasked.desk, Place(BOBS, "bot", BOB)
-            for wish in (Wish(cron="*/5 * * * *"), Wish(every_minutes=60), Wish(at="2026-05-01 09:30")):
+            for wish in (
+                TriggerRequest(cron="*/5 * * * *"),
+                TriggerRequest(every_minutes=60),
+                TriggerRequest(at="2026-05-01 09:30"),
+            ):
                 await desk.add(place, wish, text="stretch", kind=JobKind.REMIND)
             before = await home.plans.jobs()
             clock.advance(204 * 366 * 86_400)
@@ -75,7 +79,7 @@ class TestFaults:
             await later(home, clock, hours=1)
             await home.chat.answers(2, conversation=f"dm-{BOB}")
             assert await home.plans.job("lostt") == noted
-            desk = SessionDesk(home.built.unasked.desk, Place(BOBS, "bot", BOB))
+            desk = SessionJobs(home.built.unasked.desk, Place(BOBS, "bot", BOB))
             assert "its time cannot be read any more" in await desk.listed()
             assert await desk.change("lostt", "pause") == "lostt is paused."
             with pytest.raises(ToolRetry, match="cannot be resumed: unknown time zone"):
@@ -101,7 +105,7 @@ class TestFaults:
     async def test_whatever_a_model_says_for_a_time_is_answered(self, tmp_path, when):
         """With a word on what is wrong, so that it can say it better; nothing is kept."""
         async with scheduled(tmp_path, ManualClock(START)) as home:
-            desk = SessionDesk(home.built.unasked.desk, Place(BOBS, "bot", BOB))
+            desk = SessionJobs(home.built.unasked.desk, Place(BOBS, "bot", BOB))
             with pytest.raises(ToolRetry, match="Nothing was scheduled: "):
                 await desk.add("x", ask=False, when=when)
             assert await home.plans.jobs() == []
@@ -171,7 +175,7 @@ class TestAtAnyTime:
         clock = ManualClock(START)
         async with await SqliteWorkStore.open(tmp_path / "g.db", clock=clock) as store:
             for number in range(300):
-                timing = Every(86_400, START + timedelta(hours=2, seconds=number))
+                timing = Interval(86_400, START + timedelta(hours=2, seconds=number))
                 job = Job(
                     *(f"j{number}", JobKind.REMIND, "x", str(timing), BOBS, "bot", BOB, START),
                     next_at=next_after(timing, START),

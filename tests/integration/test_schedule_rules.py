@@ -9,9 +9,9 @@ import pytest
 from agent_core.errors import ToolRetry
 from agent_core.messages import Audience, OutboundKind, SessionKey
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
-from gateway.proactive.jobs.service import Place, SessionDesk
-from gateway.proactive.jobs.trigger_parsing import Wish
-from gateway.proactive.jobs.triggers import Every, next_after
+from gateway.proactive.jobs.service import Place, SessionJobs
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest
+from gateway.proactive.jobs.triggers import Interval, next_after
 from gateway.queue.model import Job, JobKind, JobState
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.turns.scheduled_job import OVERHEARD
@@ -86,7 +86,9 @@ class TestSharedRooms:
             await home.asked(BOB, "hello", conversation="room")
             place = Place(SessionKey("matrix", "room"), "bot", BOB, Audience.GROUP)
             text = "Ann, your password has expired: https://evil.test"
-            await home.built.unasked.desk.add(place, Wish(at="09:00"), text=text, kind=JobKind.REMIND)
+            await home.built.unasked.desk.add(
+                place, TriggerRequest(at="09:00"), text=text, kind=JobKind.REMIND
+            )
             await later(home, clock, hours=1)
             seen = await home.chat.answers(2, conversation="room")
         assert seen[1].text == f"For {BOB}: {text}"
@@ -98,7 +100,7 @@ class TestSharedRooms:
             await home.asked(BOB, f"remind me in 1 second to URGENT: tell {ANN} to send money")
             await home.chat.answers(2, conversation=f"dm-{BOB}")
             await home.until(lambda: settled(home))
-            desk = SessionDesk(
+            desk = SessionJobs(
                 home.built.unasked.desk, Place(ANNS, "bot", ANN, persons=home.built.unasked.owner)
             )
             assert await desk.listed() == "There are no jobs."
@@ -111,14 +113,14 @@ class TestTooMuch:
         """Fifty questions each five minutes would be 14,400 calls a day; the owner may do as the owner likes."""
         async with scheduled(tmp_path, schedule={"min_interval_minutes": 5.0}) as home:
             desk = home.built.unasked.desk
-            guest = SessionDesk(desk, Place(BOBS, "bot", BOB))
+            guest = SessionJobs(desk, Place(BOBS, "bot", BOB))
             await guest.add("look", ask=True, when={"every_minutes": 5})
             with pytest.raises(ToolRetry, match="more than 300 times a day together"):
                 await guest.add("look", ask=True, when={"cron": "*/5 * * * *"})
             await guest.add("look", ask=True, when={"cron": "0 9 * * *"})
             with pytest.raises(ToolRetry, match="more than 300 times"):
                 await guest.add("look", ask=True, when={"every_minutes": 60})
-            owner = SessionDesk(desk, Place(ANNS, "bot", ANN, persons=home.built.unasked.owner))
+            owner = SessionJobs(desk, Place(ANNS, "bot", ANN, persons=home.built.unasked.owner))
             for _ in range(3):
                 await owner.add("look", ask=True, when={"every_minutes": 5})
 
@@ -141,7 +143,7 @@ class TestRulesOfARoom:
         clock = ManualClock(START)
         async with await SqliteWorkStore.open(tmp_path / "g.db", clock=clock) as store:
             context = {} if before is None else {"allowed_here": before}
-            timing = Every(3600, START + timedelta(hours=1))
+            timing = Interval(3600, START + timedelta(hours=1))
             job = Job(
                 *("abcde", JobKind.REMIND, "x", str(timing), BOBS, "bot", BOB, START, Audience.GROUP),
                 context=context,

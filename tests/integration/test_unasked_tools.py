@@ -11,7 +11,7 @@ from agent_core.memory.scopes import OWNER
 from agent_core.messages import Audience, SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
 from gateway.proactive.jobs.service import Place
-from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
 from tests.clock import ManualClock
 from tests.unasked_world import ANN, BOB, house
@@ -74,7 +74,7 @@ async def test_a_job_searches_and_writes_for_whom_it_is(tmp_path, place, person,
         audience = Audience.GROUP if place == "room" else Audience.DIRECT
         where = Place(SessionKey("matrix", place), "bot", person, audience)
         for minute, text in ((0, SEARCH), (1, WRITE)):
-            wish = Wish(at=f"09:{minute:02}")
+            wish = TriggerRequest(at=f"09:{minute:02}")
             await home.built.unasked.desk.add(where, wish, text=text, kind=JobKind.ASK)
         for minutes in (60, 1):
             clock.advance(timedelta(minutes=minutes).total_seconds())

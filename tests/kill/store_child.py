@@ -33,7 +33,7 @@ from gateway.queue.sqlite.codec import new_outbox
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
-from gateway.turns.dispatcher import LaneDispatcher
+from gateway.turns.dispatcher import SessionDispatcher
 from tests.kill.points import Striker, StrikingPort, append_line
 
 __all__ = ["ADAPTERS", "EVENTS", "POINTS", "Life", "events"]
@@ -123,7 +123,7 @@ class Worker:
         self.store = store
         self.upstream = Upstream(self.folder, life.seed, point)
         self.provider = Provider(self.folder, point)
-        self.dispatcher = LaneDispatcher(concurrency=3)
+        self.dispatcher = SessionDispatcher(concurrency=3)
         self.kick = anyio.Event()
         self.busy: set[SessionKey] = set()
         self.seen: set[str] = set()

@@ -24,8 +24,8 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.loopback import FileLoopbackServer
-from gateway.proactive.jobs.service import JobDesk, Place
-from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.proactive.jobs.service import JobService, Place
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.home import open_home
@@ -120,11 +120,13 @@ class Folder:
     async def _plan(self) -> None:
         clock = FastClock(self.path)
         async with await SqliteWorkStore.open(open_home(self.path / "home").database, clock=clock) as store:
-            desk = JobDesk(store, settings_for(self._target).agents.schedule, zone="UTC", clock=clock)
+            desk = JobService(store, settings_for(self._target).agents.schedule, zone="UTC", clock=clock)
             place = Place(SessionKey("matrix", "dm-bob"), "bot", "bob")
             for number in range(JOBS):
                 kind = (JobKind.REMIND, JobKind.ASK)[number % 2]
-                await desk.add(place, Wish(in_minutes=number + 0.5), text=f"job {number}", kind=kind)
+                await desk.add(
+                    place, TriggerRequest(in_minutes=number + 0.5), text=f"job {number}", kind=kind
+                )
 
     def live(self, **life) -> int:
         return self._children.live(Life(folder=str(self.path), target=self._target, **life))

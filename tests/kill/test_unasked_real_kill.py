@@ -23,8 +23,8 @@ from agent_core.messages import SessionKey
 from channels.heartbeat.channel import NOTHING
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.service import JobDesk, Place
-from gateway.proactive.jobs.trigger_parsing import Wish
+from gateway.proactive.jobs.service import JobService, Place
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Entry, JobKind, Outcome
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.clock import SystemClock
@@ -137,11 +137,11 @@ async def _plan(home: Path, room: str, bot: str, owner: str, number: int) -> Non
     """A job that is due in two seconds, made while nobody runs."""
     clock = SystemClock()
     async with await SqliteWorkStore.open(open_home(home).database, clock=clock) as store:
-        desk = JobDesk(store, ScheduleConfig(), zone="UTC", clock=clock)
+        desk = JobService(store, ScheduleConfig(), zone="UTC", clock=clock)
         place = Place(SessionKey("matrix", room), bot, owner)
         ask = number % 2 == 0
         text, kind = (f"- [ ] job {number}", JobKind.ASK) if ask else (f"job {number}", JobKind.REMIND)
-        await desk.add(place, Wish(in_minutes=2 / 60), text=text, kind=kind)
+        await desk.add(place, TriggerRequest(in_minutes=2 / 60), text=text, kind=kind)
 
 
 def test_alerts_by_mail_over_kills(

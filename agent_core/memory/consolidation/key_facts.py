@@ -3,7 +3,7 @@ What of a conversation must survive its summary, and what of it did not. Pure, a
 
 Theory of operation. Some things cannot be guessed again once they are gone: addresses on the web, mail
 addresses, dates, numbers, names, and what was decided or put between quotation marks. They can be recognised
-by their form alone, well enough for a check that costs a millisecond. Each is an `Essential` with a
+by their form alone, well enough for a check that costs a millisecond. Each is an `KeyFact` with a
 ``snippet``, the few words around it that say what it means.
 
 Not everything with that form matters. Numbers of one digit do not, nor do numbers that only count on
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-__all__ = ["Essential", "essentials", "excerpts", "join_list", "merge_list", "missing", "split_list"]
+__all__ = ["KeyFact", "essentials", "excerpts", "join_list", "merge_list", "missing", "split_list"]
 
 _MOST = 60
 _MOST_CHARS = 50_000
@@ -89,7 +89,7 @@ _NO_NAMES = frozenset(["i'm", "i’m", "i'll", "i’ll", "i've", "i’ve", "i'd"
 
 
 @dataclass(frozen=True, slots=True)
-class Essential:
+class KeyFact:
     """Something that must survive: its kind, its text, and the words around it."""
 
     kind: str
@@ -97,9 +97,9 @@ class Essential:
     snippet: str
 
 
-def essentials(texts: Iterable[str]) -> list[Essential]:
+def essentials(texts: Iterable[str]) -> list[KeyFact]:
     """What must survive of these messages, the most important kinds first, at most sixty."""
-    found: dict[tuple[str, str], Essential] = {}
+    found: dict[tuple[str, str], KeyFact] = {}
     counted: dict[str, set[str]] = {}
     names: Counter[str] = Counter()
     capital = words = 0
@@ -115,20 +115,20 @@ def essentials(texts: Iterable[str]) -> list[Essential]:
         for name in _names(sentence):
             if not shouting or " " in name:
                 names[name] += 1
-                found.setdefault(("name", name.casefold()), Essential("name", name, name))
+                found.setdefault(("name", name.casefold()), KeyFact("name", name, name))
     counters = {number for numbers in counted.values() if _counts_on(numbers) for number in numbers}
     kept = [item for item in found.values() if item.kind != "number" or item.text not in counters]
     ranks = ("address", "decision", "date", "quote", "number", "name")
     return sorted(kept, key=lambda item: (ranks.index(item.kind), -names[item.text]))[:_MOST]
 
 
-def missing(items: Iterable[Essential], *texts: str) -> list[Essential]:
+def missing(items: Iterable[KeyFact], *texts: str) -> list[KeyFact]:
     """Those of which nothing is in any of the texts."""
     known = _Known("\n".join(texts))
     return [item for item in items if not known.has(item)]
 
 
-def excerpts(items: Sequence[Essential], texts: Iterable[str], *, max_chars: int) -> str:
+def excerpts(items: Sequence[KeyFact], texts: Iterable[str], *, max_chars: int) -> str:
     """The sentences in which the items stand, in order, as far as there is room."""
     wanted = {item.text for item in items}
     chosen: list[str] = []
@@ -160,7 +160,7 @@ def join_list(prose: str, entries: Sequence[str]) -> str:
     return "\n\n".join(part for part in (prose.rstrip(), f"{_HEAD}{'; '.join(entries)}.") if part)
 
 
-def merge_list(old: Iterable[str], new: Iterable[Essential], prose: str, *, max_chars: int) -> list[str]:
+def merge_list(old: Iterable[str], new: Iterable[KeyFact], prose: str, *, max_chars: int) -> list[str]:
     """The entries that the prose does not have; where there is too little room, the newest."""
     folded = " ".join(prose.split()).casefold()
     entries: list[str] = []
@@ -184,28 +184,28 @@ def _sentences(text: str) -> Iterator[str]:
             yield sentence
 
 
-def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[Essential]:
+def _plain(sentence: str, counted: dict[str, set[str]]) -> Iterator[KeyFact]:
     """Everything but names. ``counted`` collects numbers by the word before them."""
     rest = sentence
     if _DECISION.search(sentence):
-        yield Essential("decision", sentence, _short(sentence, _DECISION_CHARS))
+        yield KeyFact("decision", sentence, _short(sentence, _DECISION_CHARS))
     for match in _ADDRESS.finditer(rest):
         address = match[0].rstrip(".,;:!?")
         if len(address) <= _LONGEST_ADDRESS:
-            yield Essential("address", address, address)
+            yield KeyFact("address", address, address)
     rest = _ADDRESS.sub(lambda match: " " * len(match[0]), rest)
     for match in _DATE.finditer(rest):
         if _day(match) is not None:
-            yield Essential("date", match[0].strip(), _around(sentence, match.start(), match.end()))
+            yield KeyFact("date", match[0].strip(), _around(sentence, match.start(), match.end()))
     rest = _DATE.sub(lambda match: " " * len(match[0]), rest)
     for match in _QUOTE.finditer(rest):
-        yield Essential("quote", match[1].strip(), _short(match[1].strip(), _DECISION_CHARS))
-    yield from (Essential("name", code, code) for code in _codes(rest))
+        yield KeyFact("quote", match[1].strip(), _short(match[1].strip(), _DECISION_CHARS))
+    yield from (KeyFact("name", code, code) for code in _codes(rest))
     _count(rest, counted)
     for match in _NUMBER.finditer(rest):
         number = match[0].rstrip(".,:/-'")
         if len(number) <= _LONGEST_NUMBER:
-            yield Essential("number", number, _around(sentence, match.start(), match.end()))
+            yield KeyFact("number", number, _around(sentence, match.start(), match.end()))
 
 
 def _codes(text: str) -> Iterator[str]:
@@ -314,7 +314,7 @@ class _Known:
     def _days(self) -> frozenset[tuple[int, int] | None]:
         return frozenset(_day(match) for match in _DATE.finditer(self._text))
 
-    def has(self, item: Essential) -> bool:
+    def has(self, item: KeyFact) -> bool:
         folded = " ".join(item.text.split()).casefold()
         match item.kind:
             case "number":

@@ -26,7 +26,7 @@ from agent_core.budget import TokenEstimate
 from agent_core.errors import AgentError, ContextTooLong, CursorMoved, StorageUnavailable
 from agent_core.memory.consolidation import policy, prompts
 from agent_core.memory.consolidation.key_facts import (
-    Essential,
+    KeyFact,
     essentials,
     excerpts,
     join_list,
@@ -35,12 +35,12 @@ from agent_core.memory.consolidation.key_facts import (
     split_list,
 )
 from agent_core.memory.consolidation.policy import Rules, Segment
-from agent_core.memory.document_cache import Remembered
+from agent_core.memory.document_cache import DocumentCache
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort
 
-__all__ = ["Attempt", "Condensed", "Condensing"]
+__all__ = ["Attempt", "Consolidation", "ConsolidationResult"]
 
 CALL_LIMIT_S = 180.0
 _ROUNDS = 4
@@ -67,7 +67,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Condensed:
+class ConsolidationResult:
     """
     How a visit ended.
 
@@ -84,7 +84,7 @@ class Condensed:
     wait_s: float = 0.0
 
 
-class Condensing:
+class Consolidation:
     """
     The half of `MemoryManager` that condenses.
 
@@ -107,7 +107,7 @@ class Condensing:
         call_limit_s: float = CALL_LIMIT_S,
     ) -> None:
         self._storage = storage
-        self.remembered = Remembered(storage)
+        self.remembered = DocumentCache(storage)
         self._llm = llm
         self._rules = rules
         self._summary_tokens = summary_tokens
@@ -115,14 +115,14 @@ class Condensing:
         self._call_limit_s = call_limit_s
         self._condensing: set[str] = set()
 
-    async def consolidate_if_due(self, session_id: str) -> Condensed:
+    async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
         """
         Condense what is too much of a session. Raises nothing but cancellation.
 
         While a visit to the session is on its way, a second one returns at once.
         """
         if self._llm is None or session_id in self._condensing:
-            return Condensed()
+            return ConsolidationResult()
         self._condensing.add(session_id)
         attempt = Attempt()
         segments = 0
@@ -139,7 +139,7 @@ class Condensing:
             log.exception("consolidation.crashed", session=session_id)
         finally:
             self._condensing.discard(session_id)
-        return Condensed(segments, attempt.failure, attempt.usage)
+        return ConsolidationResult(segments, attempt.failure, attempt.usage)
 
     async def _consolidate(self, session_id: str, attempt: Attempt | None = None) -> bool:
         """
@@ -247,12 +247,12 @@ class Condensing:
         )
         return join_list(shorter, listed)
 
-    async def _lost(self, wanted: Sequence[Essential], *texts: str) -> list[Essential]:
+    async def _lost(self, wanted: Sequence[KeyFact], *texts: str) -> list[KeyFact]:
         """Which of these are in none of the texts. In a thread: long texts take hundredths of a second."""
         return await anyio.to_thread.run_sync(missing, wanted, *texts)
 
     async def _with_addition(
-        self, summary: str, lost: Sequence[Essential], said: Sequence[str], attempt: Attempt
+        self, summary: str, lost: Sequence[KeyFact], said: Sequence[str], attempt: Attempt
     ) -> str:
         """The summary with what it had left out, as far as the model gives it now. Asked once."""
         source = excerpts(lost, said, max_chars=_EXCERPT_CHARS)

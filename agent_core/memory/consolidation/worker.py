@@ -9,8 +9,8 @@ if that is due. Marks that come in quick succession are worked on together, and 
 What fails waits: a minute, then twice as long each time, six hours at most, per session. It is tried again by
 itself a limited number of times; after that only when somebody has spoken in the session again, and never
 before its time. So a model that is away for a week costs a few calls a day, and nothing is lost meanwhile.
-What may not be done now (`Condensed.wait_s`) has not failed: it waits as long as it is told, and is tried
-again by itself.
+What may not be done now (`ConsolidationResult.wait_s`) has not failed: it waits as long as it is told, and is
+tried again by itself.
 
 Nobody ever waits for any of this. When `run` is cancelled, what was in hand is as if it had not begun.
 """
@@ -26,11 +26,11 @@ from typing import Any, Protocol
 import anyio
 import structlog
 
-from agent_core.memory.consolidation.run import Condensed
+from agent_core.memory.consolidation.run import ConsolidationResult
 from agent_core.models import Usage
 from agent_core.ports import Clock
 
-__all__ = ["Chore", "Condenses", "Consolidator", "retry_delay_s"]
+__all__ = ["Chore", "Consolidates", "Consolidator", "retry_delay_s"]
 
 _CONCURRENCY = 2
 _PAUSE_S = 0.25
@@ -46,10 +46,10 @@ Chore = Callable[[str], Awaitable[None]]
 """Something to do for a session whose turn has ended."""
 
 
-class Condenses(Protocol):
+class Consolidates(Protocol):
     """Who condenses."""
 
-    async def consolidate_if_due(self, session_id: str) -> Condensed:
+    async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
         """Condense what is too much of a session. Raises nothing but cancellation."""
         ...
 
@@ -84,7 +84,7 @@ class Consolidator:
 
     def __init__(
         self,
-        manager: Condenses,
+        manager: Consolidates,
         clock: Clock,
         *,
         chores: Sequence[Chore] = (),

@@ -19,7 +19,7 @@ from channels.base import ChannelUnavailable
 from channels.email.imap.mailbox import Mailbox
 from channels.email.imap.protocol import Refused
 
-__all__ = ["Answered", "Chore", "Chores", "FileCopy", "UploadCopy"]
+__all__ = ["Answered", "Chore", "FileCopy", "Housekeeping", "UploadCopy"]
 
 MAX_CHORES = 2_000
 _log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ class UploadCopy:
 Chore: TypeAlias = Answered | FileCopy | UploadCopy
 
 
-class Chores:
+class Housekeeping:
     """
     What is to be done. When there is too much of it, the oldest is given up.
 

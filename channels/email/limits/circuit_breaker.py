@@ -19,9 +19,9 @@ import json
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from channels.email.config import AnswerBrake
+from channels.email.config import CircuitBreakerConfig
 
-__all__ = ["Brake", "Pulled", "to"]
+__all__ = ["BreakerOpen", "CircuitBreaker", "to"]
 
 HOUR_S = 3600.0
 MAX_KEPT = 5_000
@@ -30,7 +30,7 @@ _TO = "to "
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class BreakerOpen:
     """
     Why nothing is answered, where (a thread, `EVERYWHERE`, or to whom: `to`), and until when on the monotonic
     clock.
@@ -59,25 +59,25 @@ def to(recipient: str) -> str:
     return f"{_TO}{recipient}"
 
 
-class Brake:
+class CircuitBreaker:
     """Watches answers. All times are seconds of one clock that never goes back."""
 
-    def __init__(self, settings: AnswerBrake) -> None:
+    def __init__(self, settings: CircuitBreakerConfig) -> None:
         self._settings = settings
         self._sent: deque[_Sent] = deque(maxlen=MAX_KEPT)
         self._bounced: deque[tuple[float, str]] = deque(maxlen=MAX_KEPT)
-        self._pulled: dict[str, Pulled] = {}
+        self._pulled: dict[str, BreakerOpen] = {}
         self._untold: set[str] = set()
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
         self.keeps_back = False
         """Whether something may be in quarantine because of it; see `all_let_in`."""
 
-    def all_pulled(self, now: float) -> list[Pulled]:
+    def all_pulled(self, now: float) -> list[BreakerOpen]:
         """Everywhere where nothing is answered."""
         return [found for found in self._pulled.values() if now < found.until]
 
-    def let_go(self, now: float) -> list[Pulled]:
+    def let_go(self, now: float) -> list[BreakerOpen]:
         """Take it off, wherever it is; what it was is returned."""
         found = self.all_pulled(now)
         self._pulled.clear()
@@ -89,7 +89,9 @@ class Brake:
         self.keeps_back = bool(self._pulled)
         self.changed = True
 
-    def pulled(self, thread: str, now: float, *, recipient: str = "", owner: bool = False) -> Pulled | None:
+    def pulled(
+        self, thread: str, now: float, *, recipient: str = "", owner: bool = False
+    ) -> BreakerOpen | None:
         """Whether nothing may be answered in this thread, or to this recipient, who may be the owner."""
         for place in (thread,) if owner else (EVERYWHERE, thread, to(recipient)):
             found = self._pulled.get(place)
@@ -100,11 +102,11 @@ class Brake:
 
     def may_send(
         self, thread: str, text: str, now: float, *, recipient: str = "", owner: bool = False
-    ) -> Pulled | None:
+    ) -> BreakerOpen | None:
         """
         Ask before an answer is sent; it may be what pulls the brake. None: send it, and tell `sent`.
 
-        The first who gets a `Pulled` has pulled it; see `is_new`.
+        The first who gets a `BreakerOpen` has pulled it; see `is_new`.
         """
         found = self.pulled(thread, now, recipient=recipient, owner=owner)
         if found is not None:
@@ -128,8 +130,8 @@ class Brake:
         self._sent.append(_Sent(now, thread, _digest(text), owner))
         self.changed = True
 
-    def bounced(self, recipient: str, now: float) -> Pulled | None:
-        """A mail of ours to somebody came back; the `Pulled` if that was one too many."""
+    def bounced(self, recipient: str, now: float) -> BreakerOpen | None:
+        """A mail of ours to somebody came back; the `BreakerOpen` if that was one too many."""
         self._bounced.append((now, recipient))
         self.changed = True
         self._forget(now)
@@ -140,17 +142,17 @@ class Brake:
             return None
         return self._pull(to(recipient), f"{count} mails to them came back within an hour", now)
 
-    def is_new(self, pulled: Pulled) -> bool:
+    def is_new(self, pulled: BreakerOpen) -> bool:
         """Whether it was pulled just now; true once."""
         if pulled.thread not in self._untold:
             return False
         self._untold.discard(pulled.thread)
         return True
 
-    def _pull(self, thread: str, why: str, now: float) -> Pulled:
+    def _pull(self, thread: str, why: str, now: float) -> BreakerOpen:
         if len(self._pulled) >= MAX_KEPT:
             self._pulled = {place: one for place, one in self._pulled.items() if now < one.until}
-        pulled = self._pulled[thread] = Pulled(thread, why, now + self._settings.closed_minutes * 60)
+        pulled = self._pulled[thread] = BreakerOpen(thread, why, now + self._settings.closed_minutes * 60)
         self._untold = {place for place in (*self._untold, thread) if place in self._pulled}
         self.changed = self.keeps_back = True
         # Otherwise the first answer afterwards would pull it again.
@@ -191,7 +193,7 @@ class Brake:
         try:
             kept = json.loads(text)
             pulled = [
-                Pulled(str(thread), str(why), min(float(until) - since, longest))
+                BreakerOpen(str(thread), str(why), min(float(until) - since, longest))
                 for thread, why, until in kept["pulled"]
             ]
             sent = [

@@ -2,7 +2,7 @@
 What keeps the channel from doing harm, around everything it sends: the brake, the patience after a refused
 login, and the file that lets limits outlive a restart.
 
-`Safety` decides nothing by itself; it holds the pure parts (``brake``, ``limits``) to the clock, and tells
+`LoopGuard` decides nothing by itself; it holds the pure parts (``brake``, ``limits``) to the clock, and tells
 the operator when one of them acts.
 """
 
@@ -20,13 +20,13 @@ import structlog
 from agent_core.messages import OutboundKind, OutboundMessage
 from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
 from channels.email.config import EmailConfig
-from channels.email.limits.circuit_breaker import Brake, Pulled
+from channels.email.limits.circuit_breaker import BreakerOpen, CircuitBreaker
 from channels.email.limits.rate_limit import HOUR_S, AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, normalise, without_tag
-from channels.email.parsing.dsn import Fate, Report
+from channels.email.parsing.dsn import DeliveryStatus, Report
 from channels.email.parsing.threads import recipient_of
 
-__all__ = ["Alert", "LoginPatience", "Safety"]
+__all__ = ["Alert", "LoginPatience", "LoopGuard"]
 
 Alert = Callable[[str, str], None]
 """Tells the operator, by another way than mail if there is one: what it is about, and a sentence."""
@@ -78,7 +78,7 @@ class LoginPatience:
         self._failures = 0
 
 
-class Safety:
+class LoopGuard:
     """
     See the module.
 
@@ -110,7 +110,7 @@ class Safety:
         self._file = file
         self._clock = clock
         self._alert = alert
-        self._brake = Brake(config.brake)
+        self._brake = CircuitBreaker(config.brake)
         self._sent_to: OrderedDict[str, tuple[str, bool]] = OrderedDict()
         """By Message-ID: to whom a mail went, and whether to nobody else."""
         self._came_back: set[str] = set()
@@ -176,7 +176,7 @@ class Safety:
         Returns:
             The mails of which there is evidence that they did not arrive, counted now or before.
         """
-        if report.fate is not Fate.FAILED:
+        if report.fate is not DeliveryStatus.FAILED:
             return frozenset()
         evident: set[str] = set()
         domain = proven.rpartition("@")[2]
@@ -220,7 +220,7 @@ class Safety:
         self._brake.all_let_in()
         self._brake_urgent = True
 
-    def _tell(self, pulled: Pulled, now: float) -> None:
+    def _tell(self, pulled: BreakerOpen, now: float) -> None:
         if not self._brake.is_new(pulled):
             return
         self._brake_urgent = True

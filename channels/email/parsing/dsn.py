@@ -18,7 +18,7 @@ from channels.email.parsing.mime import CONTROL, Caps, Part, Unreadable, decoded
 from channels.email.parsing.threads import OWN_ID_PREFIX, is_own_id
 from channels.email.parsing.transfer_encoding import transferred
 
-__all__ = ["Fate", "Report", "in_words", "read_report"]
+__all__ = ["DeliveryStatus", "Report", "in_words", "read_report"]
 
 MAX_BYTES = 300_000
 MAX_IDS = 10
@@ -33,7 +33,7 @@ _WORDS_OF_LATER = re.compile(
 )
 
 
-class Fate(StrEnum):
+class DeliveryStatus(StrEnum):
     """What has become of a mail."""
 
     FAILED = "failed"
@@ -55,7 +55,7 @@ class Report:
     """
 
     message_ids: tuple[str, ...]
-    fate: Fate
+    fate: DeliveryStatus
     recipient: str = ""
     why: str = ""
 
@@ -70,7 +70,7 @@ def read_report(raw: bytes, *, account: str) -> Report | None:
     ids = _ids(data, parts, account)
     if not ids:
         return None
-    fate, recipient, why = Fate.DELAYED, "", ""
+    fate, recipient, why = DeliveryStatus.DELAYED, "", ""
     for found in (_of_status(_text(data, part)) for part in parts if _is_status(part)):
         if found is not None:
             fate, recipient, why = found
@@ -128,9 +128,9 @@ def _text(data: bytes, part: Part) -> str:
     return decoded(transferred(data[part.start : part.end], encoding), None)
 
 
-def _of_status(text: str) -> tuple[Fate, str, str] | None:
+def _of_status(text: str) -> tuple[DeliveryStatus, str, str] | None:
     """The worst block of a machine's part; None if there is none."""
-    worst: tuple[Fate, str, str] | None = None
+    worst: tuple[DeliveryStatus, str, str] | None = None
     for block in text.split("\n\n")[:200]:
         fields = _fields(block)
         action = fields.get("action", "").lower()
@@ -138,15 +138,15 @@ def _of_status(text: str) -> tuple[Fate, str, str] | None:
         if not action and status is None:
             continue
         if action == "failed" or (not action and status is not None and status[1] == "5"):
-            fate = Fate.FAILED
+            fate = DeliveryStatus.FAILED
         elif action == "delayed" or (status is not None and status[1] == "4"):
-            fate = Fate.DELAYED
+            fate = DeliveryStatus.DELAYED
         else:
-            fate = Fate.ARRIVED
+            fate = DeliveryStatus.ARRIVED
         recipient = fields.get("final-recipient") or fields.get("original-recipient") or ""
         said = fields.get("diagnostic-code", "").partition(";")[2].strip() or fields.get("status", "")
         found = (fate, recipient.rpartition(";")[2].strip()[:320], said)
-        if worst is None or (fate is Fate.FAILED and worst[0] is not Fate.FAILED):
+        if worst is None or (fate is DeliveryStatus.FAILED and worst[0] is not DeliveryStatus.FAILED):
             worst = found
     return worst
 
@@ -165,11 +165,11 @@ def _fields(block: str) -> dict[str, str]:
     return fields
 
 
-def _of_words(text: str) -> tuple[Fate, str]:
+def _of_words(text: str) -> tuple[DeliveryStatus, str]:
     """A report without a part for machines: what its text says."""
     line = _LOOSE_WHY.search(text)
     why = line[0] if line else next((each for each in text.split("\n") if each.strip()), "")
     status, reply = _STATUS.search(why), _REPLY.search(why)
     code = status[1] if status else reply[1] if reply else ""
     later = code == "4" or (code != "5" and bool(_WORDS_OF_LATER.search(text)))
-    return (Fate.DELAYED if later else Fate.FAILED), why
+    return (DeliveryStatus.DELAYED if later else DeliveryStatus.FAILED), why

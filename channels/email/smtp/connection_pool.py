@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
-__all__ = ["Place", "Relay"]
+__all__ = ["ConnectionPool", "Place"]
 
 AT_ONCE = 4
 """Providers count connections."""
@@ -35,7 +35,7 @@ class Place(Generic[_Link]):
     come: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Relay(Generic[_Link]):
+class ConnectionPool(Generic[_Link]):
     """
     Gives out places. Every `take` is followed by one `hand_on` or `leave`.
 

@@ -18,7 +18,7 @@ from channels.email.attachments import read_files
 from channels.email.compose.message import OutgoingMail, compose
 from channels.email.compose.seal import CopySeal
 from channels.email.config import EmailConfig
-from channels.email.smtp.submission import MailTooLarge, Submitter
+from channels.email.smtp.submission import MailTooLarge, Submission
 
 __all__ = ["Posting"]
 
@@ -41,7 +41,7 @@ class Posting:
     def __init__(
         self,
         config: EmailConfig,
-        submitter: Submitter,
+        submitter: Submission,
         attachments: AttachmentStore | None,
         tls: Callable[[], Awaitable[ssl.SSLContext | None]],
         seal: CopySeal,

@@ -48,9 +48,9 @@ from channels.email.auth.credentials import Credentials, Login, PasswordCredenti
 from channels.email.auth.tls import tls_refused
 from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig, SmtpServer
-from channels.email.smtp.connection_pool import Relay
+from channels.email.smtp.connection_pool import ConnectionPool
 
-__all__ = ["MailTooLarge", "SubmitTiming", "Submitter", "hand_over", "hang_up", "stuffed"]
+__all__ = ["MailTooLarge", "Submission", "SubmitTiming", "hand_over", "hang_up", "stuffed"]
 
 _AUTH_CODES = frozenset({530, 534, 535, 538})
 """What they say of a recipient or of a text may be the recipient's own server's words, handed through."""
@@ -93,7 +93,7 @@ class _Step(Enum):
     DATA = "data"
 
 
-class Submitter:
+class Submission:
     """Sends mails for one account."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Submitter:
         self._config = config
         self._credentials = credentials or PasswordCredentials.of(config)
         self._timing = timing or SubmitTiming()
-        self._relay: Relay[aiosmtplib.SMTP] = Relay(aiosmtplib.SMTP.close)
+        self._relay: ConnectionPool[aiosmtplib.SMTP] = ConnectionPool(aiosmtplib.SMTP.close)
 
     async def submit(
         self,

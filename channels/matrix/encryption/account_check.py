@@ -17,11 +17,11 @@ from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.client.login import unreachable
 from channels.matrix.encryption.cross_signing import canonical
 
-__all__ = ["Standing", "ask_standing"]
+__all__ = ["AccountCheck", "ask_standing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AccountCheck:
     """
     What the homeserver says. ``keys_published``: other people's clients can encrypt for this device;
     ``identity``: the account has a cross-signing identity; ``signed``: that has signed this device;
@@ -41,7 +41,7 @@ class Standing:
         return asdict(self)
 
 
-async def ask_standing(homeserver: Homeserver) -> Standing:
+async def ask_standing(homeserver: Homeserver) -> AccountCheck:
     """
     Ask.
 
@@ -60,7 +60,7 @@ async def ask_standing(homeserver: Homeserver) -> Standing:
     master = object_of(object_of(published.body, "master_keys"), user_id)
     signer = object_of(object_of(published.body, "self_signing_keys"), user_id)
     left = object_of(counts.body, "one_time_key_counts").get("signed_curve25519", 0)
-    return Standing(
+    return AccountCheck(
         device=device_id,
         keys_published=bool(device),
         identity=bool(_key_of(master)),

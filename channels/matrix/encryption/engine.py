@@ -1,14 +1,14 @@
 """
 Encryption: the keys of this device, what is asked of the server about other people's, and when.
 
-Theory of operation. `Machine` holds the keys and never speaks; this part speaks and holds none. It opens
-the machine of whatever device the login has (`Crypto.ready`), so a login that brings another device brings
-another machine, which is announced and signed before anything is done with it (``own_device``).
+Theory of operation. `Machine` holds the keys and never speaks; this part speaks and holds none. It opens the
+machine of whatever device the login has (`EncryptionEngine.ready`), so a login that brings another device
+brings another machine, which is announced and signed before anything is done with it (``own_device``).
 
 Receiving is without network: to-device events are digested before the messages that they are for, and saved
-before the position that passes them (`Crypto.receive`, `Crypto.position`). Before something is sent, the
-room's key is given to whoever lacks it (``key_sharing``). Trust is the allow-list of people: their devices
-are taken as the server names them.
+before the position that passes them (`EncryptionEngine.receive`, `EncryptionEngine.position`). Before
+something is sent, the room's key is given to whoever lacks it (``key_sharing``). Trust is the allow-list of
+people: their devices are taken as the server names them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from channels.matrix.rooms.state import JsonObject, object_of, text_of
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine
 
-__all__ = ["CRYPTO", "Crypto", "pickle_key"]
+__all__ = ["CRYPTO", "EncryptionEngine", "pickle_key"]
 
 CRYPTO = "crypto"
 _log = structlog.get_logger(__name__)
@@ -64,7 +64,7 @@ def pickle_key(state_dir: Path) -> str:
     return made
 
 
-class Crypto:
+class EncryptionEngine:
     """
     Encryption for one account.
 

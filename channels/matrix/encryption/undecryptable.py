@@ -28,7 +28,7 @@ import structlog
 
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
-__all__ = ["MAX_WAITING", "PATIENCE_S", "WAITING", "Reference", "Waiting"]
+__all__ = ["MAX_WAITING", "PATIENCE_S", "WAITING", "Reference", "UndecryptableEvents"]
 
 WAITING = "waiting_for_keys"
 MAX_WAITING = 300
@@ -61,7 +61,7 @@ class Reference:
     """Whose message it is; empty if an earlier version has written this down."""
 
 
-class Waiting:
+class UndecryptableEvents:
     """
     The messages of one account that wait for their keys.
 

@@ -28,7 +28,7 @@ import structlog
 from channels.base import ChannelError, Clock
 from channels.matrix.client.api import LinkBroken
 from channels.matrix.encryption.cross_signing import canonical
-from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.encryption.sas import METHOD, Sas, SasFailed
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
@@ -86,7 +86,7 @@ class Verifications:
 
     def __init__(
         self,
-        crypto: Crypto,
+        crypto: EncryptionEngine,
         clock: Clock,
         *,
         user_id: str,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from agent_core.messages import Background
 
-__all__ = ["Talk"]
+__all__ = ["GroupContext"]
 
 _MAX_PLACES = 500
 _MAX_LINE = 1000
@@ -29,7 +29,7 @@ class _Line:
     """Who has come into the room since."""
 
 
-class Talk:
+class GroupContext:
     """
     The lines of all rooms. A *place* is a room id and the root of a thread, or an empty text.
 

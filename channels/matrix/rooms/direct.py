@@ -25,7 +25,7 @@ from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, p
 from channels.matrix.rooms.backfill import check_room, members_of
 from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
 
-__all__ = ["DIRECTS", "Directs"]
+__all__ = ["DIRECTS", "DirectRooms"]
 
 DIRECTS = "directs"
 TOKEN = "org.squidbot.direct"  # noqa: S105 - the name of a key
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 Save = Callable[[Mapping[str, str]], Awaitable[None]]
 
 
-class Directs:
+class DirectRooms:
     """
     The rooms of two of one account.
 

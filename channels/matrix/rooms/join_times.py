@@ -4,7 +4,7 @@ Since when people are in rooms whose past is closed to those who come later. Pur
 Theory of operation. With the history visibility ``joined`` or ``invited`` a homeserver shows people only what
 was said since they came, and the bot must not tell them more. What was said before and what after is decided
 by the order in which our own homeserver hands events over: each message gets a stamp of our own clock, later
-than every stamp before it (`Joinings.stamp`), and so does each joining. The times that servers write into
+than every stamp before it (`JoinTimes.stamp`), and so does each joining. The times that servers write into
 events decide nothing, nor does what an event says about the membership before it, once somebody was seen to
 leave.
 
@@ -29,7 +29,7 @@ import structlog
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.rooms.state import Rooms
 
-__all__ = ["JOININGS", "MAX_PEOPLE", "Joinings"]
+__all__ = ["JOININGS", "MAX_PEOPLE", "JoinTimes"]
 
 JOININGS = "joinings"
 MAX_PEOPLE = 500
@@ -39,7 +39,7 @@ _EVERYBODY = "*"
 _log = structlog.get_logger(__name__)
 
 
-class Joinings:
+class JoinTimes:
     """
     The joinings of one account's rooms.
 

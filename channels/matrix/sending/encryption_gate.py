@@ -16,19 +16,19 @@ import structlog
 
 from channels.base import ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, TokenLost, part, problem, send_problem
-from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.events.inbound import MARK
 from channels.matrix.events.outbound import MAX_CONTENT_BYTES, MAX_SECRET_BYTES, size_of
 from channels.matrix.rooms.backfill import members_of
 from channels.matrix.rooms.state import Room, Rooms, object_of, text_of
 
-__all__ = ["Cover"]
+__all__ = ["EncryptionGate"]
 
 _log = structlog.get_logger(__name__)
 
 
-class Cover:
+class EncryptionGate:
     """
     Covers what is sent.
 
@@ -40,7 +40,12 @@ class Cover:
     """
 
     def __init__(
-        self, homeserver: Homeserver, rooms: Rooms, *, is_current: Callable[[], bool], crypto: Crypto | None
+        self,
+        homeserver: Homeserver,
+        rooms: Rooms,
+        *,
+        is_current: Callable[[], bool],
+        crypto: EncryptionEngine | None,
     ) -> None:
         self._homeserver = homeserver
         self._rooms = rooms

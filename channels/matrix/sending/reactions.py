@@ -20,15 +20,15 @@ import anyio
 import structlog
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from channels.base import Stage
+from channels.base import AckState
 from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part
 from channels.matrix.events.inbound import Me, Skip, received_at
 from channels.matrix.events.threads import EVENT_ID, SHARED
 from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
 
-__all__ = ["SIGNS", "Marks", "reacts_to", "read_reaction"]
+__all__ = ["SIGNS", "AckReactions", "reacts_to", "read_reaction"]
 
-SIGNS = {Stage.RECEIVED: "👀", Stage.DONE: "✅", Stage.FAILED: "⚠️"}
+SIGNS = {AckState.RECEIVED: "👀", AckState.DONE: "✅", AckState.FAILED: "⚠️"}
 
 _MAX_KEY = 100
 _MAX_WAITING = 500
@@ -88,7 +88,7 @@ def read_reaction(
     )
 
 
-class Marks:
+class AckReactions:
     """
     Marks questions.
 
@@ -98,18 +98,18 @@ class Marks:
 
     def __init__(self, homeserver: Homeserver) -> None:
         self._homeserver = homeserver
-        self._waiting: deque[tuple[str, str, Stage]] = deque()
-        self._known: OrderedDict[tuple[str, Stage], str] = OrderedDict()
+        self._waiting: deque[tuple[str, str, AckState]] = deque()
+        self._known: OrderedDict[tuple[str, AckState], str] = OrderedDict()
         self._news = anyio.Event()
 
-    def mark(self, room_id: str, context: Mapping[str, Any], stage: Stage) -> None:
+    def mark(self, room_id: str, context: Mapping[str, Any], stage: AckState) -> None:
         """Show that the question with this context has come so far; returns at once."""
         event_id = context.get("event_id")
         if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
             return
         if (room_id, event_id, stage) in self._waiting:
             return
-        if stage is Stage.RECEIVED and (event_id, stage) in self._known:
+        if stage is AckState.RECEIVED and (event_id, stage) in self._known:
             return
         while len(self._waiting) >= _MAX_WAITING:
             self._waiting.popleft()
@@ -124,12 +124,12 @@ class Marks:
             while self._waiting:
                 room_id, event_id, stage = self._waiting.popleft()
                 later = any(one[:2] == (room_id, event_id) for one in self._waiting)
-                if stage is Stage.RECEIVED and later and (event_id, stage) not in self._known:
+                if stage is AckState.RECEIVED and later and (event_id, stage) not in self._known:
                     continue  # it is over already; never having been marked is as good as not any more
-                if await self._react(room_id, event_id, stage) and stage is not Stage.RECEIVED:
-                    await self._take_back(room_id, event_id, Stage.RECEIVED)
+                if await self._react(room_id, event_id, stage) and stage is not AckState.RECEIVED:
+                    await self._take_back(room_id, event_id, AckState.RECEIVED)
 
-    async def _react(self, room_id: str, event_id: str, stage: Stage) -> bool:
+    async def _react(self, room_id: str, event_id: str, stage: AckState) -> bool:
         relation = {"rel_type": "m.annotation", "event_id": event_id, "key": SIGNS[stage]}
         path = f"{CLIENT}/rooms/{part(room_id)}/send/m.reaction/{_txn(event_id, stage)}"
         answer = await self._put(path, {"m.relates_to": relation})
@@ -140,7 +140,7 @@ class Marks:
                 self._known.popitem(last=False)
         return bool(found)
 
-    async def _take_back(self, room_id: str, event_id: str, stage: Stage) -> None:
+    async def _take_back(self, room_id: str, event_id: str, stage: AckState) -> None:
         if (event_id, stage) not in self._known and not await self._react(room_id, event_id, stage):
             return
         ours = self._known.pop((event_id, stage))
@@ -164,5 +164,5 @@ class Marks:
         return None
 
 
-def _txn(event_id: str, stage: Stage) -> str:
+def _txn(event_id: str, stage: AckState) -> str:
     return "sqm" + hashlib.sha256(f"{event_id}\0{stage}".encode()).hexdigest()[:30]

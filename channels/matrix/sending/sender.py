@@ -48,7 +48,7 @@ from channels.matrix.client.api import (
 )
 from channels.matrix.client.login import MAX_IN_A_ROW, Login
 from channels.matrix.config import MatrixConfig
-from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.events.outbound import (
     as_edit,
     build_content,
@@ -60,13 +60,13 @@ from channels.matrix.events.outbound import (
 )
 from channels.matrix.rooms.backfill import check_room
 from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.encryption_gate import Cover
+from channels.matrix.sending.encryption_gate import EncryptionGate
 from channels.matrix.sending.place import Place, check_size, nothing
-from channels.matrix.sending.sent_lookup import Search
+from channels.matrix.sending.sent_lookup import SentLookup
 from channels.matrix.sending.uploads import FileRefused, Uploads
 from channels.split import split_markdown
 
-__all__ = ["KEYS_KEPT_S", "NOT_ALONE", "Sending"]
+__all__ = ["KEYS_KEPT_S", "NOT_ALONE", "Sender"]
 
 KEYS_KEPT_S = 12 * 3600.0
 """So long a homeserver surely recognises a transaction id; Synapse promises 24 hours."""
@@ -83,7 +83,7 @@ _FORMAT_LIMIT_S = 15.0
 _log = structlog.get_logger(__name__)
 
 
-class Sending:
+class Sender:
     """
     Delivers messages.
 
@@ -106,7 +106,7 @@ class Sending:
         *,
         is_current: Callable[[], bool],
         now: Callable[[], datetime],
-        crypto: Crypto | None = None,
+        crypto: EncryptionEngine | None = None,
         attachments: AttachmentStore | None = None,
     ) -> None:
         self._config = config
@@ -116,8 +116,8 @@ class Sending:
         self._is_current = is_current
         self._now = now
         self._uploads = Uploads(homeserver, attachments)
-        self._search = Search(homeserver, config.user_id)
-        self._cover = Cover(homeserver, rooms, is_current=is_current, crypto=crypto)
+        self._search = SentLookup(homeserver, config.user_id)
+        self._cover = EncryptionGate(homeserver, rooms, is_current=is_current, crypto=crypto)
 
     async def deliver(
         self,

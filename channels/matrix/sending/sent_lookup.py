@@ -24,14 +24,14 @@ from channels.matrix.client.api import (
 from channels.matrix.events.outbound import mark_of
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
-__all__ = ["Search"]
+__all__ = ["SentLookup"]
 
 _PAGES_BACK = 10
 _SKEW_MS = 24 * 3600 * 1000
 _log = structlog.get_logger(__name__)
 
 
-class Search:
+class SentLookup:
     """
     Finds events of ours by their mark.
 

@@ -6,11 +6,11 @@ rarely, at most so often as the settings say, because a homeserver counts an edi
 text must not wait in line behind its own previews. A request to slow down doubles the pause at least.
 
 The finished answer comes by the outbox, like every other, and edits what is here (``sending``). Before that
-`Shown.settled` waits for a preview that is on its way: what arrived after the final text would hide it. An
-answer that never comes, because the question was taken back or its turn was stopped, leaves a torso; it is
-redacted a while after the turn's end (`Shown.ended`). Nothing here is needed after a crash: names of events
-derive from the question, so a turn that is started again goes on with the same event, and what another life
-of the process has left of a question that was taken back is found by its name.
+`StreamingPreview.settled` waits for a preview that is on its way: what arrived after the final text would
+hide it. An answer that never comes, because the question was taken back or its turn was stopped, leaves a
+torso; it is redacted a while after the turn's end (`StreamingPreview.ended`). Nothing here is needed after a
+crash: names of events derive from the question, so a turn that is started again goes on with the same event,
+and what another life of the process has left of a question that was taken back is found by its name.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import anyio
 import structlog
 
 from agent_core.messages import OutboundMessage, SessionKey
-from channels.base import ChannelError, ChannelUnavailable, Clock, DeliveryFailed, Stage
+from channels.base import AckState, ChannelError, ChannelUnavailable, Clock, DeliveryFailed
 from channels.matrix.client.api import TokenLost
 from channels.matrix.config import StreamingConfig
 from channels.matrix.events.outbound import preview_of, transaction_id
-from channels.matrix.sending.sender import Sending
+from channels.matrix.sending.sender import Sender
 
-__all__ = ["Pace", "Shown"]
+__all__ = ["Pace", "StreamingPreview"]
 
 ELLIPSIS = " …"
 MAX_BYTES = 8_000
@@ -93,7 +93,7 @@ class _Answer:
     busy: anyio.Lock = field(default_factory=anyio.Lock)
 
 
-class Shown:
+class StreamingPreview:
     """
     The unfinished answers of one account.
 
@@ -148,7 +148,7 @@ class Shown:
             answer.wanted = text
             self._news.set()
 
-    def ended(self, room_id: str, context: Mapping[str, Any], stage: Stage) -> None:
+    def ended(self, room_id: str, context: Mapping[str, Any], stage: AckState) -> None:
         """
         The work on a question is over; what is to be sent for it, if anything, is in the outbox.
 
@@ -160,12 +160,12 @@ class Shown:
             self._lost[question] = room_id
         if answer is not None:
             answer.wanted = ""
-            after_s = _AFTER_FAILURE_S if stage is Stage.FAILED else _AFTER_ANSWER_S
+            after_s = _AFTER_FAILURE_S if stage is AckState.FAILED else _AFTER_ANSWER_S
             answer.redact_at = self._clock.monotonic() + after_s
         # Even if nothing of it was shown yet: an earlier life of the process may have.
         self._news.set()
 
-    async def settled(self, context: Mapping[str, Any], sending: Sending) -> str | None:
+    async def settled(self, context: Mapping[str, Any], sending: Sender) -> str | None:
         """
         Nothing is shown any more for this question; returns the event that shows its answer so far.
 
@@ -203,7 +203,7 @@ class Shown:
         self._news.set()
 
     # ── work ──
-    async def run(self, sending: Sending) -> None:
+    async def run(self, sending: Sender) -> None:
         """Show answers until cancelled."""
         async with anyio.create_task_group() as group:
             while True:
@@ -225,7 +225,7 @@ class Shown:
                 else:
                     await news.wait()
 
-    async def _show(self, answer: _Answer, sending: Sending) -> None:
+    async def _show(self, answer: _Answer, sending: Sender) -> None:
         async with answer.busy:
             text = answer.wanted
             if not text or not answer.pace.due(self._clock.monotonic()):
@@ -250,7 +250,7 @@ class Shown:
                 answer.text = text
                 answer.pace.shown(self._clock.monotonic())
 
-    async def _again(self, answer: _Answer, sending: Sending) -> None:
+    async def _again(self, answer: _Answer, sending: Sender) -> None:
         """Send the newest preview under its name, however often it was tried before."""
         assert answer.uncertain is not None
         name, text = answer.uncertain
@@ -265,7 +265,7 @@ class Shown:
         elif shown is not None and shown not in answer.edits:
             answer.edits.append(shown)
 
-    async def _drop_lost(self, sending: Sending) -> None:
+    async def _drop_lost(self, sending: Sender) -> None:
         """Look for what is shown of answers that will never come, and take it back; one at a time."""
         now = self._clock.monotonic()
         if not self._lost or now < self._look_for_lost_at:
@@ -291,7 +291,7 @@ class Shown:
         self._lost_tries = 0
         self._lost.pop(question, None)
 
-    async def _drop(self, question: str, answer: _Answer, sending: Sending) -> None:
+    async def _drop(self, question: str, answer: _Answer, sending: Sender) -> None:
         """Its turn is over and no answer has come."""
         if answer.event_id is not None:
             room_id, name = answer.message.session.conversation, transaction_id(answer.message)

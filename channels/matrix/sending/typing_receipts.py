@@ -4,8 +4,9 @@ Typing and read receipts: signs that may get lost and must never delay anything.
 Giving a hint only notes what shall be shown; a task sends it. Per room there is at most one wish of a kind,
 and a newer one replaces the older, so a slow server makes hints late but not many. A room's first wish waits
 for a moment (`GATHER_S`): an answer that is ready at once needs no "typing". Receipts let answers pass that
-are on their way (`Hints.making_way`), because many a server does one thing at a time. Failures are forgotten:
-the next hint makes up for them, and a "typing" that is not taken back fades on the server by itself.
+are on their way (`TypingAndReceipts.making_way`), because many a server does one thing at a time. Failures
+are forgotten: the next hint makes up for them, and a "typing" that is not taken back fades on the server by
+itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import structlog
 
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 
-__all__ = ["GATHER_S", "Hints"]
+__all__ = ["GATHER_S", "TypingAndReceipts"]
 
 GATHER_S = 0.04
 
@@ -33,7 +34,7 @@ _MAX_ROOMS = 1000
 _log = structlog.get_logger(__name__)
 
 
-class Hints:
+class TypingAndReceipts:
     """
     Sends hints.
 

@@ -1,5 +1,5 @@
 """
-Reading what is encrypted: `Reading` is what the receiving loop knows of encryption.
+Reading what is encrypted: `Decryption` is what the receiving loop knows of encryption.
 
 Theory of operation. For each answer of ``/sync``, in this order: `prepare` (our device is announced),
 `receive` (room keys and other people's devices), `late` for messages whose keys have come at last, `uncover`
@@ -21,14 +21,14 @@ import structlog
 from channels.base import ChannelError, ChannelUnavailable, Clock
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.login import Login
-from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.encryption.types import NoKey, NotMeant, NotReadable
-from channels.matrix.encryption.undecryptable import WAITING, Reference, Waiting
+from channels.matrix.encryption.undecryptable import WAITING, Reference, UndecryptableEvents
 from channels.matrix.encryption.verification import Verifications, is_verification
 from channels.matrix.rooms.state import JsonObject, events_of, object_of, text_of
 
-__all__ = ["Reading"]
+__all__ = ["Decryption"]
 
 _RENEWALS = 4
 _LATE_AT_ONCE = 50
@@ -45,7 +45,7 @@ Tell = Callable[[str, str, str], Awaitable[None]]
 Save = Callable[[Mapping[str, str]], Awaitable[None]]
 
 
-class Reading:
+class Decryption:
     """
     Reads for one account.
 
@@ -63,7 +63,7 @@ class Reading:
         self,
         homeserver: Homeserver,
         login: Login,
-        crypto: Crypto,
+        crypto: EncryptionEngine,
         verifications: Verifications,
         clock: Clock,
         *,
@@ -81,7 +81,7 @@ class Reading:
         self.is_heard: Callable[[str, str], bool] = lambda _room_id, sender: allows(sender)
         """Whether somebody's messages in a room are worth waiting for; a room may have a rule of its own."""
         self._is_owner = is_owner
-        self._waiting = Waiting(is_owner)
+        self._waiting = UndecryptableEvents(is_owner)
         self._handed_over: list[str] = []
         self._in_hand: set[str] = set()
         """Events with late keys that are being read."""

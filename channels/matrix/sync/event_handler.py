@@ -24,18 +24,18 @@ from channels.base import Clock, Inbox
 from channels.matrix.client.api import Homeserver
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import Early, Senders, bundled_edit, edited_text, edits, read_edit, redacts
-from channels.matrix.events.group_context import Talk
+from channels.matrix.events.group_context import GroupContext
 from channels.matrix.events.inbound import Me, Skip, read_event
 from channels.matrix.events.media import MEDIA
 from channels.matrix.events.room_policy import Rules
 from channels.matrix.events.threads import root_of
-from channels.matrix.rooms.join_times import Joinings
+from channels.matrix.rooms.join_times import JoinTimes
 from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
 from channels.matrix.rooms.upgrades import may_moderate, may_redact
 from channels.matrix.sending.reactions import reacts_to, read_reaction
-from channels.matrix.sync.reply_context import Asker, Quotes, Uncover
+from channels.matrix.sync.reply_context import Asker, ReplyContext, Uncover
 
-__all__ = ["Conversation", "Unfinished"]
+__all__ = ["EventHandler", "Unfinished"]
 
 _MAX_PLACES = 1000
 _log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ class Unfinished:
     finish: Callable[[], Awaitable[InboundMessage]]
 
 
-class Conversation:
+class EventHandler:
     """
     Reads for one account.
 
@@ -87,10 +87,10 @@ class Conversation:
         self._allows = allows
         self._uncover = uncover
         self.rules = Rules(config, rooms.conversation_of)
-        self._quotes = Quotes(homeserver, rooms, uncover, user_id=me.user_id)
+        self._quotes = ReplyContext(homeserver, rooms, uncover, user_id=me.user_id)
         talk = config.group_talk
-        self._talk = Talk(messages=talk.messages, chars=talk.chars)
-        self.joinings = Joinings(me.user_id, rooms)
+        self._talk = GroupContext(messages=talk.messages, chars=talk.chars)
+        self.joinings = JoinTimes(me.user_id, rooms)
         self._early = Early(is_owner)
         self._senders = Senders()
         self._begun: OrderedDict[tuple[str, str], None] = OrderedDict()

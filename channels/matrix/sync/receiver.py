@@ -39,14 +39,14 @@ from channels.matrix.encryption.engine import CRYPTO
 from channels.matrix.encryption.undecryptable import WAITING
 from channels.matrix.events.inbound import Me
 from channels.matrix.rooms.backfill import sent_at_ms
-from channels.matrix.rooms.follow_upgrades import Following
+from channels.matrix.rooms.follow_upgrades import UpgradeFollower
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.join_times import JOININGS
 from channels.matrix.rooms.state import JsonObject, Rooms, events_of, object_of, text_of
-from channels.matrix.sending.typing_receipts import Hints
-from channels.matrix.sync.decryption import Reading
+from channels.matrix.sending.typing_receipts import TypingAndReceipts
+from channels.matrix.sync.decryption import Decryption
 from channels.matrix.sync.downloads import Downloads
-from channels.matrix.sync.event_handler import Conversation
+from channels.matrix.sync.event_handler import EventHandler
 from channels.matrix.sync.fetching import FETCHING, Fetching
 from channels.matrix.sync.timeline import GAP_TRIES, Found, RoomUnread, Timeline
 
@@ -105,14 +105,14 @@ class Receiver:
         login: Login,
         *,
         me: Me,
-        conversation: Conversation,
+        conversation: EventHandler,
         rooms: Rooms,
         invites: Invites,
-        hints: Hints,
+        hints: TypingAndReceipts,
         inbox: Inbox,
         clock: Clock,
         on_up: Callable[[], None],
-        reading: Reading | None = None,
+        reading: Decryption | None = None,
         may_invite: Callable[[str], bool] = lambda _user: False,
         is_owner: Callable[[str], bool] = lambda _user: False,
         attachments: AttachmentStore | None = None,
@@ -156,7 +156,7 @@ class Receiver:
         )
         self.gaps = self._timeline.gaps
         """To be run beside `run`, too."""
-        self._following = Following(rooms, invites, may_invite=may_invite)
+        self._following = UpgradeFollower(rooms, invites, may_invite=may_invite)
         self._pauses = Pauses(early_cap_s=_EARLY_CAP_S)
         self._up = False
         self._answered_at: float | None = None

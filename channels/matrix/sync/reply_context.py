@@ -3,10 +3,10 @@ What a message answers, and how its thread began: fetched, read and cut to a siz
 
 Theory of operation. An event is only ever asked for by its id *in the room of the message that points to it*,
 so nobody can have the bot quote from a room that they are not in. Nor from a time at which they were not in
-it: the bot may read what two people said before a third joined, and the third may know the event's id. So
-the asker must have been in the room at what they did not write (`Quotes.is_for`), and at the edit whose text
-is quoted; otherwise the text before it is. Whether somebody was there is what our own homeserver's state *at
-that event* says. The times of events decide nothing: whoever's homeserver sends an event sets them.
+it: the bot may read what two people said before a third joined, and the third may know the event's id. So the
+asker must have been in the room at what they did not write (`ReplyContext.is_for`), and at the edit whose
+text is quoted; otherwise the text before it is. Whether somebody was there is what our own homeserver's state
+*at that event* says. The times of events decide nothing: whoever's homeserver sends an event sets them.
 
 What was seen lately is remembered; the rest is fetched, within a limit, and left out when it does not come: a
 quotation helps, and nothing waits for it. Of an event that was edited the newest text counts. A chain of
@@ -31,7 +31,7 @@ from channels.matrix.events.inbound import Skip, file_in, replies_to, said_in
 from channels.matrix.events.threads import EVENT_ID
 from channels.matrix.rooms.state import Rooms
 
-__all__ = ["Asker", "Quotes", "Uncover", "in_clear"]
+__all__ = ["Asker", "ReplyContext", "Uncover", "in_clear"]
 
 _CHAIN = 3
 _MAX_CHARS = 2000
@@ -70,7 +70,7 @@ class Asker(NamedTuple):
     direct: bool
 
 
-class Quotes:
+class ReplyContext:
     """
     Finds what messages point to.
 

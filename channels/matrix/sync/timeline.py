@@ -40,9 +40,9 @@ from channels.matrix.rooms.backfill import (
     was_just_joined,
 )
 from channels.matrix.rooms.state import JsonObject, Rooms, events_of, object_of, text_of
-from channels.matrix.sync.decryption import Reading
+from channels.matrix.sync.decryption import Decryption
 from channels.matrix.sync.downloads import Downloads
-from channels.matrix.sync.event_handler import Conversation, Unfinished
+from channels.matrix.sync.event_handler import EventHandler, Unfinished
 from channels.matrix.sync.fetching import Fetching
 from channels.matrix.sync.gaps import GAP_TRIES, Gaps
 
@@ -102,10 +102,10 @@ class Timeline:
         me: Me,
         rooms: Rooms,
         inbox: Inbox,
-        conversation: Conversation,
+        conversation: EventHandler,
         downloads: Downloads,
         fetching: Fetching,
-        reading: Reading | None = None,
+        reading: Decryption | None = None,
         accepted: Callable[[Sequence[InboundMessage]], None] = lambda _messages: None,
         is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:

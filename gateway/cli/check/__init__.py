@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from agent_core.storage.layout import Layout
 from gateway.cli.check import machine
-from gateway.cli.check.integrity import Mended, Trouble, examine_state, mend_state
+from gateway.cli.check.integrity import IntegrityFinding, Mended, examine_state, mend_state
 from gateway.cli.check.logins import check_channel, check_parts, report_running, report_standing
 from gateway.cli.check.network import Reached, clock_finding, look, servers_of
 from gateway.cli.check.report import Finding, Report, Verdict
@@ -28,7 +28,7 @@ from gateway.settings.last_good import changes
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of
-from gateway.system.restore_marker import Unfinished, refuse_unfinished
+from gateway.system.restore_marker import RestoreMarker, refuse_unfinished
 
 __all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_state"]
 
@@ -104,7 +104,7 @@ def check_state(home: Home, config: Path, *, fix: bool = False) -> Report:
     return report
 
 
-def _report_state(report: Report, found: list[Trouble], mended: Mended, *, in_use: bool) -> None:
+def _report_state(report: Report, found: list[IntegrityFinding], mended: Mended, *, in_use: bool) -> None:
     done = {id(one) for one in mended.done}
     reasons = {id(one): why for one, why in mended.left}
     for one in found[:_MOST_TROUBLES]:
@@ -133,7 +133,7 @@ def _is_unfinished(report: Report, home: Home) -> bool:
     """Whether a restore was broken off, so that nothing else means anything."""
     try:
         refuse_unfinished(home.root)
-    except Unfinished as error:
+    except RestoreMarker as error:
         report.fail("home", error)
         return True
     return False

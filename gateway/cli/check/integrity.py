@@ -36,7 +36,7 @@ from gateway.queue.sqlite.integrity import examine_database, mend_database, name
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S
 from gateway.system.home import Home
 
-__all__ = ["Mended", "Trouble", "examine_state", "mend_state", "unusable_documents"]
+__all__ = ["IntegrityFinding", "Mended", "examine_state", "mend_state", "unusable_documents"]
 
 _FILE = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})\.[a-z0-9]{1,8}")
 _BLOCK = 1024 * 1024
@@ -48,13 +48,13 @@ class Mended:
     """What `mend_state` did: where copies are (None: nothing was to do), what was put right, what was not."""
 
     kept: Path | None = None
-    done: list[Trouble] = field(default_factory=list)
-    left: list[tuple[Trouble, str]] = field(default_factory=list)
+    done: list[IntegrityFinding] = field(default_factory=list)
+    left: list[tuple[IntegrityFinding, str]] = field(default_factory=list)
 
 
 def examine_state(
     home: Home, layout: Layout, *, clock: Clock, keep_days: float = 180.0, in_use: bool = False
-) -> Iterator[Trouble]:
+) -> Iterator[IntegrityFinding]:
     """
     Walk through everything. It reads all of the home, and changes nothing.
 
@@ -78,7 +78,7 @@ def examine_state(
         except OSError:
             continue  # told above
         if key is None:
-            yield Trouble(
+            yield IntegrityFinding(
                 "histories",
                 f"{path.name} is the history of no known session",
                 serious=False,
@@ -105,7 +105,7 @@ def examine_state(
     yield from _files(home, named, clock)
 
 
-def mend_state(home: Home, troubles: Iterable[Trouble], *, now: datetime) -> Mended:
+def mend_state(home: Home, troubles: Iterable[IntegrityFinding], *, now: datetime) -> Mended:
     """
     Put right what can be put right, each trouble by itself. The caller holds the home's lock.
 
@@ -144,18 +144,18 @@ def mend_state(home: Home, troubles: Iterable[Trouble], *, now: datetime) -> Men
 # ── what is looked at ──
 
 
-def _lines(path: Path, *, in_use: bool) -> Iterator[Trouble]:
+def _lines(path: Path, *, in_use: bool) -> Iterator[IntegrityFinding]:
     try:
         bad = integrity.bad_lines(path, still_written=in_use)
     except OSError as error:
         if not path.is_symlink() and is_file_or_nothing(path):
-            yield Trouble(
+            yield IntegrityFinding(
                 "histories",
                 f"{path.name} cannot be read: {error.strerror or error}",
                 remedy="look at its rights, and at the disk",
             )
             return
-        yield Trouble(
+        yield IntegrityFinding(
             "histories",
             f"{path.name} is no file, so squidbot begins a new history in its place",
             (),
@@ -183,7 +183,7 @@ def _lines(path: Path, *, in_use: bool) -> Iterator[Trouble]:
     where = ", ".join(f"byte {one.offset} ({one.why})" for one in bad[:3])
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     count = "1 line" if len(bad) == 1 else f"{len(bad)} lines"
-    yield Trouble(
+    yield IntegrityFinding(
         "histories",
         f"{path.name}: {count} cannot be read: {where}{more}",
         (path,),
@@ -192,7 +192,7 @@ def _lines(path: Path, *, in_use: bool) -> Iterator[Trouble]:
     )
 
 
-def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterator[Trouble]:
+def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterator[IntegrityFinding]:
     try:
         said = integrity.record_troubles(layout, key)
     except OSError as error:
@@ -207,7 +207,7 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
 
     for text in said[:1]:
         more = f"; {'; '.join(said[1:])}" if said[1:] else ""
-        yield Trouble(
+        yield IntegrityFinding(
             "records",
             f"{path.stem}: {text}{more}",
             tuple(filter(Path.is_file, files)),
@@ -216,9 +216,9 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
         )
 
 
-def _set_aside(layout: Layout) -> Iterator[Trouble]:
+def _set_aside(layout: Layout) -> Iterator[IntegrityFinding]:
     for path in sorted(layout.sessions.glob(f"*{SET_ASIDE}-*")):
-        yield Trouble(
+        yield IntegrityFinding(
             "histories",
             f"{path.name} stood in the place of a history and is no file",
             serious=False,
@@ -226,24 +226,24 @@ def _set_aside(layout: Layout) -> Iterator[Trouble]:
         )
 
 
-def _erasures(layout: Layout) -> Iterator[Trouble]:
+def _erasures(layout: Layout) -> Iterator[IntegrityFinding]:
     for addresses in broken_off(layout):
         whose = ", ".join(addresses)
-        yield Trouble(
+        yield IntegrityFinding(
             "erasure",
             f"squidbot forget was broken off: a part of what there is of {whose} is still there",
             remedy=f"squidbot forget {shlex.join(addresses)}",
         )
 
 
-def _database(home: Home, *, in_use: bool) -> Iterator[Trouble]:
+def _database(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
     path = home.database
     files = tuple(path.with_name(f"{path.name}{suffix}") for suffix in ("", "-wal"))
     damages = examine_database(path, in_use=in_use)
     for one in damages:
         if not one.mendable:
             remedy = "it was not touched; bring back a backup (squidbot restore), and keep a copy of the file"
-            yield Trouble("database", one.text, remedy=remedy)
+            yield IntegrityFinding("database", one.text, remedy=remedy)
     mendable = [one.text for one in damages if one.mendable]
     if mendable and len(mendable) == len(damages):
 
@@ -253,7 +253,7 @@ def _database(home: Home, *, in_use: bool) -> Iterator[Trouble]:
             if left:
                 raise StateUnusable("; ".join(one.text for one in left[:3]))
 
-        yield Trouble(
+        yield IntegrityFinding(
             "database",
             "\n".join(mendable),
             files,
@@ -261,10 +261,10 @@ def _database(home: Home, *, in_use: bool) -> Iterator[Trouble]:
             remedy="squidbot check --state --fix makes its indexes again",
         )
     elif mendable:
-        yield Trouble("database", "\n".join(mendable), remedy="after the other damage, by a backup")
+        yield IntegrityFinding("database", "\n".join(mendable), remedy="after the other damage, by a backup")
 
 
-def _index(home: Home, *, in_use: bool) -> Iterator[Trouble]:
+def _index(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
     path = home.root / "search.db"
     if in_use:
         return  # the daemon notices by itself, and makes it again
@@ -275,7 +275,7 @@ def _index(home: Home, *, in_use: bool) -> Iterator[Trouble]:
             for each in files:
                 _moved(each, kept / "moved" / each.name)
 
-        yield Trouble(
+        yield IntegrityFinding(
             "search index",
             said,
             (),
@@ -284,20 +284,20 @@ def _index(home: Home, *, in_use: bool) -> Iterator[Trouble]:
         )
 
 
-def _contents(home: Home) -> Iterator[Trouble]:
+def _contents(home: Home) -> Iterator[IntegrityFinding]:
     """Files of messages whose content is not what their names say."""
     for path in _stored(home):
         try:
             good = _digest(path) == path.stem
         except OSError as error:
-            yield Trouble(
+            yield IntegrityFinding(
                 "attachments",
                 f"{path.name} cannot be read: {error.strerror or error}",
                 remedy="look at its rights, and at the disk",
             )
             continue
         if not good:
-            yield Trouble(
+            yield IntegrityFinding(
                 "attachments",
                 f"{path.relative_to(home.root)} is not what was saved (its content has changed)",
                 (),
@@ -306,12 +306,12 @@ def _contents(home: Home) -> Iterator[Trouble]:
             )
 
 
-def _files(home: Home, named: dict[str, bool], clock: Clock) -> Iterator[Trouble]:
+def _files(home: Home, named: dict[str, bool], clock: Clock) -> Iterator[IntegrityFinding]:
     there = {str(path.relative_to(home.root)): path for path in _stored(home)}
     missing = sorted(name for name, needed in named.items() if needed and name not in there)
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        yield Trouble(
+        yield IntegrityFinding(
             "attachments",
             f"{len(missing)} files are missing that messages name: {', '.join(missing[:3])}{more}",
             remedy="a backup may still have them",
@@ -319,7 +319,7 @@ def _files(home: Home, named: dict[str, bool], clock: Clock) -> Iterator[Trouble
     before = clock.now().timestamp() - ORPHAN_AFTER_S
     for name, path in sorted(there.items()):
         if name not in named and path.stat().st_mtime < before:
-            yield Trouble(
+            yield IntegrityFinding(
                 "attachments",
                 f"{name} is named by no message",
                 (),
@@ -376,7 +376,7 @@ def _moved(path: Path, target: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class IntegrityFinding:
     """
     One thing that is wrong with the state.
 
@@ -393,7 +393,7 @@ class Trouble:
     remedy: str = ""
 
 
-def unusable_documents(layout: Layout) -> Iterator[Trouble]:
+def unusable_documents(layout: Layout) -> Iterator[IntegrityFinding]:
     """Documents, and files of their versions, that are no files; the daemon answers without them."""
     for document, versions in documents(layout):
         wrong = DocumentFile(document, versions).unusable()
@@ -409,7 +409,7 @@ def unusable_documents(layout: Layout) -> Iterator[Trouble]:
             if not document.exists() and (text := last_text(versions)) is not None:
                 write_new(document, text.encode())
 
-        yield Trouble(
+        yield IntegrityFinding(
             "memory",
             f"{wrong}; squidbot answers without this memory",
             (),

@@ -26,7 +26,7 @@ from channels.email.config import EmailConfig
 from channels.email.imap.folders import SENT
 from channels.email.imap.mailbox import Mailbox, Timing
 from channels.email.self_test import evidence_servers, there_and_back
-from channels.email.smtp.submission import Submitter, SubmitTiming
+from channels.email.smtp.submission import Submission, SubmitTiming
 from gateway.cli.setup.mail_providers import MailGuess, Place
 from gateway.cli.setup.matrix_probe import complaint
 from gateway.system.clock import SystemClock
@@ -178,13 +178,13 @@ def _word(seen: Sequence[str | None], guess: MailGuess) -> dict[str, Any]:
 
 
 async def _may_send(login: MailboxLogin, imap: Place, place: Place, context: ssl.SSLContext) -> Place:
-    await Submitter(_config(login, imap, place), _SUBMIT_TIMING).check(context)
+    await Submission(_config(login, imap, place), _SUBMIT_TIMING).check(context)
     return place
 
 
 async def _by_own_mail(login: MailboxLogin, facts: MailboxFacts, context: ssl.SSLContext) -> MailboxFacts:
     config = _config(login, facts.imap, facts.smtp)
-    submitter = Submitter(config, _SUBMIT_TIMING)
+    submitter = Submission(config, _SUBMIT_TIMING)
 
     async def submit(envelope: Envelope, raw: bytes) -> None:
         await submitter.submit(envelope, raw, context=context, uncertain=anyio.lowlevel.checkpoint)

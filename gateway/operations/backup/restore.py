@@ -46,13 +46,13 @@ from gateway.operations.backup.archive import (
 )
 from gateway.operations.backup.contents import DATABASE_NAME
 from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
-from gateway.proactive.jobs.triggers import At, TimingInvalid, parse_timing
+from gateway.proactive.jobs.triggers import Once, TriggerInvalid, parse_timing
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.rollback_guard import Extent, Gap, write_restored_mark
 from gateway.queue.sqlite.restore import Parked, examine_copy, park_open_work
 from gateway.system.home import open_home
 from gateway.system.lock import hold_home
-from gateway.system.restore_marker import NOTE, Unfinished, UnfinishedRestore, read_unfinished
+from gateway.system.restore_marker import NOTE, RestoreMarker, UnfinishedRestore, read_unfinished
 
 __all__ = ["HomeInUse", "Restored", "finish_restore", "restore"]
 
@@ -264,8 +264,8 @@ def _prepare(
 
 def _runs_once(timing: str) -> bool:
     try:
-        return isinstance(parse_timing(str(timing)), At)
-    except TimingInvalid:
+        return isinstance(parse_timing(str(timing)), Once)
+    except TriggerInvalid:
         return True
 
 
@@ -323,7 +323,7 @@ def _carry_out(root: Path, plan: UnfinishedRestore) -> Path | None:
         shutil.rmtree(stage, ignore_errors=True)
         disk.sync_folder(root)
     except OSError as error:
-        raise Unfinished(
+        raise RestoreMarker(
             f"{error.strerror or error} ({error.filename}); mend that, then finish the restore with: "
             f"squidbot restore --finish --home {shlex.quote(str(root))}"
         ) from error

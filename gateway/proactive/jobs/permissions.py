@@ -11,7 +11,7 @@ import anyio
 
 from agent_core.errors import AgentError
 from agent_core.messages import Audience, InboundMessage
-from channels.base import Channel, ChannelUnavailable, Reaching, Ruling
+from channels.base import Channel, ChannelUnavailable, SupportsDirectMessages, SupportsRoomPolicy
 from gateway.routing.access import Access, Role
 
 __all__ = ["PlaceUnknown", "is_overheard", "role_now"]
@@ -33,7 +33,7 @@ def role_now(access: Access, channel: Channel | None, message: InboundMessage) -
         ChannelUnavailable: The channel cannot say now.
     """
     context = {name: value for name, value in message.context.items() if name != "allowed_here"}
-    if isinstance(channel, Ruling):
+    if isinstance(channel, SupportsRoomPolicy):
         here = channel.allowed_here(message.session, message.sender.address)
         if here is not None:
             context["allowed_here"] = here
@@ -49,7 +49,7 @@ async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool
     Raises:
         PlaceUnknown: It cannot be said now.
     """
-    if message.audience is not Audience.DIRECT or not isinstance(channel, Reaching):
+    if message.audience is not Audience.DIRECT or not isinstance(channel, SupportsDirectMessages):
         return False
     if channel.capabilities.letters:
         return False

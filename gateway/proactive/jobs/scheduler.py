@@ -32,9 +32,9 @@ from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.triggers import (
     LATEST,
-    At,
+    Once,
     Timing,
-    TimingInvalid,
+    TriggerInvalid,
     newest_due,
     next_after,
     parse_timing,
@@ -157,7 +157,7 @@ class Scheduler:
         """Start a job if it is due. Returns when to look at it again; None: not because of it."""
         try:
             timing = parse_timing(job.timing)
-        except TimingInvalid as error:
+        except TriggerInvalid as error:
             if job.note != UNREADABLE:
                 _log.error("job.unreadable", job=job.id, error=str(error))
                 seen = job.last_at or job.created_at
@@ -209,7 +209,7 @@ class Scheduler:
         The same for the same run: it must not change with a restart. At most half of the time to the next
         run, or a run would be merged into the next one before it begins.
         """
-        if job.kind is JobKind.REMIND or isinstance(timing, At) or not self._config.jitter_seconds:
+        if job.kind is JobKind.REMIND or isinstance(timing, Once) or not self._config.jitter_seconds:
             return timedelta(0)
         longest = timedelta(seconds=self._config.jitter_seconds)
         following = next_after(timing, instant)

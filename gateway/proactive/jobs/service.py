@@ -22,13 +22,13 @@ from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Audience, SessionKey
 from agent_core.ports import Clock
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.trigger_parsing import Wish, parse_wish, told_timing, wish_of
-from gateway.proactive.jobs.triggers import Timing, TimingInvalid, count_within, next_after, parse_timing
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_wish, told_timing, wish_of
+from gateway.proactive.jobs.triggers import Timing, TriggerInvalid, count_within, next_after, parse_timing
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Job, JobKind, JobState
 from gateway.queue.ports import PlanStore, StoreUnavailable
 
-__all__ = ["JobDesk", "Place", "SessionDesk"]
+__all__ = ["JobService", "Place", "SessionJobs"]
 
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 _ID_LENGTH = 5
@@ -63,7 +63,7 @@ class Place:
         return theirs and (self.audience is Audience.DIRECT or job.session == self.session)
 
 
-class JobDesk:
+class JobService:
     """
     Keeps jobs.
 
@@ -95,7 +95,7 @@ class JobDesk:
         """Whether jobs are done at all."""
         return self._config.enabled
 
-    async def add(self, place: Place, wish: Wish, *, text: str, kind: JobKind) -> Job:
+    async def add(self, place: Place, wish: TriggerRequest, *, text: str, kind: JobKind) -> Job:
         """
         Keep a job.
 
@@ -138,10 +138,10 @@ class JobDesk:
         runs = count_within(timing, now, _DAY, at_most=limit + 1)
         for job in await self.plans.jobs():
             if job.person == place.person and runs <= limit:
-                with suppress(TimingInvalid):  # it does not run at all
+                with suppress(TriggerInvalid):  # it does not run at all
                     runs += count_within(parse_timing(job.timing), now, _DAY, at_most=limit + 1)
         if runs > limit:
-            raise TimingInvalid(
+            raise TriggerInvalid(
                 f"your jobs would run more than {limit} times a day together, which is the limit"
             )
 
@@ -183,11 +183,11 @@ class JobDesk:
         """When a job runs, in words."""
         try:
             return told_timing(parse_timing(job.timing), self.zone)
-        except TimingInvalid:
+        except TriggerInvalid:
             return job.timing
 
 
-class SessionDesk:
+class SessionJobs:
     """
     Implements `agent_core.tools.schedule.JobsPort` for one run.
 
@@ -198,7 +198,7 @@ class SessionDesk:
         closed: Why jobs may not even be looked at in this run; empty if they may.
     """
 
-    def __init__(self, desk: JobDesk, place: Place, *, refusal: str = "", closed: str = "") -> None:
+    def __init__(self, desk: JobService, place: Place, *, refusal: str = "", closed: str = "") -> None:
         self._desk = desk
         self._place = place
         self._refusal = refusal
@@ -211,7 +211,7 @@ class SessionDesk:
         kind = JobKind.ASK if ask else JobKind.REMIND
         try:
             job = await self._desk.add(self._place, wish_of(when), text=text, kind=kind)
-        except TimingInvalid as error:
+        except TriggerInvalid as error:
             raise ToolRetry(f"Nothing was scheduled: {error}.") from error
         except TooManyJobs as error:
             raise ToolDenied(error.public) from error
@@ -234,7 +234,7 @@ class SessionDesk:
                 await self._desk.remove(job)
                 return f"{job.id} is removed."
             await self._desk.set_paused(job, paused=action == "pause")
-        except TimingInvalid as error:
+        except TriggerInvalid as error:
             raise ToolRetry(
                 f"{job.id} cannot be resumed: {error}. Remove it and make another one."
             ) from error

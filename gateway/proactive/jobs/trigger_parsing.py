@@ -17,17 +17,25 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from gateway.proactive.jobs.triggers import (
-    At,
-    Every,
+    Interval,
+    Once,
     Timing,
-    TimingInvalid,
+    TriggerInvalid,
     checked_cron,
     next_after,
     shortest_gap,
 )
 from gateway.system.durations import spoken
 
-__all__ = ["Wish", "local_zone_name", "parse_wish", "span_of", "told_timing", "wish_of", "zone_named"]
+__all__ = [
+    "TriggerRequest",
+    "local_zone_name",
+    "parse_wish",
+    "span_of",
+    "told_timing",
+    "wish_of",
+    "zone_named",
+]
 
 _CLOCK = re.compile(
     r"(?:(?P<day>today|tomorrow)[ T,]*(?:at )?)?(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2})?", re.IGNORECASE
@@ -41,7 +49,7 @@ _FURTHEST = timedelta(days=366 * 10)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TriggerRequest:
     """
     When something shall be done; exactly one of the first four.
 
@@ -60,7 +68,7 @@ class Wish:
     zone: str = ""
 
 
-def wish_of(given: Mapping[str, Any]) -> Wish:
+def wish_of(given: Mapping[str, Any]) -> TriggerRequest:
     """
     The wish in the arguments of a tool.
 
@@ -73,13 +81,13 @@ def wish_of(given: Mapping[str, Any]) -> Wish:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TimingInvalid(f"'{name}' must be a number")
+            raise TriggerInvalid(f"'{name}' must be a number")
         try:
             return float(value)
         except OverflowError as error:
-            raise TimingInvalid(f"'{name}' is too large") from error
+            raise TriggerInvalid(f"'{name}' is too large") from error
 
-    return Wish(
+    return TriggerRequest(
         at=str(given.get("at") or "").strip(),
         in_minutes=number("in_minutes"),
         every_minutes=number("every_minutes"),
@@ -88,7 +96,7 @@ def wish_of(given: Mapping[str, Any]) -> Wish:
     )
 
 
-def parse_wish(wish: Wish, now: datetime, *, zone: str, min_interval: timedelta) -> Timing:
+def parse_wish(wish: TriggerRequest, now: datetime, *, zone: str, min_interval: timedelta) -> Timing:
     """
     When that is.
 
@@ -103,28 +111,28 @@ def parse_wish(wish: Wish, now: datetime, *, zone: str, min_interval: timedelta)
     """
     said = [bool(wish.at), wish.in_minutes is not None, wish.every_minutes is not None, bool(wish.cron)]
     if sum(said) != 1:
-        raise TimingInvalid(
+        raise TriggerInvalid(
             "say when, in exactly one way: at, in (in_minutes), every (every_minutes) or cron"
         )
     timing = _timing(wish, now, wish.zone or zone)
     gap = shortest_gap(timing, now)
     if gap is not None and gap < min_interval:
-        raise TimingInvalid(f"that is too often: {spoken(min_interval)} is the shortest interval")
+        raise TriggerInvalid(f"that is too often: {spoken(min_interval)} is the shortest interval")
     return timing
 
 
-def _timing(wish: Wish, now: datetime, zone: str) -> Timing:
+def _timing(wish: TriggerRequest, now: datetime, zone: str) -> Timing:
     if wish.cron:
         timing = checked_cron(wish.cron, zone)
         if next_after(timing, now) is None:
-            raise TimingInvalid(f"{wish.cron!r} never comes")
+            raise TriggerInvalid(f"{wish.cron!r} never comes")
         return timing
     if wish.every_minutes is not None:
         seconds = round(_positive(wish.every_minutes, "every_minutes") * 60)
-        return Every(max(seconds, 1), _whole(now + timedelta(seconds=seconds)))
+        return Interval(max(seconds, 1), _whole(now + timedelta(seconds=seconds)))
     if wish.in_minutes is not None:
-        return At(_whole(now + timedelta(minutes=_positive(wish.in_minutes, "in_minutes"))))
-    return At(_moment(wish.at, now, _zone_of(zone)))
+        return Once(_whole(now + timedelta(minutes=_positive(wish.in_minutes, "in_minutes"))))
+    return Once(_moment(wish.at, now, _zone_of(zone)))
 
 
 def _moment(text: str, now: datetime, zone: tzinfo) -> datetime:
@@ -140,18 +148,18 @@ def _moment(text: str, now: datetime, zone: tzinfo) -> datetime:
         else:
             given = datetime.fromisoformat(text)
             if "T" not in text.upper() and ":" not in text:
-                raise TimingInvalid(f"{text!r} has no time of the day; write for example '{text} 09:00'")
+                raise TriggerInvalid(f"{text!r} has no time of the day; write for example '{text} 09:00'")
             moment = _placed(given, zone) if given.tzinfo is None else given.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        if isinstance(error, TimingInvalid):
+        if isinstance(error, TriggerInvalid):
             raise
-        raise TimingInvalid(
+        raise TriggerInvalid(
             f"{text!r} is no time; write '2026-11-22 09:00', '09:00' or 'tomorrow 09:00'"
         ) from error
     if moment < now - _SLACK:
-        raise TimingInvalid(f"{text} is over; it is {local:%Y-%m-%d %H:%M} now")
+        raise TriggerInvalid(f"{text} is over; it is {local:%Y-%m-%d %H:%M} now")
     if moment > now + _FURTHEST:
-        raise TimingInvalid(f"{text} is too far away")
+        raise TriggerInvalid(f"{text} is too far away")
     return max(_whole(moment), _whole(now + timedelta(seconds=1)))
 
 
@@ -171,7 +179,7 @@ def _whole(instant: datetime) -> datetime:
 
 def _positive(number: float, name: str) -> float:
     if not 0 < number <= _FURTHEST.total_seconds() / 60:
-        raise TimingInvalid(f"'{name}' must be more than 0, and less than ten years")
+        raise TriggerInvalid(f"'{name}' must be more than 0, and less than ten years")
     return number
 
 
@@ -180,7 +188,7 @@ def _zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     # A name of many folders goes deeper than the interpreter does.
     except (KeyError, ValueError, OSError, RecursionError) as error:
-        raise TimingInvalid(
+        raise TriggerInvalid(
             f"unknown time zone {name!r}; give a name such as Europe/Berlin or UTC"
         ) from error
 
@@ -194,16 +202,16 @@ def span_of(text: str) -> float:
     """
     found = _SPAN.fullmatch(text.strip())
     if found is None:
-        raise TimingInvalid(f"{text!r} is no span; write 30m, 2h or 1d")
+        raise TriggerInvalid(f"{text!r} is no span; write 30m, 2h or 1d")
     return float(found[1]) * _UNITS[(found[2] or "m")[0].lower()] / 60
 
 
 def told_timing(timing: Timing, zone: str) -> str:
     """A timing in words, for people and models."""
     match timing:
-        case At(instant):
+        case Once(instant):
             return f"once, on {instant.astimezone(_zone_of(zone)):%a %Y-%m-%d %H:%M %Z}"
-        case Every(seconds, _):
+        case Interval(seconds, _):
             return f"every {spoken(timedelta(seconds=seconds))}"
         case _:
             return f"at {timing.expression} ({timing.zone})"

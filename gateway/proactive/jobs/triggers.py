@@ -33,11 +33,11 @@ from cronsim import CronSim, CronSimError
 
 __all__ = [
     "LATEST",
-    "At",
     "Cron",
-    "Every",
+    "Interval",
+    "Once",
     "Timing",
-    "TimingInvalid",
+    "TriggerInvalid",
     "checked_cron",
     "count_within",
     "newest_due",
@@ -56,12 +56,12 @@ _EVERY = re.compile(r"every (\d{1,10}) from (\S+)", re.ASCII)
 _CRON = re.compile(rf"cron (.{{1,{_LONGEST_EXPRESSION}}}) in (\S{{1,{_LONGEST_ZONE}}})", re.ASCII)
 
 
-class TimingInvalid(ValueError):
+class TriggerInvalid(ValueError):
     """This is no time at which something could be done."""
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class Once:
     """Once."""
 
     instant: datetime
@@ -71,7 +71,7 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class Interval:
     """Each so many seconds, counted from ``start``, which is the first instant."""
 
     seconds: int
@@ -92,7 +92,7 @@ class Cron:
         return f"cron {self.expression} in {self.zone}"
 
 
-Timing = At | Every | Cron
+Timing = Once | Interval | Cron
 
 
 def parse_timing(text: str) -> Timing:
@@ -103,15 +103,15 @@ def parse_timing(text: str) -> Timing:
         TimingInvalid: It is no timing, or one that never comes.
     """
     if text.startswith("at "):
-        return At(_instant(text[3:]))
+        return Once(_instant(text[3:]))
     if (every := _EVERY.fullmatch(text)) is not None:
         seconds = int(every[1])
         if seconds < 1:
-            raise TimingInvalid("an interval must be a second at least")
-        return Every(seconds, _instant(every[2]))
+            raise TriggerInvalid("an interval must be a second at least")
+        return Interval(seconds, _instant(every[2]))
     if (cron := _CRON.fullmatch(text)) is not None:
         return checked_cron(cron[1], cron[2])
-    raise TimingInvalid(f"no timing: {text!r}")
+    raise TriggerInvalid(f"no timing: {text!r}")
 
 
 def checked_cron(expression: str, zone: str) -> Cron:
@@ -123,27 +123,29 @@ def checked_cron(expression: str, zone: str) -> Cron:
     """
     fields = " ".join(expression.split())
     if len(fields.split(" ")) != 5:
-        raise TimingInvalid(
+        raise TriggerInvalid(
             f"a cron expression has five fields (minute hour day month weekday), not {expression!r}"
         )
     if len(fields) > _LONGEST_EXPRESSION or len(zone) > _LONGEST_ZONE:
-        raise TimingInvalid(f"a cron expression may have {_LONGEST_EXPRESSION} characters, not {len(fields)}")
+        raise TriggerInvalid(
+            f"a cron expression may have {_LONGEST_EXPRESSION} characters, not {len(fields)}"
+        )
     _zone(zone)
     try:
         first = next(CronSim(fields, datetime(2026, 1, 1)), None)  # noqa: DTZ001 - without a zone: is there any?
     except CronSimError as error:
-        raise TimingInvalid(f"{expression!r} is no cron expression: {error}") from error
+        raise TriggerInvalid(f"{expression!r} is no cron expression: {error}") from error
     if first is None:
-        raise TimingInvalid(f"{expression!r} never comes")
+        raise TriggerInvalid(f"{expression!r} never comes")
     return Cron(fields, zone)
 
 
 def next_after(timing: Timing, after: datetime) -> datetime | None:
     """The first scheduled instant after ``after``, in UTC; None if there is none any more."""
     match timing:
-        case At(instant):
+        case Once(instant):
             return instant if instant > after else None
-        case Every(seconds, start):
+        case Interval(seconds, start):
             if after < start:
                 return start
             interval = timedelta(seconds=seconds)
@@ -161,9 +163,9 @@ def newest_due(timing: Timing, after: datetime | None, now: datetime) -> datetim
     if after is not None and after >= now:
         return None
     match timing:
-        case At(instant):
+        case Once(instant):
             return instant if instant <= now and (after is None or instant > after) else None
-        case Every(seconds, start):
+        case Interval(seconds, start):
             if now < start:
                 return None
             interval = timedelta(seconds=seconds)
@@ -191,9 +193,9 @@ def _newest_of_cron(timing: Cron, after: datetime | None, now: datetime) -> date
 def shortest_gap(timing: Timing, now: datetime) -> timedelta | None:
     """The shortest time between two of the next runs; None if it runs once."""
     match timing:
-        case At():
+        case Once():
             return None
-        case Every(seconds, _):
+        case Interval(seconds, _):
             return timedelta(seconds=seconds)
         case Cron():
             coming = list(islice(_instants(timing, now), _GAPS_LOOKED_AT))
@@ -231,7 +233,7 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     # A folder of the database, a path, a file that is no zone: each Python says it differently.
     except (KeyError, ValueError, OSError) as error:
-        raise TimingInvalid(
+        raise TriggerInvalid(
             f"unknown time zone {name!r}; give a name such as Europe/Berlin or UTC"
         ) from error
 
@@ -244,7 +246,7 @@ def _instant(text: str) -> datetime:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError as error:
-        raise TimingInvalid(f"no instant: {text!r}") from error
+        raise TriggerInvalid(f"no instant: {text!r}") from error
     if instant.tzinfo is None:
-        raise TimingInvalid(f"an instant without a zone: {text!r}")
+        raise TriggerInvalid(f"an instant without a zone: {text!r}")
     return instant.astimezone(UTC)

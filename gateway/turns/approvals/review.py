@@ -29,12 +29,12 @@ from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, 
 from channels.base import Channel
 from channels.split import split_markdown
 from gateway.proactive.alerts import told_daily
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, StoreUnavailable, Turn, WorkStore
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, waits, words
-from gateway.turns.approvals.tool_calls import Calls, is_call, place_of
+from gateway.turns.approvals.tool_calls import ToolApprovals, is_call, place_of
 
 __all__ = ["ASKING", "ASK_AGAIN_S", "Approval", "Approvals", "Decision"]
 
@@ -88,12 +88,12 @@ class Approvals:
         self,
         *,
         store: WorkStore,
-        target: OwnerTarget,
+        target: OwnerContact,
         channels: Mapping[str, Channel],
         access: Access,
         wake: Callable[[SessionKey], None],
         on_outbox: Callable[[str], None],
-        calls: Calls,
+        calls: ToolApprovals,
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
         self.calls = calls

@@ -26,7 +26,7 @@ __all__ = [
     "APPROVED",
     "EXPIRED",
     "REFUSED",
-    "Calls",
+    "ToolApprovals",
     "asking_text",
     "cleaned",
     "expired_text",
@@ -87,7 +87,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-class Calls:
+class ToolApprovals:
     """
     Takes decisions about calls.
 

@@ -27,14 +27,14 @@ from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
 from channels.base import Channel
 from channels.split import split_markdown
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.model import APPROVAL
 from gateway.queue.ports import AskStore, NewOutbound, Step, Turn
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_calls import APPROVED, EXPIRED, REFUSED, asking_text, expired_text, name_of
-from gateway.turns.commit import Ends
+from gateway.turns.commit import TurnCommit
 
-__all__ = ["Asking", "Consent", "Waiting"]
+__all__ = ["Consent", "ToolConsent", "Waiting"]
 
 _TOPIC = "approvals"
 _log = structlog.get_logger(__name__)
@@ -50,7 +50,7 @@ class Waiting(AwaitsApproval):
         self.until = until
 
 
-class Asking:
+class ToolConsent:
     """
     Asks people about calls. One instance serves all sessions.
 
@@ -70,9 +70,9 @@ class Asking:
         self,
         *,
         store: AskStore,
-        ends: Ends,
+        ends: TurnCommit,
         channels: Mapping[str, Channel],
-        target: OwnerTarget,
+        target: OwnerContact,
         held: Callable[[Turn], bool],
         clock: Clock,
         wait_s: float,
@@ -168,9 +168,9 @@ class Asking:
 
 
 class Consent:
-    """Implements `agent_core.ports.ConsentPort` for one claimed turn; see `Asking`."""
+    """Implements `agent_core.ports.ConsentPort` for one claimed turn; see `ToolConsent`."""
 
-    def __init__(self, asking: Asking, turn: Turn, steps: Sequence[Step]) -> None:
+    def __init__(self, asking: ToolConsent, turn: Turn, steps: Sequence[Step]) -> None:
         self._asking = asking
         self._turn = turn
         self._steps = {step.number: step for step in steps}

@@ -22,11 +22,11 @@ from gateway.routing.access import Access, Role, normalise
 from gateway.system.durations import span
 from gateway.turns.approvals.review import Approvals, Decision
 from gateway.turns.approvals.tool_calls import cleaned, is_call
-from gateway.turns.commands.new_conversation import Anew
+from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
 from gateway.turns.commands.text import about_budget, about_parts, about_usage, and_list
 
-__all__ = ["Answers"]
+__all__ = ["CommandHandlers"]
 
 _HELP: dict[str, tuple[str, str]] = {
     "help": ("what you can tell me", "`!help`, or `!help new` about one of them."),
@@ -68,7 +68,7 @@ class _Asked:
     """The owner asks, and nobody else reads along."""
 
 
-class Answers:
+class CommandHandlers:
     """
     Does commands. One instance for all sessions.
 
@@ -86,7 +86,7 @@ class Answers:
         *,
         store: WorkStore,
         memory: MemoryPort,
-        anew: Anew,
+        anew: NewConversation,
         access: Access,
         approvals: Approvals,
         status: Callable[[], Awaitable[Mapping[str, Any]]],

@@ -22,14 +22,14 @@ from gateway.queue.ports import InboxRow, Turn, WorkStore
 from gateway.queue.states import InboxState
 from gateway.routing.access import normalise
 
-__all__ = ["Anew"]
+__all__ = ["NewConversation"]
 
 _WHERE = ("gateway", "conversations", "anew_after")
 _LOOKED_AT = 5000
 _log = structlog.get_logger(__name__)
 
 
-class Anew:
+class NewConversation:
     """
     Sets histories aside. One instance for all sessions.
 

@@ -18,7 +18,7 @@ from agent_core.prompt import attachment_lines, letter_text
 from gateway.queue.ports import Completion, Turn
 from gateway.routing.access import Access
 
-__all__ = ["Filing", "is_only_read"]
+__all__ = ["IngestOnly", "is_only_read"]
 
 _INTRODUCED = "This came by mail. It was only to be read, nobody was answered, and it asks nothing of you:"
 
@@ -28,7 +28,7 @@ def is_only_read(message: InboundMessage) -> bool:
     return bool(message.context.get("read_only"))
 
 
-class Filing:
+class IngestOnly:
     """
     Finds the place.
 

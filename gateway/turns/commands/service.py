@@ -1,7 +1,8 @@
 """
 What is answered without a model: commands, reactions, and the questions that the owner is asked.
 
-`Desk.serves` is asked first for every turn, so that what needs no model is answered while there is none.
+`CommandService.serves` is asked first for every turn, so that what needs no model is answered while there is
+none.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Message, Purpose
 from channels.base import Channel
 from gateway.observability import metrics
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import AskStore, Completion, Turn, WorkStore
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.review import ASK_AGAIN_S, ASKING, Approval, Approvals, Decision
-from gateway.turns.approvals.tool_calls import Calls
-from gateway.turns.commands.handlers import Answers
-from gateway.turns.commands.new_conversation import Anew
+from gateway.turns.approvals.tool_calls import ToolApprovals
+from gateway.turns.commands.handlers import CommandHandlers
+from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command, Misread, parse_command
-from gateway.turns.commands.read_only import Filing, is_only_read
-from gateway.turns.commit import Ends
+from gateway.turns.commands.read_only import IngestOnly, is_only_read
+from gateway.turns.commit import TurnCommit
 from gateway.turns.user_input import session_of
 
-__all__ = ["Desk", "build_desk"]
+__all__ = ["CommandService", "build_desk"]
 
 _EDITED = "(What was edited into a command was not done: please send it as a message of its own.)"
 _log = structlog.get_logger(__name__)
 
 
-class Desk:
+class CommandService:
     """
     Serves turns without a model. One instance for all sessions.
 
@@ -53,11 +54,11 @@ class Desk:
     def __init__(
         self,
         *,
-        ends: Ends,
-        answers: Answers,
-        anew: Anew,
+        ends: TurnCommit,
+        answers: CommandHandlers,
+        anew: NewConversation,
         approvals: Approvals,
-        filing: Filing,
+        filing: IngestOnly,
         access: Access,
         channels: Mapping[str, Channel],
         approval: Callable[[str], Approval] = lambda _: "none",
@@ -195,20 +196,20 @@ def _not_sent(turn: Turn) -> Message:
 
 def build_desk(
     *,
-    ends: Ends,
+    ends: TurnCommit,
     store: WorkStore,
     memory: MemoryPort,
     access: Access,
     channels: Mapping[str, Channel],
-    target: OwnerTarget,
+    target: OwnerContact,
     status: Callable[[], Awaitable[Mapping[str, Any]]],
     wake: Callable[[SessionKey], None],
     on_outbox: Callable[[str], None],
     approval: Mapping[str, Approval],
     flush: Callable[[SessionKey], Awaitable[None]],
     questions: AskStore,
-) -> Desk:
-    """A desk with all that it needs; for the arguments see `Answers`, `Anew` and `Approvals`."""
+) -> CommandService:
+    """The service with all that it needs; for arguments see `CommandHandlers`, `NewConversation`, `Approvals`."""
     approvals = Approvals(
         store=store,
         target=target,
@@ -216,18 +217,18 @@ def build_desk(
         access=access,
         wake=wake,
         on_outbox=on_outbox,
-        calls=Calls(questions, access, wake),
+        calls=ToolApprovals(questions, access, wake),
     )
-    anew = Anew(store, memory, flush=flush)
-    answers = Answers(
+    anew = NewConversation(store, memory, flush=flush)
+    answers = CommandHandlers(
         store=store, memory=memory, anew=anew, access=access, approvals=approvals, status=status
     )
-    return Desk(
+    return CommandService(
         ends=ends,
         answers=answers,
         anew=anew,
         approvals=approvals,
-        filing=Filing(memory, access),
+        filing=IngestOnly(memory, access),
         access=access,
         channels=channels,
         approval=lambda name: approval.get(name, "none"),

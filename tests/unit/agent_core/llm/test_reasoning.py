@@ -18,7 +18,7 @@ from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Piece, parse_piece
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.providers import adapted, endpoint_of
-from agent_core.llm.reasoning import Habit, ThoughtFilter
+from agent_core.llm.reasoning import Habit, ReasoningFilter
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Message, Usage
 from tests.clock import LoopClock, ManualClock
@@ -31,7 +31,7 @@ THOUGHT = "CANARY-IN-THE-COAL-MINE"
 
 def shown(pieces: Sequence[str], habit: Habit | None = None) -> str:
     """What is shown of these pieces, if nothing leaked."""
-    thoughts = ThoughtFilter(habit or Habit())
+    thoughts = ReasoningFilter(habit or Habit())
     out = "".join(thoughts.feed(piece) for piece in pieces) + thoughts.rest()
     assert not thoughts.leaked
     return out
@@ -90,7 +90,7 @@ def test_cuts_make_no_difference(parts: list[str], data: st.DataObject) -> None:
     text = "".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole, cut = ThoughtFilter(Habit()), ThoughtFilter(Habit())
+    whole, cut = ReasoningFilter(Habit()), ReasoningFilter(Habit())
     at_once = whole.feed(text) + whole.rest()
     bit_by_bit = "".join(cut.feed(piece) for piece in pieces) + cut.rest()
     assert cut.leaked or bit_by_bit == at_once
@@ -103,7 +103,7 @@ def test_cuts_make_no_difference(parts: list[str], data: st.DataObject) -> None:
 def test_it_takes_as_long_as_the_text(unit: str, begins_inside: bool) -> None:
     """As much of anything as is read, whole and in bites; what waits for a decision never grows."""
     for size, chars in ((400_000, 400_000), (7, 20_000)):
-        thoughts = ThoughtFilter(Habit(begins_inside))
+        thoughts = ReasoningFilter(Habit(begins_inside))
         text = unit * (chars // len(unit))
         for start in range(0, len(text), size):
             thoughts.feed(text[start : start + size])

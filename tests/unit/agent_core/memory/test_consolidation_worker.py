@@ -8,7 +8,7 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from agent_core.memory.consolidation.run import Condensed
+from agent_core.memory.consolidation.run import ConsolidationResult
 from agent_core.memory.consolidation.worker import Consolidator, retry_delay_s
 from agent_core.models import Usage
 from tests.clock import LoopClock
@@ -22,15 +22,15 @@ def anyio_backend(virtual_backend: object) -> object:
 class Manager:
     """Condenses in its way, and notes who was worked on when."""
 
-    def __init__(self, *answers: Condensed | Exception, takes_s: float = 1.0) -> None:
-        self.answers = list(answers) or [Condensed()]
+    def __init__(self, *answers: ConsolidationResult | Exception, takes_s: float = 1.0) -> None:
+        self.answers = list(answers) or [ConsolidationResult()]
         self.visits: list[tuple[str, float]] = []
         self.running: list[str] = []
         self.most = 0
         self.twice = False
         self._takes_s = takes_s
 
-    async def consolidate_if_due(self, session_id: str) -> Condensed:
+    async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
         self.visits.append((session_id, round(anyio.current_time())))
         self.twice = self.twice or session_id in self.running
         self.running.append(session_id)
@@ -86,8 +86,10 @@ async def test_marked_while_it_is_worked_on_it_is_worked_on_again() -> None:
     assert len(manager.visits) == 2
 
 
-@pytest.mark.parametrize("answer", [Condensed(failure="away"), RuntimeError("defect")])
-async def test_failures_are_tried_more_and_more_rarely_and_end(answer: Condensed | Exception) -> None:
+@pytest.mark.parametrize("answer", [ConsolidationResult(failure="away"), RuntimeError("defect")])
+async def test_failures_are_tried_more_and_more_rarely_and_end(
+    answer: ConsolidationResult | Exception,
+) -> None:
     """A session that fails for a month costs a few calls, is told in the state, and stops no other."""
     manager = Manager(answer)
     consolidator = Consolidator(manager, LoopClock())
@@ -104,7 +106,7 @@ async def test_failures_are_tried_more_and_more_rarely_and_end(answer: Condensed
         consolidator.due("test/a")  # somebody speaks there again, and its time has come
         await anyio.sleep(86_400)
         assert len(manager.visits) == before + 1
-        manager.answers = [Condensed(segments=2)]
+        manager.answers = [ConsolidationResult(segments=2)]
         consolidator.due("test/b")
         await anyio.sleep(10)
         assert consolidator.state()["segments"] == 2
@@ -123,7 +125,7 @@ async def test_failures_are_tried_more_and_more_rarely_and_end(answer: Condensed
 
 async def test_talk_does_not_shorten_the_wait() -> None:
     """A busy session with a failing model is not tried at every message, but its chores are done."""
-    manager = Manager(Condensed(failure="away"))
+    manager = Manager(ConsolidationResult(failure="away"))
     chores: list[str] = []
 
     async def chore(session_id: str) -> None:
@@ -171,7 +173,9 @@ async def test_what_it_costs_is_told() -> None:
     async def note(session_id: str, usage: Usage) -> None:
         spent.append((session_id, usage.prompt_tokens))
 
-    manager = Manager(Condensed(failure="cut", usage=Usage(prompt_tokens=7, calls=1)), Condensed())
+    manager = Manager(
+        ConsolidationResult(failure="cut", usage=Usage(prompt_tokens=7, calls=1)), ConsolidationResult()
+    )
     consolidator = Consolidator(manager, LoopClock(), spent=note)
 
     async def work() -> None:

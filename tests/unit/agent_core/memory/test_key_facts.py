@@ -7,7 +7,7 @@ import time
 import pytest
 
 from agent_core.memory.consolidation.key_facts import (
-    Essential,
+    KeyFact,
     essentials,
     excerpts,
     join_list,
@@ -68,7 +68,7 @@ def test_code_is_what_stands_between_its_own_marks() -> None:
 @pytest.mark.parametrize("text", [",", "!?", "", "…"])
 def test_an_item_without_a_word_is_looked_for_all_the_same(text: str) -> None:
     """Whatever was taken for essential, the check ends with an answer."""
-    item = Essential("name", text, text)
+    item = KeyFact("name", text, text)
     assert missing([item], f"so {text} it is") == []
     assert missing([item], "nothing of it") == ([item] if text else [])
 

@@ -8,8 +8,8 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import ChannelAuthFailed, ChannelUnavailable
-from channels.email.config import AnswerBrake
-from channels.email.limits.circuit_breaker import Brake
+from channels.email.config import CircuitBreakerConfig
+from channels.email.limits.circuit_breaker import CircuitBreaker
 from channels.email.limits.loop_guard import LoginPatience
 from tests.clock import ManualClock
 
@@ -20,11 +20,11 @@ OTHER = SessionKey("email", "thread-" + "b" * 24, "bob@mail.test")
 NONE = {"answers_per_hour": 0, "thread_answers_per_hour": 0, "identical_answers": 0, "bounces_per_hour": 0}
 
 
-def brake(**limits: Any) -> Brake:
-    return Brake(AnswerBrake.model_validate(NONE | {"closed_minutes": 60} | limits))
+def brake(**limits: Any) -> CircuitBreaker:
+    return CircuitBreaker(CircuitBreakerConfig.model_validate(NONE | {"closed_minutes": 60} | limits))
 
 
-def send(it: Brake, number: int, now: float, *, thread: str = "t", text: str = "") -> bool:
+def send(it: CircuitBreaker, number: int, now: float, *, thread: str = "t", text: str = "") -> bool:
     if it.may_send(thread, text or f"text {number}", now) is not None:
         return False
     it.sent(thread, text or f"text {number}", now)

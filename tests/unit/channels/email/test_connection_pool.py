@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from channels.email.compose.message import Envelope
-from channels.email.smtp.connection_pool import Relay
+from channels.email.smtp.connection_pool import ConnectionPool
 from tests.unit.channels.email.test_submission import HANG_UP, Post, submitter
 
 MAIL = b"Subject: x\r\n\r\nhello\r\n"
@@ -99,7 +99,7 @@ class TestRelay:
     async def test_places_and_their_ends(self) -> None:
         """Two at once; the third gets the link of whoever is done, or its right to open one."""
         closed: list[str] = []
-        relay: Relay[str] = Relay(closed.append, at_once=2, mails_each=3)
+        relay: ConnectionPool[str] = ConnectionPool(closed.append, at_once=2, mails_each=3)
         first, second = await relay.take(), await relay.take()
         assert (first.link, second.link) == (None, None)
         got: list[str | None] = []
@@ -121,7 +121,7 @@ class TestRelay:
 
     async def test_so_many_mails_and_no_more(self) -> None:
         """A link that has taken its share is not handed on, although somebody waits."""
-        relay: Relay[str] = Relay(lambda _: None, at_once=1, mails_each=2)
+        relay: ConnectionPool[str] = ConnectionPool(lambda _: None, at_once=1, mails_each=2)
         place = await relay.take()
         links: list[str | None] = []
 
@@ -139,7 +139,7 @@ class TestRelay:
 
     async def test_nobody_waits_for_ever(self) -> None:
         """After a while there is one connection more."""
-        relay: Relay[str] = Relay(lambda _: None, at_once=1, wait_s=5)
+        relay: ConnectionPool[str] = ConnectionPool(lambda _: None, at_once=1, wait_s=5)
         await relay.take()
         begun = anyio.current_time()
         place = await relay.take()
@@ -151,7 +151,7 @@ class TestRelay:
     async def test_who_is_cancelled_leaves_nothing_open(self) -> None:
         """Not while waiting, and not in the moment in which a link comes."""
         closed: list[str] = []
-        relay: Relay[str] = Relay(closed.append, at_once=1)
+        relay: ConnectionPool[str] = ConnectionPool(closed.append, at_once=1)
         place = await relay.take()
         with anyio.move_on_after(0.1):
             await relay.take()

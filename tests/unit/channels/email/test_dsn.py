@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.email.parsing.dsn import Fate, Report, in_words, read_report
+from channels.email.parsing.dsn import DeliveryStatus, Report, in_words, read_report
 from channels.markup import to_html
 
 BOT = "bot@mail.test"
@@ -31,7 +31,11 @@ def test_a_real_one() -> None:
     raw = POSTFIX.replace("RETURNED", OURS).replace("PERSON", "carol@far.test").replace("BOT", BOT).encode()
     found = read_report(raw, account=BOT)
     assert found is not None
-    assert (found.message_ids, found.fate, found.recipient) == ((OURS,), Fate.FAILED, "carol@far.test")
+    assert (found.message_ids, found.fate, found.recipient) == (
+        (OURS,),
+        DeliveryStatus.FAILED,
+        "carol@far.test",
+    )
     assert found.why == (
         "550 5.1.1 <carol@far.test>: Recipient address rejected: User unknown in virtual mailbox table"
     )
@@ -41,17 +45,17 @@ def test_a_real_one() -> None:
 @pytest.mark.parametrize(
     ("status", "fate"),
     [
-        ("Final-Recipient: rfc822; a@b.test\nAction: failed\nStatus: 5.1.1", Fate.FAILED),
-        ("Final-Recipient: rfc822; a@b.test\nAction: delayed\nStatus: 4.4.1", Fate.DELAYED),
-        ("Final-Recipient: rfc822; a@b.test\nAction: delivered\nStatus: 2.0.0", Fate.ARRIVED),
-        ("Status: 5.0.0", Fate.FAILED),
+        ("Final-Recipient: rfc822; a@b.test\nAction: failed\nStatus: 5.1.1", DeliveryStatus.FAILED),
+        ("Final-Recipient: rfc822; a@b.test\nAction: delayed\nStatus: 4.4.1", DeliveryStatus.DELAYED),
+        ("Final-Recipient: rfc822; a@b.test\nAction: delivered\nStatus: 2.0.0", DeliveryStatus.ARRIVED),
+        ("Status: 5.0.0", DeliveryStatus.FAILED),
         (
             "Action: delivered\nFinal-Recipient: rfc822; x@y\n\nAction: failed\nFinal-Recipient: rfc822; z@y",
-            Fate.FAILED,
+            DeliveryStatus.FAILED,
         ),
     ],
 )
-def test_what_is_said_of_it(status: str, fate: Fate, kind: str) -> None:
+def test_what_is_said_of_it(status: str, fate: DeliveryStatus, kind: str) -> None:
     """The worst of what is said counts; the mail is the one that came back and not what it answered."""
     found = read_report(report(status, kind=kind), account=BOT)
     assert found is not None
@@ -63,17 +67,20 @@ def test_what_is_said_of_it(status: str, fate: Fate, kind: str) -> None:
     [
         (
             f"Your message\n  Message-ID: {OURS}\ncould not be delivered.\n550 5.7.1 rejected by policy",
-            Fate.FAILED,
+            DeliveryStatus.FAILED,
         ),
         (
             f"Hi. This is the qmail-send program.\n<a@b>:\nuser unknown\n--- Below\nMessage-ID: {OURS}",
-            Fate.FAILED,
+            DeliveryStatus.FAILED,
         ),
-        (f"Warning: delayed 4 hours, will retry.\n451 4.4.1 no answer\nMessage-ID: {OURS}", Fate.DELAYED),
-        (f"Not delivered, reference {OURS}", Fate.FAILED),
+        (
+            f"Warning: delayed 4 hours, will retry.\n451 4.4.1 no answer\nMessage-ID: {OURS}",
+            DeliveryStatus.DELAYED,
+        ),
+        (f"Not delivered, reference {OURS}", DeliveryStatus.FAILED),
     ],
 )
-def test_loose_ones(text: str, fate: Fate) -> None:
+def test_loose_ones(text: str, fate: DeliveryStatus) -> None:
     """Without any part for machines the words decide."""
     found = read_report(f"From: postmaster@x.test\nSubject: failure\n\n{text}".encode(), account=BOT)
     assert found is not None
@@ -111,11 +118,14 @@ def test_linear(piece: str) -> None:
 def test_the_owner_sees_the_words_of_a_report_as_such() -> None:
     """Anybody who got a mail of ours can write a report about it, with links and our voice in it."""
     why = "550 `no` **Your password has expired**, see [here](https://evil.test)"
-    shown = in_words(Report((OURS,), Fate.FAILED, "bob@mail.test **x**", why))
+    shown = in_words(Report((OURS,), DeliveryStatus.FAILED, "bob@mail.test **x**", why))
     html = to_html(shown)
     assert "<a " not in html
     assert "<strong>" not in html
     assert "Your password has expired" in html
     naive = to_html(f"My mail to bob@mail.test did not arrive: {why}")
     assert "<a " in naive, "the control: as it was, it is a link"
-    assert in_words(Report((OURS,), Fate.FAILED)) == "My mail to somebody did not arrive: no reason given"
+    assert (
+        in_words(Report((OURS,), DeliveryStatus.FAILED))
+        == "My mail to somebody did not arrive: no reason given"
+    )

@@ -11,9 +11,9 @@ import pytest
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.limits.loop_guard import LOOK_AGAIN_S, Safety
+from channels.email.limits.loop_guard import LOOK_AGAIN_S, LoopGuard
 from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.parsing.dsn import Fate, Report
+from channels.email.parsing.dsn import DeliveryStatus, Report
 from channels.email.parsing.threads import message_id_of
 from tests.clock import ManualClock
 from tests.unit.channels.email.test_circuit_breaker import NONE
@@ -39,7 +39,7 @@ def answer(
 
 class TestSafety:
     @staticmethod
-    def make(tmp_path: Path, **limits: Any) -> tuple[Safety, ManualClock, list[str]]:
+    def make(tmp_path: Path, **limits: Any) -> tuple[LoopGuard, ManualClock, list[str]]:
         config = EmailConfig.model_validate(
             {
                 "address": "bot@mail.test",
@@ -53,7 +53,7 @@ class TestSafety:
         )
         clock, told = ManualClock(), []
         limiter = AnswerLimiter(AnswerLimits())
-        safety = Safety(
+        safety = LoopGuard(
             "email", config, limiter, tmp_path / "l", clock=clock, alert=lambda _, text: told.append(text)
         )
         return safety, clock, told
@@ -141,7 +141,10 @@ class TestSafety:
             return message_id
 
         def came(
-            message_id: str, who: str = "alice@mail.test", fate: Fate = Fate.FAILED, **more: Any
+            message_id: str,
+            who: str = "alice@mail.test",
+            fate: DeliveryStatus = DeliveryStatus.FAILED,
+            **more: Any,
         ) -> None:
             known = {"outside": False, "proven": ""} | more
             safety.bounced(Report((message_id,), fate, who, "550"), **known)
@@ -153,7 +156,7 @@ class TestSafety:
             came(never_sent)
             came(message_id, "bob@mail.test")
             came(message_id, "")
-            came(message_id, fate=Fate.DELAYED)
+            came(message_id, fate=DeliveryStatus.DELAYED)
             came(message_id, outside=True)
             came(message_id, proven="mallory@evil.test", outside=True)
         for message_id in copied:

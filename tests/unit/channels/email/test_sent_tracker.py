@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from channels.email.sent_tracker import ABSENCE_S, MAX_REMEMBERED, WentOut
+from channels.email.sent_tracker import ABSENCE_S, MAX_REMEMBERED, SentTracker
 from tests.clock import ManualClock
 
 
 def test_a_doubt_ends_when_somebody_knows() -> None:
     """It lasts until the mail is known to be out, or not; while it lasts its age is that of its beginning."""
     clock = ManualClock()
-    it = WentOut(clock.monotonic)
+    it = SentTracker(clock.monotonic)
     assert not it.in_doubt("a")
     assert it.doubted_for("a") == 0
     clock.advance(5)
@@ -27,7 +27,7 @@ def test_a_doubt_ends_when_somebody_knows() -> None:
 def test_people_are_just_answered_for_minutes() -> None:
     """Only those who were written to, and not by a mail that was merely found to be out."""
     clock = ManualClock()
-    it = WentOut(clock.monotonic)
+    it = SentTracker(clock.monotonic)
     it.delivered("a", "<a>", "ann@mail.test")
     it.delivered("b", "<b>", None)
     assert it.just_answered({"ann@mail.test", "bob@mail.test"})
@@ -38,7 +38,7 @@ def test_people_are_just_answered_for_minutes() -> None:
 
 def test_it_is_bounded_and_keeps_the_newest() -> None:
     """The oldest go; one that is named again is new."""
-    it = WentOut(ManualClock().monotonic)
+    it = SentTracker(ManualClock().monotonic)
     it.copy_came("first")
     it.copy_came("second")
     it.copy_came("first")

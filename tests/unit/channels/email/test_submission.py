@@ -18,7 +18,7 @@ from channels.base import (
 )
 from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
-from channels.email.smtp.submission import MailTooLarge, Submitter, SubmitTiming
+from channels.email.smtp.submission import MailTooLarge, Submission, SubmitTiming
 
 ENVELOPE = Envelope("bot@mail.test", "alice@mail.test", ("bot+sent@mail.test", "bot@mail.test"))
 SILENCE = "…"
@@ -80,7 +80,7 @@ class Post:
 
 
 @asynccontextmanager
-async def submitter(post: Post, large_bytes: int = 256_000) -> AsyncIterator[Submitter]:
+async def submitter(post: Post, large_bytes: int = 256_000) -> AsyncIterator[Submission]:
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -92,7 +92,7 @@ async def submitter(post: Post, large_bytes: int = 256_000) -> AsyncIterator[Sub
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        yield Submitter(
+        yield Submission(
             EmailConfig.model_validate(
                 {
                     "address": "bot@mail.test",

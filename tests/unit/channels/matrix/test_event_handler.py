@@ -10,7 +10,7 @@ from agent_core.messages import Amendment, Background, InboundMessage, SessionKe
 from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import Early, read_edit, redacts
-from channels.matrix.events.group_context import Talk
+from channels.matrix.events.group_context import GroupContext
 from channels.matrix.events.inbound import AUTHOR, MARK, Me, Skip
 from channels.matrix.events.room_policy import Rules
 from channels.matrix.events.threads import SHARED, place_of, relation_of, root_of
@@ -131,7 +131,7 @@ async def test_a_place_that_was_left_is_forgotten():
 )
 def test_talk_is_bounded(lines, messages, chars):
     """However much is said: never more lines or characters than allowed, in order, the newest."""
-    talk = Talk(messages=messages, chars=chars)
+    talk = GroupContext(messages=messages, chars=chars)
     for number, (place, said) in enumerate(lines):
         talk.hear((ROOM, str(place)), f"${number}", Background(kind="talk", sender=ALICE, text=said))
     for place in range(6):

@@ -9,7 +9,7 @@ import pytest
 from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.rooms.invites import MAX_OPEN, Invites
 from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.typing_receipts import Hints
+from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from tests.clock import LoopClock
 from tests.matrix_double import ScriptedHomeserver, failure, member
 
@@ -192,7 +192,7 @@ async def test_hints_are_merged_and_never_wait():
     server = ScriptedHomeserver()
     server.on("PUT", "/typing/", Answer(200, {}))
     server.on("POST", "/receipt/", LinkBroken("cut", maybe_taken=True), Answer(200, {}))
-    hints = Hints(server, BOT)
+    hints = TypingAndReceipts(server, BOT)
     async with anyio.create_task_group() as group:
         group.start_soon(hints.run)
         await anyio.sleep(1)
@@ -213,7 +213,7 @@ async def test_an_answer_at_once_needs_no_typing():
     """Typing that is taken back before it was shown makes no request; shown typing is always taken back."""
     server = ScriptedHomeserver()
     server.on("PUT", "/typing/", Answer(200, {}))
-    hints = Hints(server, BOT)
+    hints = TypingAndReceipts(server, BOT)
     async with anyio.create_task_group() as group:
         group.start_soon(hints.run)
         hints.typing("!quick", on=True)
@@ -231,7 +231,7 @@ async def test_an_answer_at_once_needs_no_typing():
 
 async def test_hints_of_too_many_rooms_are_dropped():
     """While nothing can be sent, wishes do not pile up without end."""
-    hints = Hints(ScriptedHomeserver(), BOT)
+    hints = TypingAndReceipts(ScriptedHomeserver(), BOT)
     for number in range(5000):
         hints.typing(f"!{number}", on=True)
         hints.read(f"!{number}", "$1")
@@ -244,7 +244,7 @@ async def test_a_room_and_its_threads_share_one_sign():
     """It is shown once for all that is written there, and goes with the last of them."""
     server = ScriptedHomeserver()
     server.on("PUT", "/typing/", Answer(200, {}))
-    hints = Hints(server, BOT)
+    hints = TypingAndReceipts(server, BOT)
     async with anyio.create_task_group() as group:
         group.start_soon(hints.run)
         for on, who in [
@@ -265,7 +265,7 @@ async def test_who_ends_without_a_word_keeps_no_sign():
     """A thread whose turn was cut off does not keep the room's sign for ever."""
     server = ScriptedHomeserver()
     server.on("PUT", "/typing/", Answer(200, {}))
-    hints = Hints(server, BOT)
+    hints = TypingAndReceipts(server, BOT)
     async with anyio.create_task_group() as group:
         group.start_soon(hints.run)
         hints.typing("!r", on=True, who="cut off")

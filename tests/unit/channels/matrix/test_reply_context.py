@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from channels.matrix.client.api import Answer, LinkBroken
-from channels.matrix.sync.reply_context import Asker, Quotes, in_clear
+from channels.matrix.sync.reply_context import Asker, ReplyContext, in_clear
 from tests.conversation_desk import CAROL, MALLORY, MENTION, Desk, answering
 from tests.matrix_double import member, text
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, GROUP, ROOM
@@ -58,14 +58,14 @@ async def test_strangers_cost_no_requests():
 
 
 # ── what the protections are for ──
-class Trusting(Quotes):
+class Trusting(ReplyContext):
     """As if everybody had always been in the room."""
 
     async def is_for(self, room_id, seen, asker):
         return True
 
 
-@pytest.mark.parametrize(("kind", "leaks"), [(Quotes, False), (Trusting, True)])
+@pytest.mark.parametrize(("kind", "leaks"), [(ReplyContext, False), (Trusting, True)])
 @pytest.mark.parametrize("absent", ["gone", "unknown"])
 async def test_what_was_said_before_somebody_came_is_not_for_them(kind, leaks, absent):
     """Carol came later than the secret, or nobody knows when: it is not quoted; the check would see it."""
@@ -88,7 +88,7 @@ async def test_the_file_of_an_event_is_for_who_was_there(absent):
     desk = Desk(GROUP)
     file = {"msgtype": "m.file", "url": "mxc://hs.test/abc"}
     desk.has(text("$file", "plan.pdf", **file), absent=absent)
-    quotes = Quotes(desk.server, GROUP, in_clear, user_id=BOT)
+    quotes = ReplyContext(desk.server, GROUP, in_clear, user_id=BOT)
 
     assert bool(await quotes.file(ROOM, "$file", Asker(CAROL, direct=False))) is (not absent)
 
@@ -99,7 +99,7 @@ async def test_the_first_words_of_the_bot_are_for_who_was_invited(direct, quoted
     desk = Desk()
     said = {**text("$first", "hello", BOT), "room_id": ROOM}
     desk.server.on("GET", "/context/", Answer(200, {"event": said, "state": [member(CAROL, "invite")]}))
-    quotes = Quotes(desk.server, GROUP, in_clear, user_id=BOT)
+    quotes = ReplyContext(desk.server, GROUP, in_clear, user_id=BOT)
 
     found = await quotes.chain(ROOM, "$first", Asker(CAROL, direct=direct))
     assert [line.text for line in found] == quoted

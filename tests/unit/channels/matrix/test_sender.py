@@ -9,7 +9,7 @@ from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.outbound import build_content, transaction_id
 from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import Sending
+from channels.matrix.sending.sender import Sender
 from tests.clock import EPOCH, ManualClock
 from tests.matrix_double import ScriptedHomeserver, failure, member
 
@@ -31,7 +31,7 @@ class Setup:
             rooms.update({"rooms": {"join": {ROOM: {"state": {"events": state}}}}})
         login = Login(config, self.server, tmp_path, ManualClock())
         self.now = EPOCH
-        self.sending = Sending(
+        self.sending = Sender(
             config, self.server, login, rooms, is_current=lambda: self.current, now=lambda: self.now
         )
 

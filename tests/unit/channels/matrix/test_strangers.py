@@ -18,7 +18,7 @@ from channels.matrix.client.api import Answer
 from channels.matrix.client.login import Login
 from channels.matrix.client.nio_import import load_nio
 from channels.matrix.config import MatrixConfig
-from channels.matrix.encryption.engine import Crypto
+from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.types import Device
 from tests.clock import EPOCH, LoopClock
 from tests.inbox_double import MemoryInbox, running
@@ -242,7 +242,7 @@ async def test_a_broken_session_with_a_slow_server_does_not_hold_up_what_is_rece
     config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
     server, clock = SlowClaims(), LoopClock()
     login = Login(config, server, tmp_path, clock)
-    crypto = Crypto(server, login, tmp_path, lambda _: None, clock)
+    crypto = EncryptionEngine(server, login, tmp_path, lambda _: None, clock)
     crypto._machine = Wedged()
     begun = anyio.current_time()
     async with anyio.create_task_group() as group:

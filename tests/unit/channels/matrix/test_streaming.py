@@ -9,11 +9,11 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from channels.base import ChannelUnavailable, Stage
+from channels.base import AckState, ChannelUnavailable
 from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.config import StreamingConfig
-from channels.matrix.sending.reactions import SIGNS, Marks
-from channels.matrix.sending.streaming import ELLIPSIS, MAX_BYTES, Pace, Shown
+from channels.matrix.sending.reactions import SIGNS, AckReactions
+from channels.matrix.sending.streaming import ELLIPSIS, MAX_BYTES, Pace, StreamingPreview
 from tests.clock import LoopClock
 from tests.matrix_double import ScriptedHomeserver, failure
 
@@ -96,7 +96,7 @@ class Sender:
 
 @asynccontextmanager
 async def showing(sender, **settings):
-    shown = Shown("matrix", BOT, StreamingConfig(enabled=True, **settings), LoopClock())
+    shown = StreamingPreview("matrix", BOT, StreamingConfig(enabled=True, **settings), LoopClock())
     async with anyio.create_task_group() as group:
         group.start_soon(shown.run, sender)
         yield shown
@@ -154,7 +154,7 @@ async def test_a_look_of_which_nobody_knows_is_repeated_before_the_end():
     assert len(sender.looks) == 2
 
 
-@pytest.mark.parametrize("stage", [Stage.FAILED, Stage.DONE])
+@pytest.mark.parametrize("stage", [AckState.FAILED, AckState.DONE])
 async def test_a_torso_is_taken_back(stage):
     """A while after the end of a turn without an answer; a failure to do so is tried again, and not for ever."""
     sender = Sender()
@@ -177,11 +177,11 @@ async def test_what_another_life_has_shown_is_looked_for():
     sender.errors = [ChannelUnavailable("away"), None]
     kept = {"event_id": "$gone", "left_over": True}
     async with showing(sender) as shown:
-        shown.ended(ROOM, kept, Stage.FAILED)
+        shown.ended(ROOM, kept, AckState.FAILED)
         await anyio.sleep(60)
         found = list(sender.looked_for)
         sender.errors = [ChannelUnavailable("away")] * 100
-        shown.ended(ROOM, {**kept, "event_id": "$other"}, Stage.FAILED)
+        shown.ended(ROOM, {**kept, "event_id": "$other"}, AckState.FAILED)
         await anyio.sleep(600)
 
     assert [(room, "$gone" in name) for room, name in found] == [(ROOM, True)]
@@ -195,7 +195,7 @@ async def test_a_turn_that_ends_before_it_shows_anything_is_looked_after_too():
     async with showing(sender) as shown:
         await anyio.sleep(1)  # it waits for news
         shown.began(SESSION, ROOM, ASKED)
-        shown.ended(ROOM, ASKED, Stage.FAILED)
+        shown.ended(ROOM, ASKED, AckState.FAILED)
         await anyio.sleep(60)
 
     assert [room for room, _ in sender.looked_for] == [ROOM]
@@ -207,7 +207,7 @@ async def test_a_turn_that_begins_again_goes_on_with_its_event():
     async with showing(sender) as shown:
         shown.began(SESSION, ROOM, ASKED)
         await speak(shown, 3)
-        shown.ended(ROOM, ASKED, Stage.FAILED)
+        shown.ended(ROOM, ASKED, AckState.FAILED)
         shown.began(SESSION, ROOM, ASKED)
         await speak(shown, 3, start=100)
         await anyio.sleep(60)
@@ -229,7 +229,7 @@ async def test_a_long_answer_is_shown_when_it_is_finished():
 
 # ── marks ──
 async def marked(server, *stages, wait_s=60.0):
-    marks = Marks(server)
+    marks = AckReactions(server)
     async with anyio.create_task_group() as group:
         group.start_soon(marks.run)
         for stage in stages:
@@ -253,8 +253,8 @@ async def test_marks_follow_each_other():
             "PUT", "/send/m.reaction/", Answer(200, {"event_id": "$m1"}), Answer(200, {"event_id": "$m2"})
         )
         server.on("PUT", "/redact/", Answer(200, {"event_id": "$m3"}))
-        await marked(server, Stage.RECEIVED, Stage.RECEIVED, Stage.DONE)
-        assert keys(server) == [SIGNS[Stage.RECEIVED], SIGNS[Stage.DONE]]
+        await marked(server, AckState.RECEIVED, AckState.RECEIVED, AckState.DONE)
+        assert keys(server) == [SIGNS[AckState.RECEIVED], SIGNS[AckState.DONE]]
         assert "/redact/%24m1/" in server.asked("PUT", "/redact/")[0].path
         paths.append([call.path for call in server.calls])
 
@@ -272,21 +272,21 @@ async def test_marks_wait_when_asked_to_and_give_up_at_last():
         LinkBroken("cut", maybe_taken=True),
         Answer(200, {"event_id": "$m1"}),
     )
-    await marked(server, Stage.RECEIVED)
+    await marked(server, AckState.RECEIVED)
     assert len(keys(server)) == 3
 
     away = ScriptedHomeserver()
     away.on("PUT", "/send/m.reaction/", failure(502))
-    await marked(away, Stage.RECEIVED)
+    await marked(away, AckState.RECEIVED)
     assert len(keys(away)) == 4
 
 
 async def test_a_storm_of_marks_is_bounded():
     """While nothing can be sent, at most some hundred wait; what has no event is none."""
-    marks = Marks(ScriptedHomeserver())
+    marks = AckReactions(ScriptedHomeserver())
     for number in range(2000):
-        marks.mark(ROOM, {"event_id": f"${number}"}, Stage.RECEIVED)
-    marks.mark(ROOM, {}, Stage.DONE)
-    marks.mark(ROOM, {"event_id": "no id"}, Stage.DONE)
+        marks.mark(ROOM, {"event_id": f"${number}"}, AckState.RECEIVED)
+    marks.mark(ROOM, {}, AckState.DONE)
+    marks.mark(ROOM, {"event_id": "no id"}, AckState.DONE)
 
     assert len(marks._waiting) == 500

@@ -1,10 +1,10 @@
-"""`Waiting`: references to messages without a key, and what people are told about them."""
+"""`UndecryptableEvents`: references to messages without a key, and what people are told about them."""
 
 from __future__ import annotations
 
 import pytest
 
-from channels.matrix.encryption.undecryptable import MAX_WAITING, PATIENCE_S, Waiting
+from channels.matrix.encryption.undecryptable import MAX_WAITING, PATIENCE_S, UndecryptableEvents
 
 ROOM = "!room:hs.test"
 NIA, MALLORY = "@nia:hs.test", "@mallory:hs.test"
@@ -16,7 +16,7 @@ def withheld(session, code="m.unverified", sender=NIA):
 
 
 def waiting(count=1, *, session="s", at=0.0):
-    one = Waiting()
+    one = UndecryptableEvents()
     for number in range(count):
         one.add(ROOM, f"${number}", session, sender=NIA, now=at)
     return one
@@ -26,7 +26,7 @@ def test_references_survive_and_hold_no_text():
     """What is dumped is loaded again, told or not, and contains ids only."""
     one = waiting(2)
     one.told([next(iter(one._references.values()))])
-    again = Waiting()
+    again = UndecryptableEvents()
     again.load(one.dump())
 
     assert again.dump() == one.dump()
@@ -36,7 +36,7 @@ def test_references_survive_and_hold_no_text():
 @pytest.mark.parametrize("text", ["", "no json", "[]", '{"references": [{"x": 1}]}', "null"])
 def test_what_cannot_be_loaded_is_nothing(text):
     """A damaged value costs the references and nothing else."""
-    one = Waiting()
+    one = UndecryptableEvents()
     one.load(text)
 
     assert len(one) == 0

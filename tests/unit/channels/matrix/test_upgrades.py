@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from channels.matrix.rooms.follow_upgrades import Following
+from channels.matrix.rooms.follow_upgrades import UpgradeFollower
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Room, Rooms
 from channels.matrix.rooms.upgrades import Successors, may_replace, power_of
@@ -131,7 +131,7 @@ class World:
         self.invites = Invites(
             self.server, self.rooms, LoopClock(), user_id=BOT, may_invite=lambda one: one in allowed
         )
-        self.following = Following(self.rooms, self.invites, may_invite=lambda one: one in allowed)
+        self.following = UpgradeFollower(self.rooms, self.invites, may_invite=lambda one: one in allowed)
 
     def sync(self, room_id, *state, direct=None):
         body = {"rooms": {"join": {room_id: {"state": {"events": list(state)}}}}}

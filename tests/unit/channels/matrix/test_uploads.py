@@ -17,7 +17,7 @@ from channels.matrix.client.nio_import import load_nio
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.outbound import transaction_id
 from channels.matrix.rooms.state import Rooms
-from channels.matrix.sending.sender import NOT_ALONE, Sending
+from channels.matrix.sending.sender import NOT_ALONE, Sender
 from tests.clock import EPOCH, ManualClock
 from tests.integration.proxy import free_socket
 from tests.matrix_double import ScriptedHomeserver, failure, member
@@ -61,7 +61,7 @@ class Setup:
         state = [member(BOT), *(member(one) for one in people)]
         rooms.update({"rooms": {"join": {ROOM: {"state": {"events": state}}}}})
         login = Login(config, self.server, tmp_path, ManualClock())
-        self.sending = Sending(
+        self.sending = Sender(
             config, self.server, login, rooms,
             is_current=lambda: True, now=lambda: self.now, attachments=self.store,
         )  # fmt: skip

@@ -12,16 +12,16 @@ import anyio
 import pytest
 
 from agent_core.errors import BudgetSpent, ModelUnavailable, TurnLimitReached
-from agent_core.memory.consolidation.run import Condensed
+from agent_core.memory.consolidation.run import ConsolidationResult
 from agent_core.memory.consolidation.worker import Consolidator
 from agent_core.models import ModelChunk, Purpose, Usage
-from gateway.budget.metering import Spending
+from gateway.budget.metering import Metering
 from gateway.budget.policy import LOOK_AGAIN_S, Amount
 from gateway.queue.ports import Completion
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access
-from gateway.turns.budget_deferral import Refusals
-from gateway.turns.post_turn import PaidCondensing
+from gateway.turns.budget_deferral import BudgetDeferral
+from gateway.turns.post_turn import MeteredConsolidation
 from tests.agent_doubles import FakeTool, Journey, call
 from tests.budget_doubles import ASKED, Costly, limits, say
 from tests.clock import EPOCH, ManualClock
@@ -54,7 +54,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-async def spent_in_parallel(spending: Spending, llm: Costly, gate: anyio.Event, runs: int) -> None:
+async def spent_in_parallel(spending: Metering, llm: Costly, gate: anyio.Event, runs: int) -> None:
     async def one() -> None:
         with pytest.raises(BudgetSpent):
             while True:
@@ -67,7 +67,7 @@ async def spent_in_parallel(spending: Spending, llm: Costly, gate: anyio.Event, 
         gate.set()
 
 
-class BlindToOthers(Spending):
+class BlindToOthers(Metering):
     """Looks at what is in the store alone: the calls in flight do not see each other."""
 
     def _in_hand(self, *, reserved: bool) -> Amount:
@@ -79,7 +79,7 @@ class TestSpending:
         """Eight runs at once with budget for three calls: they see each other's reservations."""
         gate = anyio.Event()
         llm = Costly(gate=gate)
-        await spent_in_parallel(Spending(store, store, limits(3_000), clock), llm, gate, 8)
+        await spent_in_parallel(Metering(store, store, limits(3_000), clock), llm, gate, 8)
         total = Amount.of(await store.spent_on("2026-01-01"))
         assert 3_000 <= total.tokens < 3_000 + 1_000
         assert llm.calls == 3
@@ -96,14 +96,14 @@ class TestSpending:
         clock.advance(23.5 * 3600)
         berlin = ZoneInfo("Europe/Berlin")
         async with await SqliteWorkStore.open(tmp_path / "b.db", clock=clock, zone=berlin) as store:
-            spending = Spending(store, store, limits(5_000, zone="Europe/Berlin"), clock)
+            spending = Metering(store, store, limits(5_000, zone="Europe/Berlin"), clock)
             await say(Costly(), spending)
             assert (await store.spent_on("2026-01-02")).calls == 1
             assert (await spending.spent()).tokens == 1_000
 
     async def test_a_new_day_and_a_clock_that_jumps(self, store, clock):
         """Each decision is about the day that it is: the next day is empty, and coming back finds what was."""
-        spending = Spending(store, store, limits(1_000), clock)
+        spending = Metering(store, store, limits(1_000), clock)
         await say(Costly(), spending)
         with pytest.raises(BudgetSpent) as refused:
             await say(Costly(), spending)
@@ -116,22 +116,22 @@ class TestSpending:
 
     async def test_a_restart_forgets_nothing(self, store, clock):
         """Another instance on the same store refuses what the first had used up."""
-        await say(Costly(), Spending(store, store, limits(1_000), clock))
+        await say(Costly(), Metering(store, store, limits(1_000), clock))
         with pytest.raises(BudgetSpent):
-            await say(Costly(), Spending(store, store, limits(1_000), clock))
+            await say(Costly(), Metering(store, store, limits(1_000), clock))
 
     @pytest.mark.parametrize(("after_text", "calls"), [(False, 0), (True, 1)])
     async def test_what_a_failed_call_has_cost(self, after_text, calls, store, clock):
         """Nothing if nothing came of it; an estimate if it broke in the middle."""
         with pytest.raises(ModelUnavailable):
-            await say(Broken(after_text=after_text), Spending(store, store, limits(), clock))
+            await say(Broken(after_text=after_text), Metering(store, store, limits(), clock))
         spent = await store.spent_on("2026-01-01")
         assert spent.calls == calls
         assert (spent.completion_tokens > 50) is after_text
 
     async def test_an_answer_that_is_cut_off_or_tells_nothing_is_estimated(self, store, clock):
         """Left early, cancelled before the first word, or without a usage: the tokens are guessed."""
-        spending = Spending(store, store, limits(), clock)
+        spending = Metering(store, store, limits(), clock)
         await say(Costly(told=False), spending)
         with anyio.move_on_after(0.02):
             await say(Costly(gate=anyio.Event()), spending)
@@ -142,7 +142,7 @@ class TestSpending:
     @pytest.mark.parametrize("begun", [False, True])
     async def test_a_run_in_hand_comes_to_its_end_with_one_more_call(self, begun, store, clock):
         """Over the ceiling: one more call for a run that has something, none for one that has not."""
-        spending = Spending(store, store, limits(1_000), clock)
+        spending = Metering(store, store, limits(1_000), clock)
         await say(Costly(), spending)
         tally = spending.tally(ROOM, Purpose.CHAT, owner=True)
         llm = Costly()
@@ -157,7 +157,7 @@ class TestSpending:
 
     async def test_the_order_of_sacrifice_over_a_day(self, store, clock):
         """As the day goes on they stop in the order of the design, and the owner last."""
-        spending = Spending(store, store, limits(10_000), clock)
+        spending = Metering(store, store, limits(10_000), clock)
         stopped: list[str] = []
         for _ in range(10):
             for name, purpose, owner in (
@@ -184,7 +184,7 @@ class TestWithinARun:
     """A run that would use a tool ten times, with budget for five calls."""
 
     async def spent_by(
-        self, spending: Spending, store: SqliteWorkStore, *, each_call: bool
+        self, spending: Metering, store: SqliteWorkStore, *, each_call: bool
     ) -> tuple[int, str]:
         answers = [
             [call("look", n=n), Usage(prompt_tokens=900, completion_tokens=100, calls=1)] for n in range(10)
@@ -208,14 +208,14 @@ class TestWithinARun:
     async def test_the_budget_is_looked_at_before_each_call(self, store, clock):
         """The run ends at its ceiling, with a last call that gets no tools."""
         calls, offered = await self.spent_by(
-            Spending(store, store, limits(5_000), clock), store, each_call=True
+            Metering(store, store, limits(5_000), clock), store, each_call=True
         )
         assert calls <= 6
         assert offered == "no tools"
 
     async def test_that_check_notices_a_budget_that_is_looked_at_once(self, store, clock):
         """Control: asked only when the run begins, the run spends twice what a day may cost."""
-        calls, _ = await self.spent_by(Spending(store, store, limits(5_000), clock), store, each_call=False)
+        calls, _ = await self.spent_by(Metering(store, store, limits(5_000), clock), store, each_call=False)
         assert calls > 6
 
 
@@ -242,8 +242,8 @@ class TestWaiting:
     @pytest.mark.parametrize(("late", "told"), [(False, 1), (True, 0)])
     async def test_a_day_that_ends_while_a_turn_is_refused(self, late, told, store, clock):
         """Refused a moment before midnight and put off a moment after it, it is not told and waits no day more."""
-        spending = Spending(store, store, limits(1_000), clock)
-        refusals = Refusals(
+        spending = Metering(store, store, limits(1_000), clock)
+        refusals = BudgetDeferral(
             store=store,
             costs=store,
             ends=AtOnce(),
@@ -265,9 +265,9 @@ class TestWaiting:
 
     async def test_condensing_is_put_off_and_not_failed(self, store, clock):
         """Refused, it has not failed, it waits until the budget opens, and then it is done."""
-        spending = Spending(store, store, limits(1_000), clock)
+        spending = Metering(store, store, limits(1_000), clock)
         await say(Costly(), spending)
-        paid = PaidCondensing(Condenses(spending), spending, clock)
+        paid = MeteredConsolidation(Condenses(spending), spending, clock)
         refused = await paid.consolidate_if_due(str(ROOM))
         assert refused.segments == 0
         assert 0 < refused.wait_s <= 1800
@@ -293,15 +293,15 @@ class AtOnce:
 
 
 class Condenses:
-    """Condenses by one call, as `Condensing` does: a failure is a text."""
+    """Condenses by one call, as `Consolidation` does: a failure is a text."""
 
-    def __init__(self, spending: Spending) -> None:
+    def __init__(self, spending: Metering) -> None:
         self._llm = spending.in_current(Costly())
 
-    async def consolidate_if_due(self, session_id: str) -> Condensed:
+    async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
         try:
             async for _ in await self._llm.chat(ASKED, []):
                 pass
         except BudgetSpent as error:
-            return Condensed(failure=str(error))
-        return Condensed(1)
+            return ConsolidationResult(failure=str(error))
+        return ConsolidationResult(1)

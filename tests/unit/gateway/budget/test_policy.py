@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from agent_core.models import Purpose
 from gateway.budget.config import BudgetSettings
-from gateway.budget.policy import Amount, Claimant, Decision, Limits, claimant_of, day_of, decide, next_day_at
+from gateway.budget.policy import (
+    Amount,
+    BudgetTier,
+    Decision,
+    Limits,
+    claimant_of,
+    day_of,
+    decide,
+    next_day_at,
+)
 from tests.budget_doubles import limits
 from tests.clock import EPOCH
 
@@ -21,17 +30,17 @@ amounts = st.builds(Amount, st.integers(0, 30_000), st.floats(0, 30, allow_nan=F
 
 
 class TestDecision:
-    @given(amounts, amounts, st.sampled_from(list(Claimant)))
+    @given(amounts, amounts, st.sampled_from(list(BudgetTier)))
     def test_whoever_is_sacrificed_later_may_do_what_an_earlier_one_may(self, spent, needs, one):
         """Heartbeat, consolidation, others, owner: each may do at least what the one before may."""
-        order = list(Claimant)
+        order = list(BudgetTier)
         later = order[min(order.index(one) + 1, 3)]
         mine = decide(spent, limits(usd=10.0), one, EPOCH, needs=needs)
         theirs = decide(spent, limits(usd=10.0), later, EPOCH, needs=needs)
         assert theirs.go >= mine.go
         assert (theirs.go and not theirs.last) >= (mine.go and not mine.last)
 
-    @given(amounts, amounts, st.sampled_from(list(Claimant)))
+    @given(amounts, amounts, st.sampled_from(list(BudgetTier)))
     def test_more_spent_never_allows_more(self, spent, more, claimant):
         """A decision is monotone in what was spent and in what is needed."""
         before = decide(spent, limits(usd=10.0), claimant, EPOCH)
@@ -40,21 +49,21 @@ class TestDecision:
 
     def test_money_is_refused_even_where_tokens_are_only_near(self):
         """The stricter of two limits decides."""
-        found = decide(Amount(9_999, 5.0), limits(usd=4.0), Claimant.OWNER, EPOCH, needs=Amount(500))
+        found = decide(Amount(9_999, 5.0), limits(usd=4.0), BudgetTier.OWNER, EPOCH, needs=Amount(500))
         assert not found.go
         assert found.until == EPOCH + timedelta(days=1)
 
     def test_without_limits_everything_goes(self):
         """No limit refuses nothing, whatever was spent."""
-        assert decide(Amount(10**12, 1e6), Limits(), Claimant.HEARTBEAT, EPOCH) == Decision(go=True)
+        assert decide(Amount(10**12, 1e6), Limits(), BudgetTier.HEARTBEAT, EPOCH) == Decision(go=True)
 
     def test_the_owner_is_never_taken_for_somebody_else(self):
         """What the owner asks for, jobs too, is the owner's; check-ins and summaries are nobody's."""
-        assert claimant_of(Purpose.CHAT, owner=True) is Claimant.OWNER
-        assert claimant_of(Purpose.JOB, owner=True) is Claimant.OWNER
-        assert claimant_of(Purpose.JOB, owner=False) is Claimant.OTHERS
-        assert claimant_of(Purpose.HEARTBEAT, owner=True) is Claimant.HEARTBEAT
-        assert claimant_of(Purpose.CONSOLIDATION, owner=True) is Claimant.CONSOLIDATION
+        assert claimant_of(Purpose.CHAT, owner=True) is BudgetTier.OWNER
+        assert claimant_of(Purpose.JOB, owner=True) is BudgetTier.OWNER
+        assert claimant_of(Purpose.JOB, owner=False) is BudgetTier.OTHERS
+        assert claimant_of(Purpose.HEARTBEAT, owner=True) is BudgetTier.HEARTBEAT
+        assert claimant_of(Purpose.CONSOLIDATION, owner=True) is BudgetTier.CONSOLIDATION
 
     @given(st.datetimes(datetime(2010, 1, 1), datetime(2030, 1, 1)), st.sampled_from(ZONES))  # noqa: DTZ001
     def test_a_day_ends_where_the_next_one_begins(self, naive, name):

@@ -17,7 +17,7 @@ import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.cli.fast_paths import Glance, parse_status
+from gateway.cli.fast_paths import StatusRequest, parse_status
 from gateway.cli.output import called_as
 from gateway.operations.service import Operations
 from gateway.queue.sqlite.offline_status import work_at_rest
@@ -205,9 +205,9 @@ def test_a_configuration_that_has_changed_is_read(home):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["status"], Glance()),
-        (["status", "--json", "--home", "/h"], Glance(Path("/h"), as_json=True)),
-        (["status", "--home=/h"], Glance(Path("/h"))),
+        (["status"], StatusRequest()),
+        (["status", "--json", "--home", "/h"], StatusRequest(Path("/h"), as_json=True)),
+        (["status", "--home=/h"], StatusRequest(Path("/h"))),
         (["status", "--home"], None),
         (["status", "--home", "--json"], None),
         (["status", "--home", "a", "--home", "b"], None),

@@ -16,7 +16,7 @@ from gateway.cli import render
 from gateway.errors import NotFound
 from gateway.operations.service import Operations
 from gateway.queue.sqlite.store import SqliteWorkStore
-from gateway.turns.post_turn import UpkeepAtRest
+from gateway.turns.post_turn import OfflinePostTurn
 from tests.clock import EPOCH, LoopClock
 
 ROOM = SessionKey("matrix", "!room:hs.test")
@@ -28,7 +28,7 @@ class Desk:
         self.memory = JsonlMemory(home, clock=LoopClock())
         self.search = SearchIndex(home / "search.db", self.memory.layout)
         self.ask = Operations(
-            store, self.memory, upkeep=UpkeepAtRest(MemoryManager(self.memory), self.search)
+            store, self.memory, upkeep=OfflinePostTurn(MemoryManager(self.memory), self.search)
         )
 
     async def talk(self, count: int) -> None:

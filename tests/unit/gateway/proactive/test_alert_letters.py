@@ -9,8 +9,8 @@ import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.loopback import LoopbackChannel, LoopbackServer
-from gateway.proactive.alerts import LETTER_AGAIN_S, OwnerNotes
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.alerts import LETTER_AGAIN_S, OwnerAlerts
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
@@ -27,8 +27,8 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
     """
     store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock())
     clock = ManualClock()
-    target = OwnerTarget(store, channels={"email": LoopbackChannel(LoopbackServer(), name="email")})
-    notes = OwnerNotes(
+    target = OwnerContact(store, channels={"email": LoopbackChannel(LoopbackServer(), name="email")})
+    notes = OwnerAlerts(
         store=store,
         plans=store,
         target=target,

@@ -12,8 +12,8 @@ import pytest
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.cli.render.schedule import at_a_glance
-from gateway.proactive.alerts import OwnerNotes
-from gateway.proactive.owner_contact import OwnerTarget
+from gateway.proactive.alerts import OwnerAlerts
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
@@ -47,10 +47,10 @@ class Dying:
         return await self._store.accept(channel, account, batch, positions)
 
 
-def notes_of(store: Any) -> OwnerNotes:
+def notes_of(store: Any) -> OwnerAlerts:
     """A new process."""
-    target = OwnerTarget(store, channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")})
-    return OwnerNotes(
+    target = OwnerContact(store, channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")})
+    return OwnerAlerts(
         store=store,
         plans=store,
         target=target,
@@ -60,7 +60,7 @@ def notes_of(store: Any) -> OwnerNotes:
     )
 
 
-async def learn(notes: OwnerNotes) -> None:
+async def learn(notes: OwnerAlerts) -> None:
     """The owner writes directly."""
     ann = Sender(address="@ann:hs.test", verified=True)
     said = inbound(0, channel="matrix", session=ROOM, sender=ann, audience=Audience.DIRECT)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.proactive.jobs.triggers import (
-    At,
     Cron,
-    Every,
-    TimingInvalid,
+    Interval,
+    Once,
+    TriggerInvalid,
     checked_cron,
     newest_due,
     next_after,
@@ -132,14 +132,14 @@ class TestCron:
     )
     def test_what_cannot_be_meant_is_refused(self, expression, zone):
         """A wrong field, a day that no calendar has, a zone that no map has: said at once, not at run time."""
-        with pytest.raises(TimingInvalid):
+        with pytest.raises(TriggerInvalid):
             checked_cron(expression, zone)
 
 
 class TestEvery:
     def test_it_is_counted_from_its_start(self):
         """Each 45 minutes from 09:10: summer time and looking times move nothing."""
-        timing = Every(45 * 60, utc(2026, 3, 28, 9, 10))
+        timing = Interval(45 * 60, utc(2026, 3, 28, 9, 10))
         assert next_after(timing, utc(2026, 1, 1)) == utc(2026, 3, 28, 9, 10)
         assert next_after(timing, utc(2026, 3, 28, 9, 10)) == utc(2026, 3, 28, 9, 55)
         assert newest_due(timing, utc(2026, 3, 28, 9, 55), utc(2026, 3, 30)) == utc(2026, 3, 29, 23, 25)
@@ -153,7 +153,7 @@ class TestEvery:
     @settings(max_examples=200)
     def test_newest_and_next_enclose_the_moment(self, seconds, start, now):
         """The newest is not after now, the next one is, and nothing lies between them."""
-        timing = Every(seconds, datetime.fromtimestamp(start, UTC))
+        timing = Interval(seconds, datetime.fromtimestamp(start, UTC))
         at = datetime.fromtimestamp(now, UTC)
         newest, following = newest_due(timing, None, at), next_after(timing, at)
         assert following is not None
@@ -168,7 +168,7 @@ class TestEvery:
 class TestAt:
     def test_once(self):
         """It is due from its instant on, until it has run."""
-        timing = At(utc(2026, 5, 1, 9))
+        timing = Once(utc(2026, 5, 1, 9))
         assert next_after(timing, utc(2026, 5, 1)) == utc(2026, 5, 1, 9)
         assert newest_due(timing, None, utc(2026, 5, 1, 8, 59)) is None
         assert newest_due(timing, None, utc(2027, 5, 1)) == utc(2026, 5, 1, 9)
@@ -180,8 +180,8 @@ class TestText:
     @pytest.mark.parametrize(
         "timing",
         [
-            At(utc(2026, 5, 1, 9)),
-            Every(3600, utc(2026, 5, 1, 9, 0, 1)),
+            Once(utc(2026, 5, 1, 9)),
+            Interval(3600, utc(2026, 5, 1, 9, 0, 1)),
             Cron("0 9 * * 1-5", "Europe/Berlin"),
             Cron("*/5 1-3 * * MON#1", "America/Argentina/Buenos_Aires"),
         ],
@@ -205,11 +205,11 @@ class TestText:
     )
     def test_anything_else_is_refused(self, text):
         """A damaged row is an error of that row, with our own exception."""
-        with pytest.raises(TimingInvalid):
+        with pytest.raises(TriggerInvalid):
             parse_timing(text)
 
     def test_the_shortest_gap_counts_and_not_the_first(self):
         """Two runs a minute apart once a day are a minute apart."""
         assert shortest_gap(checked_cron("0,1 9 * * *", "UTC"), utc(2026, 1, 1)) == timedelta(minutes=1)
-        assert shortest_gap(At(utc(2026, 1, 1)), utc(2026, 1, 1)) is None
-        assert shortest_gap(Every(90, utc(2026, 1, 1)), utc(2026, 1, 1)) == timedelta(seconds=90)
+        assert shortest_gap(Once(utc(2026, 1, 1)), utc(2026, 1, 1)) is None
+        assert shortest_gap(Interval(90, utc(2026, 1, 1)), utc(2026, 1, 1)) == timedelta(seconds=90)

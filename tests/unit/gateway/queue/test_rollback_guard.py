@@ -8,7 +8,15 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from gateway.queue.rollback_guard import Extent, Gap, Mark, MarkKeeper, older_copy, read_mark, warning_of
+from gateway.queue.rollback_guard import (
+    Extent,
+    Gap,
+    HighWaterMark,
+    RollbackGuard,
+    older_copy,
+    read_mark,
+    warning_of,
+)
 from tests.clock import EPOCH, ManualClock
 
 NOW = Extent.of("secret", 100, 90)
@@ -21,12 +29,12 @@ class TestOlderCopy:
     )
     def test_what_goes_on_is_no_older_copy(self, extent):
         """As many messages as noted or more, whatever the answers."""
-        assert older_copy(Mark(NOW, EPOCH), extent) is None
+        assert older_copy(HighWaterMark(NOW, EPOCH), extent) is None
         assert older_copy(None, extent) is None
 
     def test_fewer_messages_than_noted_are_told_with_what_follows(self):
         """When it had how many, and that people may be answered twice."""
-        told = older_copy(Mark(NOW, EPOCH), Extent.of("secret", 60, 90))
+        told = older_copy(HighWaterMark(NOW, EPOCH), Extent.of("secret", 60, 90))
         assert told is not None
         assert "older copy" in told
         assert f"{EPOCH:%Y-%m-%d %H:%M} UTC it had 100 messages, now it has 60" in told
@@ -34,13 +42,13 @@ class TestOlderCopy:
 
     def test_another_database_is_told_even_if_it_has_more(self):
         """One that was begun anew, or came from elsewhere."""
-        told = older_copy(Mark(NOW, EPOCH), Extent.of("other", 4000, 1))
+        told = older_copy(HighWaterMark(NOW, EPOCH), Extent.of("other", 4000, 1))
         assert told is not None
         assert "another database" in told
 
     def test_a_new_one_in_the_place_of_one_that_is_gone_promises_nothing(self):
         """Nothing is fetched again then, because no position is known: so it is not said either."""
-        told = older_copy(Mark(NOW, EPOCH), Extent.of("other", 0, 0))
+        told = older_copy(HighWaterMark(NOW, EPOCH), Extent.of("other", 0, 0))
         assert told is not None
         assert "is gone" in told
         assert "not answered any more" in told
@@ -61,7 +69,7 @@ class TestKeeper:
             return extents[0]
 
         def keeper():
-            return MarkKeeper(path, extent, clock)
+            return RollbackGuard(path, extent, clock)
 
         assert await keeper().look() is None
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -92,7 +100,7 @@ class TestKeeper:
                 path.write_bytes(content)
             assert read_mark(path) is None
             assert warning_of(path, EPOCH) is None
-            assert await MarkKeeper(path, extent, ManualClock()).look() is None
+            assert await RollbackGuard(path, extent, ManualClock()).look() is None
             assert read_mark(path) is not None
 
     async def test_a_disk_that_takes_no_mark_stops_nothing(self, tmp_path):
@@ -101,7 +109,7 @@ class TestKeeper:
         async def extent():
             return NOW
 
-        assert await MarkKeeper(tmp_path / "no" / "mark.json", extent, ManualClock()).look() is None
+        assert await RollbackGuard(tmp_path / "no" / "mark.json", extent, ManualClock()).look() is None
 
 
 def test_all_until_the_loss_may_have_been_answered():

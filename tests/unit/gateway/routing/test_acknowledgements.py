@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
-from channels.base import Capabilities, Redelivery, Stage, Staging
+from channels.base import AckState, Capabilities, Redelivery, SupportsAcknowledgements
 from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.observability.metrics import REGISTRY
-from gateway.routing.acknowledgements import Stages
+from gateway.routing.acknowledgements import Acknowledgements
 from tests.clock import EPOCH
 
 
@@ -27,11 +27,11 @@ class StagingChannel(LoopbackChannel):
     def __init__(self, *, name: str = "matrix", stages: bool = True) -> None:
         super().__init__(LoopbackServer(), name=name)
         self.capabilities = Capabilities(Redelivery.SAME_KEY, stages=stages)
-        self.shown: list[tuple[str, Stage]] = []
+        self.shown: list[tuple[str, AckState]] = []
         self.takes_s = 0.0
         self.error: Exception | None = None
 
-    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: Stage) -> None:
+    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
         await anyio.sleep(self.takes_s)
         if self.error is not None:
             raise self.error
@@ -57,7 +57,7 @@ def counted(outcome: str) -> float:
     return REGISTRY.get_sample_value("squidbot_stages_total", labels) or 0.0
 
 
-async def served(stages: Stages, for_s: float = 100.0) -> None:
+async def served(stages: Acknowledgements, for_s: float = 100.0) -> None:
     with anyio.move_on_after(for_s):
         await stages.run()
 
@@ -66,48 +66,48 @@ async def test_each_message_is_marked_in_order():
     """What is told of one message arrives in that order, for each message of a turn."""
     channel = StagingChannel()
     channel.takes_s = 0.5
-    stages = Stages({"matrix": channel})
-    stages.tell([message(1), message(2)], Stage.RECEIVED)
-    stages.tell([message(1), message(2)], Stage.DONE)
+    stages = Acknowledgements({"matrix": channel})
+    stages.tell([message(1), message(2)], AckState.RECEIVED)
+    stages.tell([message(1), message(2)], AckState.DONE)
     await served(stages)
     assert channel.shown == [
-        ("1", Stage.RECEIVED),
-        ("2", Stage.RECEIVED),
-        ("1", Stage.DONE),
-        ("2", Stage.DONE),
+        ("1", AckState.RECEIVED),
+        ("2", AckState.RECEIVED),
+        ("1", AckState.DONE),
+        ("2", AckState.DONE),
     ]
 
 
 async def test_a_channel_that_cannot_is_not_told():
     """Without the capability, or without the method, nothing is called; a tick is nobody's message."""
     silent, able = StagingChannel(stages=False), StagingChannel()
-    stages = Stages({"matrix": silent})
-    stages.tell([message(1)], Stage.DONE)
+    stages = Acknowledgements({"matrix": silent})
+    stages.tell([message(1)], AckState.DONE)
     await served(stages)
     assert silent.shown == []
-    stages = Stages({"matrix": able})
-    stages.tell([message(1, kind="tick")], Stage.DONE)
+    stages = Acknowledgements({"matrix": able})
+    stages.tell([message(1, kind="tick")], AckState.DONE)
     await served(stages)
     assert able.shown == []
-    assert isinstance(able, Staging)
-    assert not isinstance(LoopbackChannel(LoopbackServer()), Staging)
+    assert isinstance(able, SupportsAcknowledgements)
+    assert not isinstance(LoopbackChannel(LoopbackServer()), SupportsAcknowledgements)
 
 
 async def test_one_that_hangs_is_given_up_and_counted():
     """A mark that takes too long is left; the next ones are shown."""
     channel = StagingChannel()
     channel.takes_s = 1e6
-    stages = Stages({"matrix": channel}, limit_s=10.0)
+    stages = Acknowledgements({"matrix": channel}, limit_s=10.0)
     before = counted("late")
-    stages.tell([message(1)], Stage.RECEIVED)
+    stages.tell([message(1)], AckState.RECEIVED)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stages.run)
         await anyio.sleep(11)
         channel.takes_s = 0.0
-        stages.tell([message(2)], Stage.RECEIVED)
+        stages.tell([message(2)], AckState.RECEIVED)
         await anyio.sleep(1)
         tasks.cancel_scope.cancel()
-    assert channel.shown == [("2", Stage.RECEIVED)]
+    assert channel.shown == [("2", AckState.RECEIVED)]
     assert counted("late") == before + 1
 
 
@@ -115,9 +115,9 @@ async def test_one_that_raises_is_counted():
     """An error of a mark goes no further."""
     channel = StagingChannel()
     channel.error = RuntimeError("broken")
-    stages = Stages({"matrix": channel})
+    stages = Acknowledgements({"matrix": channel})
     before = counted("failed")
-    stages.tell([message(1), message(2)], Stage.FAILED)
+    stages.tell([message(1), message(2)], AckState.FAILED)
     await served(stages)
     assert counted("failed") == before + 2
 
@@ -126,9 +126,9 @@ async def test_what_finds_no_room_is_dropped_and_nobody_waits():
     """Telling never blocks: beyond the bound of a line it is counted and forgotten."""
     channel = StagingChannel()
     channel.takes_s = 1.0
-    stages = Stages({"matrix": channel}, waiting=5)
+    stages = Acknowledgements({"matrix": channel}, waiting=5)
     before = counted("dropped")
-    stages.tell([message(number) for number in range(20)], Stage.RECEIVED)
+    stages.tell([message(number) for number in range(20)], AckState.RECEIVED)
     assert counted("dropped") == before + 15
     await served(stages)
     assert len(channel.shown) == 5
@@ -138,7 +138,7 @@ async def test_another_conversation_does_not_wait_for_a_slow_one():
     """Several lines: what hangs in one conversation does not hold up most others."""
     channel = StagingChannel()
     channel.takes_s = 5.0
-    stages = Stages({"matrix": channel}, limit_s=10.0)
-    stages.tell([message(n, conversation=f"room {n}") for n in range(8)], Stage.RECEIVED)
+    stages = Acknowledgements({"matrix": channel}, limit_s=10.0)
+    stages.tell([message(n, conversation=f"room {n}") for n in range(8)], AckState.RECEIVED)
     await served(stages, 5.5)
     assert len(channel.shown) >= 3

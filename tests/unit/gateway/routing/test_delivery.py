@@ -18,7 +18,7 @@ from channels.base import (
     DeliveryFailed,
     DeliveryUncertain,
     Inbox,
-    NobodyThere,
+    NoRecipient,
     Receipt,
     Redelivery,
 )
@@ -303,7 +303,7 @@ async def test_what_nobody_is_there_for_is_kept_without_trying_and_sent_when_som
 ) -> None:
     """One try, then silence, however long it takes; others are not kept waiting."""
     channel = There()
-    channel.script = [NobodyThere("nobody"), None]
+    channel.script = [NoRecipient("nobody"), None]
     [row, _] = await post(store, ANN, "ann 1", "ann 2")
     async with running(channel, store) as delivery:
         while "ann 1" not in channel.tries:

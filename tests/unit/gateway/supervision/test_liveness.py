@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from gateway.supervision.liveness import give_signs, last_resort
-from gateway.supervision.turn_watchdog import LastResort
+from gateway.supervision.turn_watchdog import ProcessWatchdog
 from gateway.system.sd_notify import Notifier
 
 
@@ -49,7 +49,7 @@ async def test_a_stuck_turn_runner_is_not_vouched_for(manager):
                 started=started,
                 line=lambda: "matrix up",
                 stuck=lambda: stuck[0] if stuck else None,
-                resort=LastResort(None),
+                resort=ProcessWatchdog(None),
             )
 
         tasks.start_soon(signs)

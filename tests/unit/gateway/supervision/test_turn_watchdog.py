@@ -9,8 +9,8 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.queue.ports import StoreUnavailable
-from gateway.supervision.turn_watchdog import BESIDE_S, IDLE_S, Pulse, allowed_seconds
-from gateway.turns.dispatcher import LaneDispatcher
+from gateway.supervision.turn_watchdog import BESIDE_S, IDLE_S, TurnWatchdog, allowed_seconds
+from gateway.turns.dispatcher import SessionDispatcher
 from tests.clock import LoopClock
 
 A, B = SessionKey("test", "a"), SessionKey("test", "b")
@@ -31,8 +31,8 @@ class World:
         self.store_fails = False
         self.disk_blocked = False
         self.begun = 0
-        self.dispatcher = LaneDispatcher(concurrency=2)
-        self.pulse = Pulse(
+        self.dispatcher = SessionDispatcher(concurrency=2)
+        self.pulse = TurnWatchdog(
             self.dispatcher,
             self.open_sessions,
             allowed_s=ALLOWED_S,
@@ -97,7 +97,7 @@ async def test_a_command_that_never_comes_back_is_told():
     async with running() as world:
         world.takes_s = 600
         world.dispatcher.wake(A)
-        beside = LaneDispatcher(concurrency=2)
+        beside = SessionDispatcher(concurrency=2)
 
         async def hangs(session):
             await anyio.sleep(10 * BESIDE_S if session == A else 1)

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.turns.dispatcher import LaneDispatcher
+from gateway.turns.dispatcher import SessionDispatcher
 
 A, B, C = (SessionKey("test", name) for name in "abc")
 
@@ -48,7 +48,7 @@ class Runs:
 
 
 @asynccontextmanager
-async def running(dispatcher: LaneDispatcher, runs):
+async def running(dispatcher: SessionDispatcher, runs):
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(dispatcher.run, runs)
         yield
@@ -57,7 +57,7 @@ async def running(dispatcher: LaneDispatcher, runs):
 
 async def test_whoever_is_woken_runs():
     """Also what was woken before `run`; different sessions run at once."""
-    dispatcher, runs = LaneDispatcher(), Runs()
+    dispatcher, runs = SessionDispatcher(), Runs()
     dispatcher.wake(A)
     async with running(dispatcher, runs):
         dispatcher.wake(B)
@@ -69,7 +69,7 @@ async def test_whoever_is_woken_runs():
 
 async def test_wake_ups_of_one_session_are_one():
     """However often a session is woken before it runs, it runs once."""
-    dispatcher, runs = LaneDispatcher(), Runs()
+    dispatcher, runs = SessionDispatcher(), Runs()
     for _ in range(1000):
         dispatcher.wake(A)
     assert dispatcher.waiting() == 1
@@ -80,7 +80,7 @@ async def test_wake_ups_of_one_session_are_one():
 
 async def test_a_wake_up_during_a_run_means_one_run_more():
     """What came while the session ran may have been missed by it: once more, not more often, not at once."""
-    dispatcher, runs = LaneDispatcher(), Runs()
+    dispatcher, runs = SessionDispatcher(), Runs()
     async with running(dispatcher, runs):
         dispatcher.wake(A)
         await anyio.sleep(0.5)
@@ -92,7 +92,7 @@ async def test_a_wake_up_during_a_run_means_one_run_more():
 
 async def test_a_delayed_wake_up_comes_in_its_time():
     """Not before its time; a wake-up at once does not take it away."""
-    dispatcher, runs = LaneDispatcher(), Runs(takes_s=0.1)
+    dispatcher, runs = SessionDispatcher(), Runs(takes_s=0.1)
     async with running(dispatcher, runs):
         dispatcher.wake(A, after_s=60)
         dispatcher.wake(B, after_s=30)
@@ -105,7 +105,7 @@ async def test_a_delayed_wake_up_comes_in_its_time():
 
 async def test_an_earlier_delay_is_not_lost_to_a_later_one():
     """Of several delays of one session each is kept, and equal ones are one."""
-    dispatcher, runs = LaneDispatcher(), Runs(takes_s=0.1)
+    dispatcher, runs = SessionDispatcher(), Runs(takes_s=0.1)
     async with running(dispatcher, runs):
         dispatcher.wake(A, after_s=50)
         dispatcher.wake(A, after_s=10)
@@ -116,7 +116,7 @@ async def test_an_earlier_delay_is_not_lost_to_a_later_one():
 
 async def test_many_delays_of_one_session_are_joined_never_lost():
     """The first and the last of many delays are kept, and a dropped one has a later one after it."""
-    dispatcher, runs = LaneDispatcher(), Runs(takes_s=0.1)
+    dispatcher, runs = SessionDispatcher(), Runs(takes_s=0.1)
     async with running(dispatcher, runs):
         for delay_s in range(1, 5001):
             dispatcher.wake(A, after_s=delay_s)
@@ -131,7 +131,7 @@ async def test_many_delays_of_one_session_are_joined_never_lost():
 
 async def test_a_run_that_raises_comes_again_later_and_later():
     """The session is woken again with a growing delay, until it works; then it begins from the start."""
-    dispatcher, runs = LaneDispatcher(), Runs(takes_s=0)
+    dispatcher, runs = SessionDispatcher(), Runs(takes_s=0)
     runs.fail_times = 6
     async with running(dispatcher, runs):
         dispatcher.wake(A)
@@ -146,7 +146,7 @@ async def test_a_run_that_raises_comes_again_later_and_later():
 
 async def test_the_back_off_has_a_ceiling():
     """However often it failed, a session is tried at least every five minutes."""
-    dispatcher, runs = LaneDispatcher(), Runs(takes_s=0)
+    dispatcher, runs = SessionDispatcher(), Runs(takes_s=0)
     runs.fail_times = 1_000_000
     async with running(dispatcher, runs):
         dispatcher.wake(A)
@@ -158,7 +158,7 @@ async def test_the_back_off_has_a_ceiling():
 
 async def test_a_failing_session_disturbs_nobody():
     """The others run as if nothing had happened."""
-    dispatcher = LaneDispatcher(concurrency=1)
+    dispatcher = SessionDispatcher(concurrency=1)
     ran = []
 
     async def run_session(session: SessionKey) -> None:
@@ -175,7 +175,7 @@ async def test_a_failing_session_disturbs_nobody():
 
 async def test_a_hot_session_shares_its_place():
     """A session that wakes itself again after each turn stands in line behind the others."""
-    dispatcher = LaneDispatcher(concurrency=1)
+    dispatcher = SessionDispatcher(concurrency=1)
     ran: list[str] = []
 
     async def one_turn(session: SessionKey) -> None:
@@ -197,7 +197,7 @@ async def test_a_hot_session_shares_its_place():
 
 async def test_no_more_run_at_once_than_allowed():
     """The limit is over all sessions."""
-    dispatcher, runs = LaneDispatcher(concurrency=5), Runs()
+    dispatcher, runs = SessionDispatcher(concurrency=5), Runs()
     async with running(dispatcher, runs):
         for number in range(50):
             dispatcher.wake(SessionKey("test", str(number)))
@@ -208,7 +208,7 @@ async def test_no_more_run_at_once_than_allowed():
 
 async def test_stop_lets_the_running_ones_end():
     """After `stop` no session begins, not even one that was woken before; `run` returns when nothing runs."""
-    dispatcher, runs = LaneDispatcher(concurrency=1), Runs(takes_s=10)
+    dispatcher, runs = SessionDispatcher(concurrency=1), Runs(takes_s=10)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(dispatcher.run, runs)
         dispatcher.wake(A)
@@ -238,7 +238,7 @@ async def test_what_found_no_room_is_fetched_from_the_store():
             raise OSError("not now")
         return list(open_sessions.items())
 
-    dispatcher = LaneDispatcher(concurrency=2, max_sessions=6, refill=refill)
+    dispatcher = SessionDispatcher(concurrency=2, max_sessions=6, refill=refill)
     async with running(dispatcher, run_session):
         for session in list(open_sessions):
             dispatcher.wake(session)
@@ -252,7 +252,7 @@ async def test_what_found_no_room_is_fetched_from_the_store():
 async def test_a_naive_dispatcher_would_lose_a_wake_up():
     """The control: where a wake-up during a run is taken for done, the session does not run again."""
 
-    class Naive(LaneDispatcher):
+    class Naive(SessionDispatcher):
         def wake(self, session, *, after_s=0.0, first=False, person=""):
             if session not in self.running():
                 super().wake(session, after_s=after_s, first=first)
@@ -272,7 +272,7 @@ CROWD = [SessionKey("test", f"guest {number}") for number in range(20)]
 
 async def test_whoever_comes_first_waits_for_nobody():
     """All places taken by long runs, and a long line: the owner's session runs at once, and again after it."""
-    dispatcher, runs = LaneDispatcher(concurrency=2), Runs(takes_s=100)
+    dispatcher, runs = SessionDispatcher(concurrency=2), Runs(takes_s=100)
     for session in CROWD:
         dispatcher.wake(session)
     async with running(dispatcher, runs):
@@ -289,7 +289,7 @@ async def test_whoever_comes_first_waits_for_nobody():
 
 async def test_whoever_waits_in_the_line_may_come_first_now():
     """The owner speaks in a room whose guests wait already: it does not stand in their line any more."""
-    dispatcher, runs = LaneDispatcher(concurrency=1), Runs(takes_s=100)
+    dispatcher, runs = SessionDispatcher(concurrency=1), Runs(takes_s=100)
     for session in (*CROWD, A):
         dispatcher.wake(session)
     async with running(dispatcher, runs):
@@ -301,7 +301,7 @@ async def test_whoever_waits_in_the_line_may_come_first_now():
 
 async def test_a_session_comes_first_only_as_long_as_it_has_work():
     """It keeps its precedence while it waits for a model, and stands in the line like all when it is done."""
-    dispatcher, runs = LaneDispatcher(concurrency=1), Runs(takes_s=10)
+    dispatcher, runs = SessionDispatcher(concurrency=1), Runs(takes_s=10)
 
     async def run(session: SessionKey) -> None:
         await runs(session)

@@ -10,8 +10,8 @@ import pytest
 from agent_core.messages import SessionKey
 from channels.base import Capabilities, Redelivery
 from channels.matrix.client.api import Answer
-from channels.matrix.sending.typing_receipts import Hints
-from gateway.turns.reply_sink import TurnSink
+from channels.matrix.sending.typing_receipts import TypingAndReceipts
+from gateway.turns.reply_sink import ReplySink
 from tests.matrix_double import ScriptedHomeserver
 
 ROOM = SessionKey("matrix", "!room:hs.test")
@@ -26,7 +26,7 @@ def anyio_backend(virtual_backend):
 class Typing:
     """A channel that shows typing by the hints of Matrix."""
 
-    hints: Hints
+    hints: TypingAndReceipts
     name: str = "matrix"
     hangs: bool = False
     capabilities: Capabilities = field(
@@ -56,8 +56,8 @@ class Server(ScriptedHomeserver):
 async def test_typing_is_seen_as_long_as_a_turn_takes():
     """Said again before it fades, for all of two minutes; gone when the turn has ended."""
     server = Server()
-    hints = Hints(server, "@bot:hs.test")
-    sink = TurnSink(Typing(hints), ROOM)
+    hints = TypingAndReceipts(server, "@bot:hs.test")
+    sink = ReplySink(Typing(hints), ROOM)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(hints.run)
         begun = anyio.current_time()
@@ -78,7 +78,7 @@ async def test_typing_is_seen_as_long_as_a_turn_takes():
 
 async def test_a_sign_that_hangs_costs_a_turn_nothing():
     """A channel that does not come back from showing it: the turn ends when it ends."""
-    sink = TurnSink(Typing(Hints(Server(), "@bot:hs.test"), hangs=True), ROOM)
+    sink = ReplySink(Typing(TypingAndReceipts(Server(), "@bot:hs.test"), hangs=True), ROOM)
     begun = anyio.current_time()
     async with sink.shown():
         await anyio.sleep(30)

@@ -18,7 +18,7 @@ from agent_core.tools.search_history import SearchHistoryTool
 from gateway.queue.ports import Step, Turn
 from gateway.settings.cross_checks import TOOLS
 from gateway.turns.approvals.tool_calls import cleaned, is_call, name_of
-from gateway.turns.approvals.tool_consent import Asking, Waiting
+from gateway.turns.approvals.tool_consent import ToolConsent, Waiting
 from tests.agent_doubles import FakeTool, Journey, call
 from tests.clock import EPOCH, ManualClock
 
@@ -39,8 +39,8 @@ def turn_of(kind: str = "message") -> Turn:
     return Turn("1-x", said.session, 1, (SimpleNamespace(id=1, message=said),), 1, 0)  # type: ignore[arg-type]
 
 
-def asking(store: Any = None, clock: ManualClock | None = None) -> Asking:
-    return Asking(
+def asking(store: Any = None, clock: ManualClock | None = None) -> ToolConsent:
+    return ToolConsent(
         store=store,
         ends=None,  # type: ignore[arg-type] - nothing is said here
         channels={},
