@@ -48,7 +48,7 @@ def for_the_place(store: SqliteWorkStore, clock: ManualClock) -> Wait:
     pacing = Pacing(
         store=store,
         notices=store,
-        ends=cast("TurnCommit", StoredAtOnce()),
+        ends=cast("Any", StoredAtOnce()),
         clock=clock,
         on_outbox=lambda _: None,
     )
@@ -66,7 +66,7 @@ def for_the_budget(store: SqliteWorkStore, clock: ManualClock) -> Wait:
     refusals = BudgetDeferral(
         store=store,
         costs=store,
-        ends=cast("TurnCommit", StoredAtOnce()),
+        ends=cast("Any", StoredAtOnce()),
         spending=cast("Any", Spending()),
         access=cast("Any", None),
         clock=clock,

@@ -209,7 +209,7 @@ def build_desk(
     flush: Callable[[SessionKey], Awaitable[None]],
     questions: AskStore,
 ) -> CommandService:
-    """The service with all that it needs; for arguments see `CommandHandlers`, `NewConversation`, `Approvals`."""
+    """The service with all it needs; for arguments see `CommandHandlers`, `NewConversation`, `Approvals`."""
     approvals = Approvals(
         store=store,
         target=target,
