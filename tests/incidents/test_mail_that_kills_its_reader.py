@@ -20,11 +20,11 @@ from pathlib import Path
 import anyio
 from channels.email import receiver
 from channels.email.crash_marks import CrashMarks
-from channels.email.imap.housekeeping import Chores
+from channels.email.imap.housekeeping import Housekeeping
 from channels.email.imap.mailbox import MailInfo, Selected
 from channels.email.intake import Intake
 from channels.email.limits.rate_limit import AnswerLimiter
-from channels.email.sent_tracker import WentOut
+from channels.email.sent_tracker import SentTracker
 from tests.inbox_double import MemoryInbox
 from tests.scripted_mailbox import config, raw_mail
 
@@ -59,8 +59,8 @@ async def main():
     marks.load()
     async with anyio.create_task_group() as tasks:
         it = receiver.Receiver(
-            Mailbox(), inbox, Intake("email", settings, AnswerLimiter(settings.limits)), Chores(),
-            now=lambda: datetime.now(UTC), went_out=WentOut(lambda: 0.0), just_answered=lambda _: False,
+            Mailbox(), inbox, Intake("email", settings, AnswerLimiter(settings.limits)), Housekeeping(),
+            now=lambda: datetime.now(UTC), went_out=SentTracker(lambda: 0.0), just_answered=lambda _: False,
             before_commit=anyio.lowlevel.checkpoint, stubborn={}, start=tasks.start_soon, marks=marks,
         )
         await it.start()

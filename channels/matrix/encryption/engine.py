@@ -337,8 +337,9 @@ class EncryptionEngine:
         for some in machine.portions(user_id, devices):
             machine.learn_devices(user_id, some)
             await anyio.lowlevel.checkpoint()
-        kept = [one.device_id for one in machine.devices_of([user_id])]
-        await self.identities.learn(user_id, answer, kept)
+        kept = {one.device_id for one in machine.devices_of([user_id])}
+        own = {machine.device_id} if user_id == machine.user_id else set()
+        await self.identities.learn(user_id, answer, kept | own)
 
     def _is_signature(self, key: str, value: bytes, signature: str) -> bool:
         return self._machine is not None and self._machine.is_signature(key, value, signature)

@@ -86,8 +86,8 @@ def test_the_last_resort_is_for_where_nobody_else_watches(asked, manager_there, 
 
 CHILD = """
 import time
-from gateway.supervision.turn_watchdog import LastResort
-resort = LastResort(0.6)
+from gateway.supervision.turn_watchdog import ProcessWatchdog
+resort = ProcessWatchdog(0.6)
 for _ in range(4):
     resort.heard()
     time.sleep(0.3)
