@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: setup        ## talk to the bot through a real Matrix server and a real mail server on this machine
 	@.venv/bin/squidbot demo
 
-test: check        ## everything that must hold, in about a quarter of an hour
+test: check        ## everything that must hold, in about half an hour
 	.venv/bin/pytest -q -n 2 --dist loadfile
 
 check: setup       ## style, types, import directions, file sizes

@@ -1,4 +1,4 @@
-"""`AgentLoop`: what callers see of a turn. What happens in one is in ``turn``."""
+"""`AgentLoop`: what callers see of a turn. What happens in one is in ``run``."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ most a half, the document a quarter, the summary, the bodies of skills and any s
 or a quarter; the history gets what is left, newest first, and a note says when older messages are missing.
 What was said to one person alone is left out while others read along (`scopes`).
 Nothing of this changes anything on the disk, and no model is asked while a person waits. How the past
-becomes a summary, later and in the background, is told in ``condensing``.
+becomes a summary, later and in the background, is told in ``consolidation``.
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ torn or unreadable line keeps its position, so it never shifts the cursor. Lines
 hand, imported) take the position that follows from their neighbours. The record knows the byte at which the
 cursor's line begins, too, and that decides: so a line too much or a wrong ``n`` hides no message.
 
-Files: ``layout`` (paths), ``lines`` (a message as a line), ``tail`` (reading backwards), ``window`` (what is
-handed out), ``history`` (one history file), ``durability`` (when it is on the disk), ``record`` (cursor and
-summary), ``session_files`` (those two together), ``documents`` (memory documents and their versions),
-``disk`` (atomic writes, errors), ``threads`` (where all of that blocks), ``jsonl`` (the `MemoryPort` over
-it), ``in_memory`` (the twin), ``search_index`` (the `SearchPort`).
+Files: ``layout`` (paths), ``lines`` (a message as a line), ``reverse_lines`` (reading backwards), ``paging``
+(what is handed out), ``history`` (one history file), ``fsync`` (when it is on the disk), ``session_record``
+(cursor and summary), ``session_files`` (those two together), ``documents`` (memory documents and their
+versions), ``disk`` (atomic writes, errors), ``threads`` (where all of that blocks), ``jsonl`` (the
+`MemoryPort` over it), ``in_memory`` (the twin), ``search_index`` (the `SearchPort`).
 """
 
 from agent_core.storage.in_memory import InMemoryMemory

@@ -1,11 +1,8 @@
 """
-Matrix: `MatrixChannel` and its `MatrixConfig`. Plain and encrypted rooms, text.
+Matrix: `MatrixChannel` and its `MatrixConfig`, for plain and encrypted rooms.
 
-``channel`` owns the life, ``sync`` receives, ``sending`` delivers. ``inbound``, ``outbound`` and ``rooms``
-are pure, ``gaps``, ``invites``, ``hints`` and ``session`` each do one thing with the `wire.Homeserver`, and
-``private`` (the client) and ``private_olm`` (the keys) are the only places that know nio.
-
-Encryption: ``reading`` is what the loop sees of it, ``crypto`` decides when what is asked and given,
-``own_device`` keeps our device usable, ``cross_signing`` vouches for it, ``waiting`` holds messages without a
-key, ``sas`` and ``verification`` let people verify the bot.
+``channel`` owns the life, ``channel_setup`` puts it together, ``admin`` is the operator's view. ``client``
+holds the requests to the homeserver, ``sync`` receives, ``sending`` delivers, ``rooms`` knows what is known
+about rooms, ``events`` says what events mean (pure), and ``encryption`` holds the keys. ``client.nio_client``
+and ``encryption.olm_machine`` with ``olm_store`` are the places that know nio.
 """

@@ -13,9 +13,10 @@ because the first call imports as much again, and everything that is alive is ta
 collector's sight.
 
 Traps: 401 arrives as a "bad request" and a refused connection as a made-up status 500, so status and cause
-chain decide (``causes``); the openai SDK below retries twice unless told not to, under two names; leaving a
-stream with ``break`` keeps the connection open until ``aclose``; a stream that is cut politely looks to it
-like one that ended; where a server tells no usage it counts tokens itself, which loads a table of 100 MiB.
+chain decide (``litellm_errors``); the openai SDK below retries twice unless told not to, under two names;
+leaving a stream with ``break`` keeps the connection open until ``aclose``; a stream that is cut politely
+looks to it like one that ended; where a server tells no usage it counts tokens itself, which loads a table of
+100 MiB.
 
 Frames in: ``{"call": n, "request": {…}, "stream": bool, "cost": bool}`` and ``{"cancel": n}``. Frames out:
 ``{"ready": {…}}`` once, then for each call ``{"call": n, "begun": true}``, ``piece`` frames, and ``end`` or

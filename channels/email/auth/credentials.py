@@ -1,5 +1,5 @@
 """
-What one logs in with at a mail server: a password, or a token (``tokens``) in one of two wrappings.
+What one logs in with at a mail server: a password, or a token (``oauth_tokens``) in one of two wrappings.
 
 XOAUTH2 is Google's, which Microsoft took over; OAUTHBEARER is the standard (RFC 7628). Both say the user's
 name and the token in one line.

@@ -1,8 +1,8 @@
 """
 The brake: what must not happen however wrong everything else is, two programs that write to each other. Pure.
 
-The limits (``limits``) count questions, per sender and thread. The brake counts what goes out, and looks at
-it: so many answers in an hour, the same text again and again are a loop, whoever is on the other side and
+The limits (``rate_limit``) count questions, per sender and thread. The brake counts what goes out, and looks
+at it: so many answers in an hour, the same text again and again are a loop, whoever is on the other side and
 whatever the header fields say; and who gets one mail after another that comes back gets none for a while.
 While it is pulled nothing is answered; what is to be sent waits, what comes in waits in quarantine and is let
 in when it comes off. That happens by itself after a while, or when a person says so; a restart changes

@@ -2,8 +2,8 @@
 What keeps the channel from doing harm, around everything it sends: the brake, the patience after a refused
 login, and the file that lets limits outlive a restart.
 
-`LoopGuard` decides nothing by itself; it holds the pure parts (``brake``, ``limits``) to the clock, and tells
-the operator when one of them acts.
+`LoopGuard` decides nothing by itself; it holds the pure parts (``circuit_breaker``, ``rate_limit``) to the
+clock, and tells the operator when one of them acts.
 """
 
 from __future__ import annotations

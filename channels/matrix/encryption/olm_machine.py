@@ -1,9 +1,9 @@
 """
 nio's private parts for encryption: `Machine`, the keys of one device and what is done with them. No network.
 
-Imported late, after ``private``. nio's `AsyncClient` is not used for encryption: it drops what arrives with
-one malformed event (B19), repairs no one-time keys (B18) and decides by member lists that lazy loading
-leaves incomplete. Only its ``Olm`` and its store (``private_store``) are, and each deviation has a test in
+Imported late, after ``nio_client``. nio's `AsyncClient` is not used for encryption: it drops what arrives
+with one malformed event (B19), repairs no one-time keys (B18) and decides by member lists that lazy loading
+leaves incomplete. Only its ``Olm`` and its store (``olm_store``) are, and each deviation has a test in
 ``tests/unit/channels/matrix/test_olm_machine.py``:
 
 - The account is saved before its new one-time keys are uploaded; nio does so afterwards, and a crash in

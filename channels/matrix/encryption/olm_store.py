@@ -1,7 +1,7 @@
 """
 nio's private parts for keeping keys: `KeyStore`, one file with everything that a device knows. No network.
 
-Imported late, after ``private``. What is different from nio's own store, each with a test in
+Imported late, after ``nio_client``. What is different from nio's own store, each with a test in
 ``tests/unit/channels/matrix/test_olm_store.py``:
 
 - Everything that belongs together is one transaction (`KeyStore.changing`). In nio each step commits by

@@ -5,7 +5,7 @@ Theory of operation. The first sync of a run asks for the full state, so the reg
 then kept current by what follows. Two questions must never be answered too optimistically:
 
 - *Is the room encrypted?* Once an ``m.room.encryption`` event was seen, whatever is in it, the room stays so,
-  over restarts too. That none was seen is no proof (``cover``).
+  over restarts too. That none was seen is no proof (``encryption_gate``).
 - *Is this a conversation of two?* A room counts as direct only if it was called so (``m.direct`` or the
   invitation) **for the very person who writes**, **and** the server's summary counts two members, invited
   ones included, **and** the one who wrote is still in it, **and** nobody can read or walk in uninvited.

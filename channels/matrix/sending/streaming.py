@@ -5,7 +5,7 @@ Theory of operation. The first look at an answer is an event of its own; then it
 rarely, at most so often as the settings say, because a homeserver counts an edit like a message and the final
 text must not wait in line behind its own previews. A request to slow down doubles the pause at least.
 
-The finished answer comes by the outbox, like every other, and edits what is here (``sending``). Before that
+The finished answer comes by the outbox, like every other, and edits what is here (``sender``). Before that
 `StreamingPreview.settled` waits for a preview that is on its way: what arrived after the final text would
 hide it. An answer that never comes, because the question was taken back or its turn was stopped, leaves a
 torso; it is redacted a while after the turn's end (`StreamingPreview.ended`). Nothing here is needed after a

@@ -4,7 +4,7 @@ Reading what is encrypted: `Decryption` is what the receiving loop knows of encr
 Theory of operation. For each answer of ``/sync``, in this order: `prepare` (our device is announced),
 `receive` (room keys and other people's devices), `late` for messages whose keys have come at last, `uncover`
 for each event, `positions` into the transaction that accepts it all, and then `committed`. Messages without a
-key become references (``waiting``), and a task of its own, `run`, tells people about them.
+key become references (``undecryptable``), and a task of its own, `run`, tells people about them.
 
 Events of verifications are passed on wherever they appear.
 """

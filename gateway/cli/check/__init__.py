@@ -3,8 +3,8 @@
 machine, each server by itself, the logins, the encryption, an answer of each pool of models; in plain words,
 each with what to do. With ``--state`` instead: is everything whole that is kept?
 
-``report`` is what comes of it, ``machine`` and ``network`` look at what is around, ``live`` logs in,
-``state`` walks through the files and mends them.
+``report`` is what comes of it, ``machine`` and ``network`` look at what is around, ``logins`` logs in,
+``integrity`` walks through the files and mends them.
 """
 
 from __future__ import annotations
