@@ -210,6 +210,13 @@ class Inbox(Protocol):
         """The outbox id that was delivered as ``provider_id``, or None: to recognise one's own echo."""
         ...
 
+    async def unconfirmed(self) -> Sequence[str]:
+        """
+        The outbox ids that the server may have, and nobody knows under which name: somebody may answer one
+        of them before its sending is confirmed, over a restart too.
+        """
+        ...
+
 
 class Channel(Protocol):
     """

@@ -39,6 +39,7 @@ class MemoryInbox:
         self.facts: list[dict[str, Any]] = []
         self.let_in_again: list[InboundMessage] = []
         self.delivered: dict[str, str] = {}
+        self.in_doubt: list[str] = []
         self.on_accepted: Callable[[], object] | None = None
         """Called when a batch has become true, before `accept` returns: the moment to pull the plug."""
         self._known: set[tuple[str, str, str]] = set()
@@ -85,6 +86,10 @@ class MemoryInbox:
     async def delivered_id(self, provider_id: str) -> str | None:
         await anyio.lowlevel.checkpoint()
         return self.delivered.get(provider_id)
+
+    async def unconfirmed(self):
+        await anyio.lowlevel.checkpoint()
+        return list(self.in_doubt)
 
     async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
         await anyio.lowlevel.checkpoint()

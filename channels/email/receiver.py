@@ -30,7 +30,7 @@ from channels.email.imap.protocol import Refused
 from channels.email.intake import Arrival, Intake, OwnCopy, given_up, read_arrival
 from channels.email.parsing.dsn import DeliveryStatus, Report, read_report
 from channels.email.parsing.mime import Headers
-from channels.email.parsing.threads import OWN_ID_PREFIX
+from channels.email.parsing.threads import OWN_ID_PREFIX, names_outbound
 from channels.email.parsing.unreadable import KILLS
 from channels.email.proof_queue import ProofQueue, ReadMail
 from channels.email.sent_tracker import SentTracker
@@ -263,7 +263,7 @@ class Receiver:
         """With its files, and with what the store calls the mail that it answers."""
         answers = message.context.get("answers")
         if isinstance(answers, str):
-            key = await self._inbox.delivered_id(answers)
+            key = await self._inbox.delivered_id(answers) or await self._unconfirmed(answers)
             context = {name: value for name, value in message.context.items() if name != "answers"}
             message = message.model_copy(
                 update={"context": {**context, **({"outbound": key} if key else {})}}
@@ -271,6 +271,14 @@ class Receiver:
         if self._keeper is None or arrival is None:
             return message
         return await self._keeper.keep(message, arrival.mail)
+
+    async def _unconfirmed(self, message_id: str) -> str | None:
+        """The outbox id of a mail of ours that somebody answers before we know that it was taken."""
+        account = self._intake.account
+        known = (
+            key for key in await self._inbox.unconfirmed() if names_outbound(message_id, key, account=account)
+        )
+        return next(known, None)
 
     async def _reports(
         self, message: InboundMessage, raw: bytes, arrival: Arrival | None

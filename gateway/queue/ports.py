@@ -313,6 +313,10 @@ class WorkStore(LeasePort, Protocol):
         """The outbox key (``OutboundMessage.id``) that was sent as ``provider_id``."""
         ...
 
+    async def unconfirmed(self, channel: str, account: str) -> list[str]:
+        """The outbox keys that are SENDING or UNCERTAIN."""
+        ...
+
     # ── start, care, looking ──
     async def recover(self) -> None:
         """

@@ -267,3 +267,7 @@ class ChannelInbox:
     async def delivered_id(self, provider_id: str) -> str | None:
         """The outbox id that was delivered as ``provider_id``."""
         return await self._store.delivered(self._channel, self._account, provider_id)
+
+    async def unconfirmed(self) -> Sequence[str]:
+        """The outbox ids that the server may have, and nobody knows under which name."""
+        return await self._store.unconfirmed(self._channel, self._account)

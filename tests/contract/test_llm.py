@@ -25,7 +25,12 @@ from tests.contract.llm import LLMContract, Situation, collect
 from tests.fake_openai import TOO_LONG, Call, Cut, FakeOpenAI, Raw, Say, Status, bound
 
 # litellm 1.105 asks pydantic objects for attributes that pydantic wants to be asked of their class.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:litellm"),
+    pytest.mark.filterwarnings(
+        "ignore:.*using the `ReadOnly` qualifier:UserWarning"
+    ),  # pydantic, of litellm's types
+]
 
 LIMITS = AnswerLimits(first_token_s=20.0, idle_s=20.0, total_s=25.0)
 REPLIES = {

@@ -256,6 +256,20 @@ class SendsContract:
         assert await store.delivered("matrix", BOT, "$other") is None
         assert await store.delivered("email", BOT, "$event") is None
 
+    async def test_what_the_server_may_have_is_known_by_its_key(self, store: WorkStore, clock: ManualClock):
+        """From the moment before the request until somebody knows, per channel and account."""
+        (row,) = await store.post([out("1")])
+        assert await store.unconfirmed("matrix", BOT) == []
+        await store.sending(row)
+        await store.uncertain(row)
+        assert await store.unconfirmed("matrix", BOT) == [row.message.id]
+        assert await store.unconfirmed("email", BOT) == []
+        assert await store.unconfirmed("matrix", "@other:hs.test") == []
+        await store.probing(row)
+        assert await store.unconfirmed("matrix", BOT) == [row.message.id]
+        await store.sent(row, "$event")
+        assert await store.unconfirmed("matrix", BOT) == []
+
     async def test_when_the_next_one_is_due(self, store: WorkStore, clock: ManualClock):
         """The soonest head counts; a row behind another one does not, nor one in somebody's hands."""
         assert await store.next_send_in("matrix", BOT) is None

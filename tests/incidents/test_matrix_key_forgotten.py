@@ -42,7 +42,7 @@ async def test_an_old_answer_is_looked_for_before_it_is_repeated(
     )  # fmt: skip
     server = ScriptedHomeserver()
     server.on("PUT", r"/send/m\.room\.message/", Answer(200, {"event_id": "$again"}))
-    there = text("$first", "hi", BOT, **{MARK: transaction_id(message)})
+    there = text("$first", "hi", BOT, **{MARK: transaction_id(message.id)})
     server.on("GET", r"/messages", Answer(200, {"chunk": [there]}))
     rooms = Rooms(BOT)
     rooms.update({"rooms": {"join": {ROOM: {"state": {"events": [member(BOT)]}}}}})

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from email.message import EmailMessage
 from pathlib import Path
 
 import anyio
@@ -97,7 +98,9 @@ async def _all_through(one: MailWorld) -> Gone:
     # Injected one after the other, they were taken in in this order.
     in_order = sorted((row for row in rows if row.message.channel == "email"), key=lambda row: row.id)
     found = dict(zip(cases, in_order[::2], strict=True))
-    mails = await run_sync(one.alice.list)
+    mails: list[EmailMessage] = []
+    while len(mails) != len(mails := await run_sync(one.alice.list)):
+        await anyio.sleep(0.5)  # what the server took last may still be on its way into the mailbox
     answers: dict[str, int] = {}
     for mail in mails:
         key = str(mail["In-Reply-To"] or mail["Subject"]).strip()

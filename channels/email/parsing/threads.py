@@ -27,6 +27,7 @@ __all__ = [
     "SEND_COPY_TAG",
     "is_own_id",
     "message_id_of",
+    "names_outbound",
     "native_id_of",
     "recipient_of",
     "reply_references",
@@ -49,7 +50,18 @@ def message_id_of(outbound_id: str, session: SessionKey, *, account: str) -> str
     match = _CONVERSATION.fullmatch(session.conversation)
     tag = match.group(1) if match else _hash(str(session))[:24]
     domain = account.rpartition("@")[2]
-    return f"{OWN_ID_PREFIX}{_hash(account, outbound_id)[:24]}.{tag}@{domain}>"
+    return f"{_own_beginning(outbound_id, account)}{tag}@{domain}>"
+
+
+def names_outbound(message_id: str, outbound_id: str, *, account: str) -> bool:
+    """Whether a Message-ID is that of an outgoing mail, in whichever thread it went out."""
+    return is_own_id(message_id, account=account) and message_id.startswith(
+        _own_beginning(outbound_id, account)
+    )
+
+
+def _own_beginning(outbound_id: str, account: str) -> str:
+    return f"{OWN_ID_PREFIX}{_hash(account, outbound_id)[:24]}."
 
 
 def is_own_id(message_id: str, *, account: str) -> bool:

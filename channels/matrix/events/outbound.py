@@ -51,9 +51,9 @@ _FALLBACK_CHARS = 500
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
 
 
-def transaction_id(message: OutboundMessage) -> str:
-    """The key by which a homeserver recognises a repetition."""
-    return "sq" + hashlib.sha256(message.id.encode()).hexdigest()[:32]
+def transaction_id(outbound_id: str) -> str:
+    """The key by which a homeserver recognises a repetition of the message with this id."""
+    return "sq" + hashlib.sha256(outbound_id.encode()).hexdigest()[:32]
 
 
 def mark_of(event: JsonObject) -> str:
@@ -119,7 +119,7 @@ def build_content(
         "msgtype": "m.notice" if message.kind is OutboundKind.NOTICE else "m.text",
         "body": text,
         "m.mentions": {},
-        MARK: name or transaction_id(message),
+        MARK: name or transaction_id(message.id),
         AUTHOR: message.account,
     }
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)

@@ -146,7 +146,7 @@ class Sender:
     ) -> Receipt:
         room_id = message.session.conversation
         encrypted = await self._cover.is_encrypted(room_id)
-        name = transaction_id(message)
+        name = transaction_id(message.id)
         # It may take its time, so it comes before the look at who is there.
         content = await self._content(message, name, encrypted=encrypted, first=True)
         if await self._is_overheard(message):
@@ -222,7 +222,7 @@ class Sender:
             return found
         check_size(content, limit)
         streams = self._config.streaming.enabled and first and is_first_part(message)
-        preview = transaction_id(preview_of(message)) if streams else ""
+        preview = transaction_id(preview_of(message).id) if streams else ""
         previewed = place.previewed if streams else None
         if place.forgotten:
             if preview and previewed is None:
@@ -290,7 +290,7 @@ class Sender:
         limit = self._cover.limit(encrypted=encrypted)
         if len(message.text) > limit:
             return None
-        content = await self._content(message, transaction_id(message), encrypted=encrypted, first=True)
+        content = await self._content(message, transaction_id(message.id), encrypted=encrypted, first=True)
         if self._key_may_be_forgotten(message, used) or await self._is_overheard(message):
             return None
         if previewed is not None:
@@ -308,7 +308,7 @@ class Sender:
             ChannelError: It was not done.
             TokenLost: The login is not valid any more.
         """
-        room_id, name = preview.session.conversation, transaction_id(preview)
+        room_id, name = preview.session.conversation, transaction_id(preview.id)
         for event_id in await self._search.unfinished(preview, name):
             # Edits first, so that a crash in between leaves something to be found by.
             digest = hashlib.sha256(event_id.encode()).hexdigest()[:16]

@@ -49,8 +49,14 @@ class SentLookup:
         answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
         if not answer.good:
             raise problem(answer)
-        edit = object_of(object_of(object_of(answer.body, "unsigned"), "m.relations"), "m.replace")
-        return mark_of(edit) or mark_of(answer.body)
+        return _newest_mark(answer.body)
+
+    async def mark_of_ours(self, room_id: str, event_id: str) -> str:
+        """The same of an event of whoever it may be; empty if it is not ours, or not there."""
+        answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
+        if not answer.good and (answer.status == 429 or answer.status >= 500):
+            raise problem(answer)
+        return _newest_mark(answer.body) if text_of(answer.body, "sender") == self._user_id else ""
 
     async def find_earlier(self, message: OutboundMessage, name: str, rooms: Iterable[str]) -> str | None:
         """
@@ -134,6 +140,11 @@ class SentLookup:
         if answer.token_refused:
             raise TokenLost(answer)
         return answer
+
+
+def _newest_mark(event: JsonObject) -> str:
+    edit = object_of(object_of(object_of(event, "unsigned"), "m.relations"), "m.replace")
+    return mark_of(edit) or mark_of(event)
 
 
 def _visible(event: JsonObject) -> str:

@@ -234,7 +234,7 @@ class StreamingPreview:
                 answer.wanted = ""
                 return
             answer.number += 1
-            name = transaction_id(answer.message)
+            name = transaction_id(answer.message.id)
             if answer.event_id is not None:
                 name = f"{name}.{answer.number}"
             answer.uncertain = (name, text)
@@ -294,7 +294,7 @@ class StreamingPreview:
     async def _drop(self, question: str, answer: _Answer, sending: Sender) -> None:
         """Its turn is over and no answer has come."""
         if answer.event_id is not None:
-            room_id, name = answer.message.session.conversation, transaction_id(answer.message)
+            room_id, name = answer.message.session.conversation, transaction_id(answer.message.id)
             try:
                 # The edits too: without their event nobody sees them, and yet they would be there.
                 while answer.edits:

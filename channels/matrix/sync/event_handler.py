@@ -17,26 +17,30 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+import anyio
 import structlog
 
 from agent_core.messages import Amendment, Audience, Background, InboundMessage
-from channels.base import Clock, Inbox
-from channels.matrix.client.api import Homeserver
+from channels.base import ChannelUnavailable, Clock, Inbox
+from channels.matrix.client.api import Homeserver, Pauses
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import Early, Senders, bundled_edit, edited_text, edits, read_edit, redacts
 from channels.matrix.events.group_context import GroupContext
 from channels.matrix.events.inbound import Me, Skip, read_event
 from channels.matrix.events.media import MEDIA
+from channels.matrix.events.outbound import transaction_id
 from channels.matrix.events.room_policy import Rules
 from channels.matrix.events.threads import root_of
 from channels.matrix.rooms.join_times import JoinTimes
 from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
 from channels.matrix.rooms.upgrades import may_moderate, may_redact
 from channels.matrix.sending.reactions import reacts_to, read_reaction
+from channels.matrix.sending.sent_lookup import SentLookup
 from channels.matrix.sync.reply_context import Asker, ReplyContext, Uncover
 
 __all__ = ["EventHandler", "Unfinished"]
 
+_MARK_LIMIT_S = 10.0
 _MAX_PLACES = 1000
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +50,12 @@ class Unfinished:
     """A message as far as it can be read without the homeserver, and what asks it for the rest."""
 
     message: InboundMessage
-    finish: Callable[[], Awaitable[InboundMessage]]
+    finish: Callable[[], Awaitable[InboundMessage | Skip]]
+
+    @property
+    def without(self) -> InboundMessage | Skip:
+        """What it is when the homeserver cannot be had: nobody knows what a reaction is about."""
+        return Skip("no_message") if self.message.kind == "reaction" else self.message
 
 
 class EventHandler:
@@ -87,6 +96,7 @@ class EventHandler:
         self._allows = allows
         self._uncover = uncover
         self.rules = Rules(config, rooms.conversation_of)
+        self._sent = SentLookup(homeserver, me.user_id)
         self._quotes = ReplyContext(homeserver, rooms, uncover, user_id=me.user_id)
         talk = config.group_talk
         self._talk = GroupContext(messages=talk.messages, chars=talk.chars)
@@ -195,13 +205,19 @@ class EventHandler:
                 said = Background(kind="talk", sender=sender, name=message.sender.name, text=message.text)
                 self._talk.hear(place, message.native_id, said)
             if answers_us is None:
-                return Unfinished(message, partial(self._if_we_take_part, message, place))
+                return Unfinished(message, partial(self._if_it_answers_us, message, place))
             return message
         return self._with_background(message, place) if allowed else message
 
-    async def _if_we_take_part(self, message: InboundMessage, place: tuple[str, str]) -> InboundMessage:
-        """A message of a thread, meant for us if we have said something there."""
-        if not await self._quotes.takes_part(*place):
+    async def _if_it_answers_us(
+        self, message: InboundMessage, place: tuple[str, str]
+    ) -> InboundMessage | Skip:
+        """A message that is meant for us if it answers something of ours, or stands in a thread of ours."""
+        room_id, root = place
+        in_our_thread = bool(root) and await self._quotes.takes_part(room_id, root)
+        answered = message.context.get("in_reply_to")
+        points = self._config.mention_by_reply and isinstance(answered, str)
+        if not in_our_thread and not (points and await self._outbound(room_id, str(answered))):
             return message
         self._talk.take_back(place[0], message.native_id)  # it is a question, not talk
         begun = self._with_background(message.model_copy(update={"addressed": True}), place)
@@ -239,6 +255,8 @@ class EventHandler:
         points_to = answered if self._config.mention_by_reply and isinstance(answered, str) else None
         if points_to is not None and await self._inbox.delivered_id(points_to) is not None:
             return True
+        if points_to is not None and await self._inbox.unconfirmed():
+            return None
         if me.threads != "always" or not place[1]:
             return False
         # What the homeserver says can be late; it is for what was answered before the last start.
@@ -312,23 +330,55 @@ class EventHandler:
             return Skip("no_message")
         return Amendment(kind="withdraw", native_id=target, sender=author)
 
-    async def _reaction(self, room_id: str, event: JsonObject) -> InboundMessage | Skip:
+    async def _reaction(self, room_id: str, event: JsonObject) -> InboundMessage | Skip | Unfinished:
         sender = text_of(event, "sender")
         if sender == self._me.user_id or not self.is_heard(room_id, sender):
             return Skip("no_message")
         target = reacts_to(event)
-        outbound = await self._inbox.delivered_id(target) if target else None
-        if outbound is None:
+        if not target:
             return Skip("no_message")
-        return read_reaction(
+        known = await self._inbox.delivered_id(target)
+        if known is None and not await self._inbox.unconfirmed():
+            return Skip("no_message")
+        reaction = read_reaction(
             event,
             room_id,
-            outbound=outbound,
+            outbound=known or "",
             me=self._me,
             rooms=self._rooms,
             now=self._clock.now(),
             allowed_here=self.rules.allows(room_id, sender),
         )
+        if known is not None or isinstance(reaction, Skip):
+            return reaction
+        return Unfinished(reaction, partial(self._if_it_is_about_ours, reaction, room_id, target))
+
+    async def _if_it_is_about_ours(
+        self, reaction: InboundMessage, room_id: str, target: str
+    ) -> InboundMessage | Skip:
+        """A reaction to what we may have said, as far as we know."""
+        outbound = await self._outbound(room_id, target)
+        if outbound is None:
+            return Skip("no_message")
+        return reaction.model_copy(update={"context": {**reaction.context, "outbound": outbound}})
+
+    async def _outbound(self, room_id: str, event_id: str) -> str | None:
+        """
+        The outbox id of an event that the server has of us, whether or not its sending was confirmed; None
+        also when the server does not say so within `_MARK_LIMIT_S`.
+        """
+        mark, pauses = None, Pauses(first_s=0.3, cap_s=2.0)
+        with anyio.move_on_after(_MARK_LIMIT_S):
+            while mark is None:
+                try:
+                    mark = await self._sent.mark_of_ours(room_id, event_id)
+                except ChannelUnavailable as error:
+                    _log.info("matrix.mark_missed", room=room_id, error=str(error))
+                    await anyio.sleep(pauses.next_s(at_least_s=error.retry_after_s))
+        unconfirmed = await self._inbox.unconfirmed()
+        # What was confirmed since is no longer among them.
+        known = await self._inbox.delivered_id(event_id)
+        return known or next((key for key in unconfirmed if mark and transaction_id(key) == mark), None)
 
 
 def _asker(message: InboundMessage) -> Asker:

@@ -6,8 +6,8 @@ Theory of operation. Nothing that one person or one server does may hold up rece
 message that needs fetching leaves the receiving loop with all that its sender says after it in the same room
 (a *lane*: order is kept for one person in one room), and the loop goes on. A person has `_LANES_EACH` lanes
 at work at a time, the people of one homeserver half of the `_LANES` of everybody: whoever runs one has as
-many accounts as they like. The owner waits for nobody. Reactions and redactions wait for nothing; who takes
-back what waits here has taken it back.
+many accounts as they like. The owner waits for nobody. Redactions wait for nothing; who takes back what
+waits here has taken it back. A reaction waits only where the server must say what it is about.
 
 Nothing is lost over a crash: as long as something of a room waits here, the position `FETCHING` says from
 which token of ``/sync`` on that room is to be read again. It is committed together with the token that passes
@@ -29,6 +29,7 @@ import structlog
 
 from agent_core.messages import Amendment, InboundMessage
 from channels.base import Inbox
+from channels.matrix.events.inbound import Skip
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import Unfinished
 
@@ -203,13 +204,16 @@ class Fetching:
     def _share(self, of: str, lanes: int) -> anyio.CapacityLimiter:
         return self._shares.setdefault(of, anyio.CapacityLimiter(lanes))
 
-    async def _fetched(self, lane: _Lane, item: _Item) -> InboundMessage | Amendment:
+    async def _fetched(self, lane: _Lane, item: _Item) -> InboundMessage | Amendment | Skip:
         """What was read, with all that can be had of what it needs."""
         if isinstance(item.read, Amendment):
             return item.read
-        message = _message(item.read)
-        if isinstance(item.read, Unfinished) and not lane.hurried:
-            message = await self._quoted(lane, item.read.finish) or message
+        read: InboundMessage | Skip = _message(item.read)
+        if isinstance(item.read, Unfinished):
+            read = (None if lane.hurried else await self._quoted(lane, item.read.finish)) or item.read.without
+        if isinstance(read, Skip):
+            return read
+        message = read
         brought = None
         if not lane.hurried:  # it may have become so meanwhile
             with anyio.CancelScope() as lane.scope:
@@ -220,8 +224,8 @@ class Fetching:
         return item.placed(brought)
 
     async def _quoted(
-        self, lane: _Lane, finish: Callable[[], Awaitable[InboundMessage]]
-    ) -> InboundMessage | None:
+        self, lane: _Lane, finish: Callable[[], Awaitable[InboundMessage | Skip]]
+    ) -> InboundMessage | Skip | None:
         message = None
         try:
             with anyio.move_on_after(_QUOTES_LIMIT_S) as lane.scope:
@@ -231,7 +235,7 @@ class Fetching:
         return message
 
     async def _hand_over(
-        self, room_id: str, sender: str, lane: _Lane, item: _Item, read: InboundMessage | Amendment
+        self, room_id: str, sender: str, lane: _Lane, item: _Item, read: InboundMessage | Amendment | Skip
     ) -> None:
         async with self.commit:
             lane.items.popleft()

@@ -254,7 +254,10 @@ class Timeline:
             if isinstance(read, Skip):
                 self._skip(room_id, event, read.reason)
                 return None
-            return await read.finish() if finish and isinstance(read, Unfinished) else read
+            if not finish or not isinstance(read, Unfinished):
+                return read
+            whole = await read.finish()
+            return None if isinstance(whole, Skip) else whole
         except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
             _log.error("matrix.event_unreadable", room=room_id, error=type(error).__name__)
             self._skipped["malformed"] += 1

@@ -109,6 +109,9 @@ class _ClosedInbox:
     async def delivered_id(self, provider_id: str) -> str | None:
         return None
 
+    async def unconfirmed(self) -> Sequence[str]:
+        return []
+
     async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
         return 0
 

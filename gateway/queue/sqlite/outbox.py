@@ -137,3 +137,13 @@ class Sending(Part):
             "delivered", lambda db: db.execute(query, (provider_id, channel, account)).fetchone()
         )
         return None if found is None else str(found[0])
+
+    async def unconfirmed(self, channel: str, account: str) -> list[str]:
+        """The outbox keys that are SENDING or UNCERTAIN."""
+        query = (
+            "SELECT key FROM outbox WHERE state IN ('sending', 'uncertain') AND channel = ? AND account = ?"
+        )
+        found = await self._reader.call(
+            "unconfirmed", lambda db: db.execute(query, (channel, account)).fetchall()
+        )
+        return [str(key) for (key,) in found]

@@ -60,7 +60,7 @@ async def test_uncertainty_is_recorded_before_the_request(setup):
 
     assert receipt.provider_id == "$e"
     assert it.steps == [0]
-    assert it.server.asked("PUT", SEND)[0].path.endswith(transaction_id(it.message))
+    assert it.server.asked("PUT", SEND)[0].path.endswith(transaction_id(it.message.id))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ async def test_each_file_is_an_event_with_a_name_of_its_own(it):
     context = {"event_id": "$q", "sender": "@a:hs", "thread": "$root"}
     message = await it.deliver(*files, context=context)
     names = [call.path.rpartition("/")[2] for call in it.server.asked("PUT", SEND)]
-    assert names == [transaction_id(message) + end for end in ("", ".f0", ".f1")]
+    assert names == [transaction_id(message.id) + end for end in ("", ".f0", ".f1")]
     text, *sent = it.server.said()
     assert [content["body"] for content in sent] == ["0.txt", "1.txt"]
     assert all(content["m.relates_to"]["event_id"] == "$root" for content in sent)
@@ -124,7 +124,7 @@ async def test_a_refused_file_becomes_a_sentence(it, answers, reason):
     message = await it.deliver(await it.store.save("a.txt", "text/plain", b"x"))
     assert it.server.said()[1]["body"].startswith("I cannot send you the file 'a.txt': ")
     assert reason in it.server.said()[1]["body"]
-    assert it.server.asked("PUT", SEND)[1].path.endswith(f"{transaction_id(message)}.f0")
+    assert it.server.asked("PUT", SEND)[1].path.endswith(f"{transaction_id(message.id)}.f0")
 
 
 async def test_a_file_over_the_servers_limit_is_not_sent_at_all(it, tmp_path):
