@@ -1,5 +1,6 @@
 """
-The two state machines of the durable queue, as tables. Pure: nothing here reads a clock or does I/O.
+The two state machines of the durable queue, as tables. The SQL of each move takes the states that it may
+start from out of them (``sqlite/moves.py``). Pure: nothing here reads a clock or does I/O.
 
 An inbox row is ``ready`` when accepted, ``running`` under a claim, ``answered`` when its answer is
 committed, ``settled`` when everything that belongs to the answer was taken by a server. ``dead`` failed for
@@ -23,6 +24,7 @@ from typing import Any
 __all__ = [
     "BUDGET",
     "INBOX_MOVES",
+    "OFFLINE_INBOX_MOVES",
     "OUTBOX_MOVES",
     "PLACE",
     "IllegalMove",
@@ -31,8 +33,6 @@ __all__ = [
     "Record",
     "StoreStats",
     "link_of",
-    "move_inbox",
-    "move_outbox",
 ]
 BUDGET = "budget"
 """What waits for another day, or for another budget."""
@@ -80,6 +80,16 @@ INBOX_MOVES: dict[InboxState, frozenset[InboxState]] = {
     _I.QUARANTINED: frozenset({_I.READY, _I.IGNORED}),
 }
 
+OFFLINE_INBOX_MOVES: dict[InboxState, frozenset[InboxState]] = {
+    _I.READY: frozenset({_I.QUARANTINED, _I.DEAD, _I.IGNORED}),
+    _I.RUNNING: frozenset({_I.QUARANTINED, _I.DEAD, _I.IGNORED}),
+    _I.ANSWERED: frozenset({_I.READY, _I.SETTLED}),
+}
+"""
+What a restore and the erasure of a person do to a database that no gateway has open: they park what was open,
+and messages of others whose answer was erased are ready again or settled.
+"""
+
 OUTBOX_MOVES: dict[OutboxState, frozenset[OutboxState]] = {
     _O.PENDING: frozenset({_O.SENDING, _O.DEAD}),
     _O.SENDING: frozenset({_O.PENDING, _O.UNCERTAIN, _O.SENT, _O.DEAD}),
@@ -89,30 +99,6 @@ OUTBOX_MOVES: dict[OutboxState, frozenset[OutboxState]] = {
     _O.UNKNOWN: frozenset({_O.PENDING, _O.SENT, _O.DEAD}),
     _O.HELD: frozenset({_O.PENDING, _O.DEAD}),
 }
-
-
-def move_inbox(old: InboxState, new: InboxState) -> InboxState:
-    """
-    ``new``, if it may follow ``old``.
-
-    Raises:
-        IllegalMove: It may not.
-    """
-    if new not in INBOX_MOVES[old]:
-        raise IllegalMove(f"inbox: {old} → {new}")
-    return new
-
-
-def move_outbox(old: OutboxState, new: OutboxState) -> OutboxState:
-    """
-    ``new``, if it may follow ``old``.
-
-    Raises:
-        IllegalMove: It may not.
-    """
-    if new not in OUTBOX_MOVES[old]:
-        raise IllegalMove(f"outbox: {old} → {new}")
-    return new
 
 
 def link_of(channel: str) -> str:

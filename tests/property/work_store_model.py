@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.queue.states import InboxState, OutboxState, move_inbox, move_outbox
+from gateway.queue.states import INBOX_MOVES, OUTBOX_MOVES, InboxState, OutboxState
 
 __all__ = ["Model", "Row", "Send"]
 
@@ -33,7 +33,8 @@ class Row:
     ended_at: float = 0.0
 
     def go(self, state: InboxState) -> None:
-        self.state = move_inbox(self.state, state)
+        assert state in INBOX_MOVES[self.state], (self.state, state)
+        self.state = state
 
 
 @dataclass
@@ -50,7 +51,8 @@ class Send:
     unwanted: bool = False
 
     def go(self, state: OutboxState) -> None:
-        self.state = move_outbox(self.state, state)
+        assert state in OUTBOX_MOVES[self.state], (self.state, state)
+        self.state = state
 
 
 @dataclass

@@ -12,11 +12,12 @@ remembered over a crash.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_core.messages import Amendment, SessionKey
 from gateway.queue.sqlite.codec import Raw, dump, error_text, key_text, read_payload
+from gateway.queue.sqlite.moves import inbox_sources
 from gateway.queue.states import IllegalMove, InboxState
 
 __all__ = ["LEFT", "Effects", "admit", "amend", "clear_marked", "forget_steps", "ignore"]
@@ -24,8 +25,8 @@ __all__ = ["LEFT", "Effects", "admit", "amend", "clear_marked", "forget_steps", 
 LEFT = "I am not in its conversation any more"
 """Why the jobs of a conversation are paused that was left."""
 _STRIP = "json_remove(json_set(payload, '$.text', ''), '$.context', '$.attachments', '$.background')"
-_WORK = "state IN ('ready', 'running')"
-_OPEN = "state IN ('ready', 'running', 'quarantined')"
+_WORK = (InboxState.READY, InboxState.RUNNING)
+_OPEN = (*_WORK, InboxState.QUARANTINED)
 _SENDER = "CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.address') END"
 _UNSENT = "state IN ('pending', 'sending', 'uncertain', 'held')"
 
@@ -39,12 +40,19 @@ class Effects:
 
 
 def ignore(
-    db: sqlite3.Connection, where: str, arguments: Sequence[str | float], reason: str, now: float
+    db: sqlite3.Connection,
+    where: str,
+    arguments: Sequence[str | float],
+    reason: str,
+    now: float,
+    *,
+    only: Collection[InboxState] = (),
 ) -> int:
-    """Rows become IGNORED, without their texts; returns how many."""
+    """Rows become IGNORED, without their texts, with ``only`` from no other states; returns how many."""
     return db.execute(
         f"UPDATE inbox SET state = 'ignored', error = ?, ended_at = ?, next_at = NULL,"
-        f" payload = CASE WHEN json_valid(payload) THEN {_STRIP} END WHERE {where}",
+        f" payload = CASE WHEN json_valid(payload) THEN {_STRIP} END"
+        f" WHERE {inbox_sources(InboxState.IGNORED, *only)} AND {where}",
         (error_text(reason), now, *arguments),
     ).rowcount
 
@@ -117,12 +125,9 @@ class _Amender:
         # A thread's key is the conversation's, a slash, and its name; "0" is what follows the slash.
         where = "channel = ? AND account = ? AND (session = ? OR (session > ? AND session < ?))"
         there = (*self.place, whole, f"{whole}/", f"{whole}0")
-        self.effects.touched += [
-            session
-            for (session,) in self.db.execute(
-                f"SELECT DISTINCT session FROM inbox WHERE {_OPEN} AND {where}", there
-            ).fetchall()
-        ]
+        mine = inbox_sources(InboxState.IGNORED, *_OPEN)
+        found = self.db.execute(f"SELECT DISTINCT session FROM inbox WHERE {mine} AND {where}", there)
+        self.effects.touched += [session for (session,) in found.fetchall()]
         self._take_away(where, there, "left")
         self.db.execute(
             f"UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'left'"
@@ -146,9 +151,9 @@ class _Amender:
                 return  # a repetition: what it was to stop is stopped, what came since is not meant
             before = asked
         # Who is not the owner stops nobody else in a room of several people.
-        where = f"{_WORK} AND session = ? AND id < ? AND (? = '' OR {_SENDER} = ?)"
+        where = f"session = ? AND id < ? AND (? = '' OR {_SENDER} = ?)"
         there = (session, before, amendment.sender, amendment.sender)
-        gone = self._take_away(where, there, "stopped")
+        gone = self._take_away(where, there, "stopped", only=_WORK)
         if amendment.native_id:
             self.db.execute(
                 "UPDATE inbox SET payload = json_set(payload, '$.context.stopped', ?) WHERE id = ?",
@@ -173,17 +178,26 @@ class _Amender:
         ).fetchone()
         return row
 
-    def _take_away(self, where: str, arguments: Sequence[str | int], why: str) -> int:
+    def _take_away(
+        self,
+        where: str,
+        arguments: Sequence[str | int],
+        why: str,
+        *,
+        only: Collection[InboxState] = _OPEN,
+    ) -> int:
         """Mark rows, and make IGNORED what nothing speaks against; returns how many are marked by this."""
+        work = inbox_sources(InboxState.IGNORED, *_WORK)
         turns = self.db.execute(
-            f"SELECT DISTINCT session, turn, state FROM inbox WHERE turn IS NOT NULL AND {_WORK} AND {where}",
+            f"SELECT DISTINCT session, turn, state FROM inbox WHERE turn IS NOT NULL AND {work} AND {where}",
             tuple(arguments),
         ).fetchall()
         marked = self.db.execute(
-            f"UPDATE inbox SET withdrawn = ? WHERE withdrawn IS NULL AND {_OPEN} AND {where}",
+            "UPDATE inbox SET withdrawn = ? WHERE withdrawn IS NULL"
+            f" AND {inbox_sources(InboxState.IGNORED, *only)} AND {where}",
             (why, *arguments),
         ).rowcount
-        ignore(self.db, f"turn IS NULL AND {_OPEN} AND {where}", arguments, why, self.now)
+        ignore(self.db, f"turn IS NULL AND {where}", arguments, why, self.now, only=only)
         for session, turn, state in turns:
             gone = clear_marked(self.db, session, turn, self.now)
             if gone and state == InboxState.RUNNING:
@@ -197,14 +211,17 @@ def clear_marked(db: sqlite3.Connection, session: str, turn: str, now: float) ->
 
     It is if all of its rows are marked, or if it waits and has done nothing yet.
     """
-    mine = f"{_WORK} AND session = ? AND turn = ?"
-    rows = db.execute(f"SELECT state, withdrawn FROM inbox WHERE {mine}", (session, turn)).fetchall()
+    work = inbox_sources(InboxState.IGNORED, *_WORK)
+    mine = "session = ? AND turn = ?"
+    rows = db.execute(
+        f"SELECT state, withdrawn FROM inbox WHERE {work} AND {mine}", (session, turn)
+    ).fetchall()
     whys = {why for _, why in rows if why is not None}
     waits = all(state == InboxState.READY for state, _ in rows)
     if not all(why is not None for _, why in rows) and not (waits and whys and not _has_steps(db, turn)):
         return False
     for why in whys:
-        ignore(db, f"{mine} AND withdrawn = ?", (session, turn, why), why, now)
+        ignore(db, f"{mine} AND withdrawn = ?", (session, turn, why), why, now, only=_WORK)
     forget_steps(db, turn)
     return True
 
@@ -223,16 +240,20 @@ def admit(db: sqlite3.Connection, inbox_id: int) -> str:
     row = db.execute("SELECT state, session, payload FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
     state = "no such row" if row is None else row[0]
     message = None if row is None else read_payload(row[2])
-    if state != InboxState.QUARANTINED or message is None:
-        raise IllegalMove(f"inbox row {inbox_id}: {state} → {InboxState.READY}")
+    refused = IllegalMove(f"inbox row {inbox_id}: {state} → {InboxState.READY}")
+    if message is None:
+        raise refused
     admitted = message.model_copy(
         update={
             "sender": message.sender.model_copy(update={"verified": True}),
             "context": {**message.context, "admitted": True},
         }
     )
-    db.execute(
-        "UPDATE inbox SET state = 'ready', payload = ?, error = NULL, ended_at = NULL WHERE id = ?",
+    moved = db.execute(
+        "UPDATE inbox SET state = 'ready', payload = ?, error = NULL, ended_at = NULL"
+        f" WHERE id = ? AND {inbox_sources(InboxState.READY, InboxState.QUARANTINED)}",
         (dump(admitted), inbox_id),
     )
+    if moved.rowcount != 1:
+        raise refused
     return str(row[1])

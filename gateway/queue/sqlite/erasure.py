@@ -28,7 +28,9 @@ from typing import Any
 from agent_core.prompt import without_words_of
 from gateway.queue.sqlite.codec import key_digest
 from gateway.queue.sqlite.errors import unavailable
+from gateway.queue.sqlite.moves import offline_sources
 from gateway.queue.sqlite.schema import open_reader, open_writer, prepare
+from gateway.queue.states import InboxState
 
 __all__ = [
     "FORGOTTEN",
@@ -200,10 +202,11 @@ def _erase(db: sqlite3.Connection, found: PersonRows, turns: Collection[str], da
     # anything of that answer they get one of their own, else nothing is due.
     db.executemany(
         "UPDATE inbox SET state = 'ready', turn = NULL, tail = NULL, next_at = NULL, ended_at = NULL"
-        " WHERE state = 'answered' AND turn = ?",
+        f" WHERE {offline_sources(InboxState.READY)} AND turn = ?",
         _each(unsent),
     )
-    db.executemany("UPDATE inbox SET state = 'settled' WHERE state = 'answered' AND turn = ?", _each(turns))
+    settles = offline_sources(InboxState.SETTLED)
+    db.executemany(f"UPDATE inbox SET state = 'settled' WHERE {settles} AND turn = ?", _each(turns))
     db.executemany("DELETE FROM turn_steps WHERE turn = ?", _each(turns))
     db.executemany("DELETE FROM history_journal WHERE id = ?", _each(row["id"] for row in found.journal))
     for row in found.usage:

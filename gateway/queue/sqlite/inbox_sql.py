@@ -19,6 +19,7 @@ from gateway.queue.sqlite import crash_records
 from gateway.queue.sqlite.amendments import clear_marked
 from gateway.queue.sqlite.codec import INBOX, Raw, key_digest
 from gateway.queue.sqlite.due import wait_s
+from gateway.queue.sqlite.moves import inbox_sources
 from gateway.queue.states import InboxState
 
 __all__ = [
@@ -124,14 +125,17 @@ def rows_by_id(db: sqlite3.Connection, ids: Iterable[int]) -> list[Raw]:
 
 
 _QUICK = "kind IN ('alone', 'reaction')"
-_CLAIMABLE = (
-    f"SELECT {INBOX}, fence, first_deferred_at, withdrawn FROM inbox WHERE state = 'ready' AND session = ?"
-)
+
+
+def _claimable() -> str:
+    """The query of the rows of a session that may be claimed, to be narrowed."""
+    sources = inbox_sources(InboxState.RUNNING)
+    return f"SELECT {INBOX}, fence, first_deferred_at, withdrawn FROM inbox WHERE {sources} AND session = ?"
 
 
 def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim | None:
     """Take the head of a session; None if there is nothing to take."""
-    waiting = db.execute(f"{_CLAIMABLE} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
+    waiting = db.execute(f"{_claimable()} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
     if not waiting or _is_running(db, session):
         return None
     if not _due(waiting[0], now):
@@ -153,7 +157,7 @@ def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: fl
     """These rows as a turn, or those of the turn that they have; None if they have just been taken away."""
     turn = waiting[0][11]
     if turn is not None:
-        of_turn = f"{_CLAIMABLE} AND turn = ? ORDER BY id"
+        of_turn = f"{_claimable()} AND turn = ? ORDER BY id"
         rows = db.execute(of_turn, (session, turn)).fetchall()
         if any(row[16] is not None for row in rows) and clear_marked(db, session, turn, now):
             rows = db.execute(of_turn, (session, turn)).fetchall()
@@ -165,7 +169,7 @@ def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: fl
     fence = max(row[14] for row in rows) + 1
     db.executemany(
         "UPDATE inbox SET state = 'running', turn = ?, fence = ?, tail = ?, attempts = attempts + 1,"
-        " next_at = NULL, waits_for = NULL WHERE id = ?",
+        f" next_at = NULL, waits_for = NULL WHERE id = ? AND {inbox_sources(InboxState.RUNNING)}",
         [(turn, fence, rows[-1][0], row[0]) for row in rows],
     )
     deferred = [row[15] for row in rows if row[15] is not None]
@@ -174,7 +178,7 @@ def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: fl
 
 def overtaking(db: sqlite3.Connection, session: str, now: float) -> list[Raw]:
     """The oldest row of a session, if there is one, that is due and does not wait for the head."""
-    rows = db.execute(f"{_CLAIMABLE} AND {_QUICK} ORDER BY id", (session,))
+    rows = db.execute(f"{_claimable()} AND {_QUICK} ORDER BY id", (session,))
     return next(([row] for row in rows if _due(row, now)), [])
 
 
@@ -211,12 +215,18 @@ def owned_by(turn: Turn) -> Owned:
     return Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows))
 
 
-_MINE = "state = 'running' AND session = ? AND turn = ? AND fence = ?"
+_CLAIM = "session = ? AND turn = ? AND fence = ?"
+_MINE = f"state = 'running' AND {_CLAIM}"
 
 
 def _proof(owned: Owned) -> tuple[str, str, int]:
-    """The arguments of `_MINE`."""
+    """The arguments of `_CLAIM`."""
     return owned.session, owned.turn, owned.fence
+
+
+def _mine_to(target: InboxState) -> str:
+    """The rows of a claim that may go to ``target``."""
+    return f"{inbox_sources(target, InboxState.RUNNING)} AND {_CLAIM}"
 
 
 def _check(cursor: sqlite3.Cursor, owned: Owned) -> None:
@@ -231,7 +241,7 @@ def check_owned(db: sqlite3.Connection, owned: Owned) -> None:
     Raises:
         LostTurn: It does not.
     """
-    found = db.execute(f"SELECT 1 FROM inbox WHERE {_MINE} LIMIT 1", (owned.session, owned.turn, owned.fence))
+    found = db.execute(f"SELECT 1 FROM inbox WHERE {_MINE} LIMIT 1", _proof(owned))
     if found.fetchone() is None:
         raise LostTurn(f"turn {owned.turn} is no longer ours")
 
@@ -252,8 +262,8 @@ def end(
 ) -> None:
     """The rows of a turn leave ``running`` for good; its steps are dropped."""
     cursor = db.execute(
-        f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_MINE}",
-        (state.value, now, owned.tail, error, owned.session, owned.turn, owned.fence),
+        f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_mine_to(state)}",
+        (state.value, now, owned.tail, error, *_proof(owned)),
     )
     _check(cursor, owned)
     db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
@@ -278,7 +288,7 @@ def put_back(
         " attempts = attempts + ?,"
         " deferrals = deferrals + ?,"
         " first_deferred_at = CASE WHEN ? > 0 THEN COALESCE(first_deferred_at, ?) ELSE first_deferred_at END"
-        f" WHERE {_MINE}",
+        f" WHERE {_mine_to(InboxState.READY)}",
         (
             next_at,
             waits_for,
@@ -287,9 +297,7 @@ def put_back(
             deferrals,
             deferrals,
             now,
-            owned.session,
-            owned.turn,
-            owned.fence,
+            *_proof(owned),
         ),
     )
     _check(cursor, owned)

@@ -15,6 +15,7 @@ from gateway.queue.sqlite.amendments import forget_steps, ignore
 from gateway.queue.sqlite.codec import INBOX, OUTBOX, Raw, key_digest
 from gateway.queue.sqlite.due import wait_s
 from gateway.queue.sqlite.inbox_sql import overtaking
+from gateway.queue.sqlite.moves import inbox_sources
 from gateway.queue.states import InboxState, OutboxState
 
 __all__ = [
@@ -46,7 +47,8 @@ _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
 def recover(db: sqlite3.Connection, now: float) -> None:
     """Nobody works on anything at this moment; whatever was in flight was so when the process died."""
     crash_records.record(db, now)
-    db.execute("UPDATE inbox SET state = 'ready' WHERE state = 'running'")
+    mine = inbox_sources(InboxState.READY, InboxState.RUNNING)
+    db.execute(f"UPDATE inbox SET state = 'ready' WHERE {mine}")
     db.execute(
         "UPDATE outbox SET state = CASE WHEN uncertain_at IS NULL THEN 'pending' ELSE 'uncertain' END"
         " WHERE state = 'sending'"
@@ -158,11 +160,11 @@ def requeue(db: sqlite3.Connection, inbox_id: int) -> str | None:
         return None
     state, session, payload, tail, turn = row
     changed = 0
-    if state == InboxState.DEAD and payload is not None:
+    if payload is not None and state != InboxState.ANSWERED:
         changed = db.execute(
             "UPDATE inbox SET state = 'ready', attempts = 0, deferrals = 0, first_deferred_at = NULL,"
             " next_at = NULL, withdrawn = NULL, turn = NULL, tail = NULL, error = NULL, ended_at = NULL"
-            " WHERE id = ?",
+            f" WHERE id = ? AND {inbox_sources(InboxState.READY, InboxState.DEAD)}",
             (inbox_id,),
         ).rowcount
     elif state == InboxState.ANSWERED:
@@ -181,9 +183,8 @@ def drop(db: sqlite3.Connection, inbox_id: int, now: float) -> bool:
     if row is None or row[0] == InboxState.RUNNING:
         return False
     state, tail, turn = row
-    changed = 0
-    if state in (InboxState.READY, InboxState.DEAD, InboxState.QUARANTINED):
-        changed = ignore(db, "id = ?", (inbox_id,), "dropped", now)
+    changed = ignore(db, "id = ?", (inbox_id,), "dropped", now)
+    if changed:
         forget_steps(db, turn)
     # What answers several messages is given up with an answered one, but not with one that merely failed.
     hangs_on = tail if state == InboxState.ANSWERED else inbox_id
@@ -201,7 +202,7 @@ def reset_session(db: sqlite3.Connection, session: str, now: float) -> None:
         "SELECT DISTINCT turn FROM inbox WHERE state = 'ready' AND session = ? AND turn IS NOT NULL",
         (session,),
     ).fetchall()
-    ignore(db, "state = 'ready' AND session = ?", (session,), "reset", now)
+    ignore(db, "session = ?", (session,), "reset", now, only=[InboxState.READY])
     for (turn,) in turns:
         forget_steps(db, turn)
     db.execute("DELETE FROM history_journal WHERE session = ?", (session,))
@@ -275,7 +276,8 @@ def keep_digests(db: sqlite3.Connection, ids: Sequence[int], before: float) -> i
 
 def end_quarantine(db: sqlite3.Connection, before: float, now: float) -> int:
     """Nobody let these in; returns how many."""
-    return ignore(db, "state = 'quarantined' AND accepted_at < ?", (before,), "quarantine_expired", now)
+    waited = [InboxState.QUARANTINED]
+    return ignore(db, "accepted_at < ?", (before,), "quarantine_expired", now, only=waited)
 
 
 def forget_inbox(db: sqlite3.Connection, ids: Sequence[int], before: float) -> int:

@@ -18,7 +18,8 @@ from agent_core.messages import OutboundMessage
 from gateway.queue.sqlite import crash_records, inbox_sql
 from gateway.queue.sqlite.codec import OUTBOX, Raw, dump, instant
 from gateway.queue.sqlite.due import LONGEST_S, wait_s
-from gateway.queue.states import OUTBOX_MOVES, IllegalMove, OutboxState
+from gateway.queue.sqlite.moves import inbox_sources, outbox_sources
+from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
 __all__ = [
     "apologise",
@@ -37,13 +38,6 @@ __all__ = [
 ]
 
 _OPEN = "state IN ('pending', 'sending', 'uncertain')"
-
-
-def _sources(target: OutboxState, *also: OutboxState) -> str:
-    """From where a send may go there; what is held is moved by `approve` and `reject` alone."""
-    states = {state for state, targets in OUTBOX_MOVES.items() if target in targets} | set(also)
-    states -= {OutboxState.HELD}
-    return "state IN (" + ", ".join(f"'{state}'" for state in sorted(states)) + ")"
 
 
 def insert(
@@ -88,8 +82,9 @@ def _state(db: sqlite3.Connection, row_id: int) -> str:
 
 
 # Sending what is already `sending` is the move back to pending and forth: nobody came to tell how it ended.
-_TO_SENDING = "UPDATE outbox SET state = 'sending', attempts = attempts + 1 WHERE id = ? AND " + _sources(
-    OutboxState.SENDING, OutboxState.SENDING
+_TO_SENDING = (
+    "UPDATE outbox SET state = 'sending', attempts = attempts + 1 WHERE id = ? AND "
+    + outbox_sources(OutboxState.SENDING, OutboxState.SENDING)
 )
 
 
@@ -106,7 +101,7 @@ def probe(db: sqlite3.Connection, row_id: int) -> None:
 
 _TO_UNCERTAIN = (
     "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?) WHERE id = ? AND "
-    + _sources(OutboxState.UNCERTAIN)
+    + outbox_sources(OutboxState.UNCERTAIN)
 )
 
 
@@ -118,7 +113,7 @@ def to_uncertain(db: sqlite3.Connection, row_id: int, now: float) -> None:
 # What was dropped or already told while it was on its way has arrived nevertheless: the truth wins.
 _TO_SENT = (
     "UPDATE outbox SET state = 'sent', provider_id = ?, ended_at = ?, next_at = NULL, error = NULL"
-    " WHERE id = ? AND " + _sources(OutboxState.SENT, OutboxState.DEAD, OutboxState.SENT)
+    " WHERE id = ? AND " + outbox_sources(OutboxState.SENT, OutboxState.DEAD, OutboxState.SENT)
 )
 
 
@@ -151,7 +146,8 @@ def settle(db: sqlite3.Connection, row_id: int, now: float) -> None:
     )
     if left.fetchone() is None:
         db.execute(
-            "UPDATE inbox SET state = 'settled', ended_at = ? WHERE state = 'answered' AND turn = ?"
+            "UPDATE inbox SET state = 'settled', ended_at = ?"
+            f" WHERE {inbox_sources(InboxState.SETTLED, InboxState.ANSWERED)} AND turn = ?"
             " AND session = (SELECT session FROM inbox WHERE id = ?)",
             (now, turn, tail),
         )
@@ -159,7 +155,7 @@ def settle(db: sqlite3.Connection, row_id: int, now: float) -> None:
 
 _TO_DEAD = (
     "UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = ? WHERE id = ? AND "
-    + _sources(OutboxState.DEAD)
+    + outbox_sources(OutboxState.DEAD)
 )
 _TO_PENDING = (
     "UPDATE outbox SET state = 'pending', next_at = ?, waits_for = ?, error = ?, uncertain_at = NULL"
@@ -211,8 +207,9 @@ def apologise(db: sqlite3.Connection, row_id: int, message: tuple[OutboundMessag
         insert(db, [message], inbox_id=inbox_id, turn=turn, now=now)
 
 
-_TO_UNKNOWN = "UPDATE outbox SET state = 'unknown', next_at = NULL, error = ? WHERE id = ? AND " + _sources(
-    OutboxState.UNKNOWN
+_TO_UNKNOWN = (
+    "UPDATE outbox SET state = 'unknown', next_at = NULL, error = ? WHERE id = ? AND "
+    + outbox_sources(OutboxState.UNKNOWN)
 )
 
 

@@ -12,6 +12,7 @@ wrote down here, so whatever was open is not to be done again as if nothing had 
 
 The file is nobody else's while this works on it.
 """
+# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from pathlib import Path
 from gateway.queue.errors import StoreCorrupt, StoreTooNew
 from gateway.queue.sqlite.errors import unavailable
 from gateway.queue.sqlite.migrations import VERSION
+from gateway.queue.sqlite.moves import offline_sources
 from gateway.queue.sqlite.schema import APPLICATION_ID
+from gateway.queue.states import InboxState
 
 __all__ = ["RESTORED", "Parked", "examine_copy", "park_open_work"]
 
@@ -111,15 +114,15 @@ def park_open_work(
             ).rowcount
             ticks = db.execute(
                 "UPDATE inbox SET state = 'ignored', error = ?, ended_at = ?, payload = NULL"
-                " WHERE state IN ('ready', 'running') AND kind = 'tick'",
+                f" WHERE {offline_sources(InboxState.IGNORED)} AND kind = 'tick'",
                 (RESTORED, now),
             ).rowcount
             # Version 1 had no quarantine; there a person finds it among what has failed.
-            state = "quarantined" if version >= 2 else "dead"
+            state = InboxState.QUARANTINED if version >= 2 else InboxState.DEAD
             questions = db.execute(
                 "UPDATE inbox SET state = ?, error = ?, accepted_at = ?, ended_at = ?, next_at = NULL"
-                " WHERE state IN ('ready', 'running')",
-                (state, RESTORED, now, now),  # a quarantine ends a month after it began, which is now
+                f" WHERE {offline_sources(state)}",
+                (state.value, RESTORED, now, now),  # a quarantine ends a month after it began, which is now
             ).rowcount
             jobs = _past_jobs(db, now, runs_once) if version >= 3 else 0
             db.execute("COMMIT")

@@ -1,0 +1,38 @@
+"""
+The moves of the state machines as SQL: the condition under which a row may go to a state.
+
+The condition is made from the tables in ``gateway/queue/states.py``, so a statement finds no row for a move
+that its table does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway.queue.states import INBOX_MOVES, OFFLINE_INBOX_MOVES, OUTBOX_MOVES, InboxState, OutboxState
+
+__all__ = ["inbox_sources", "offline_sources", "outbox_sources"]
+
+
+def inbox_sources(target: InboxState, *only: InboxState) -> str:
+    """From where an inbox row may go to ``target``; with ``only`` from no other states than these."""
+    sources = (state for state, targets in INBOX_MOVES.items() if target in targets)
+    return _condition(state for state in sources if not only or state in only)
+
+
+def offline_sources(target: InboxState) -> str:
+    """From where an inbox row may go to ``target`` in a database that no gateway has open."""
+    return _condition(state for state, targets in OFFLINE_INBOX_MOVES.items() if target in targets)
+
+
+def outbox_sources(target: OutboxState, *also: OutboxState) -> str:
+    """
+    From where a send may go to ``target``, and from ``also``. What is HELD is left out: only a person's
+    decision moves that.
+    """
+    states = {state for state, targets in OUTBOX_MOVES.items() if target in targets} | set(also)
+    return _condition(states - {OutboxState.HELD})
+
+
+def _condition(states: Iterable[InboxState | OutboxState]) -> str:
+    return "state IN (" + ", ".join(f"'{state}'" for state in sorted(states)) + ")"

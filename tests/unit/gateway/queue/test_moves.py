@@ -1,0 +1,104 @@
+"""The table of inbox moves is what the SQL goes by: a move that is taken out of it is not made any more."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from agent_core.messages import Amendment
+from gateway.queue import sqlite
+from gateway.queue.ports import QUARANTINE_S, Completion, LostTurn
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.states import INBOX_MOVES, IllegalMove, InboxState
+from tests.clock import ManualClock
+from tests.contract.work_store_data import BOT, ROOM, accept, claim, out, pending
+
+CLOCK = ManualClock()
+STOP = Amendment(kind="stop", session=ROOM)
+READY, RUNNING, ANSWERED, SETTLED, DEAD, IGNORED, QUARANTINED = InboxState
+
+
+async def ready(store):
+    await accept(store, "a")
+
+
+async def running(store):
+    await accept(store, "a")
+    return await claim(store)
+
+
+async def answered(store):
+    (row,) = await store.complete(await running(store), Completion(outbound=[out("yes")]))
+    await store.sending(row)
+    return row
+
+
+async def dead(store):
+    await store.bury(await running(store), "no")
+
+
+async def quarantined(store):
+    await store.accept("matrix", BOT, [pending("a", quarantine="why")], {})
+    CLOCK.advance(QUARANTINE_S + 1)
+
+
+EVERY_WAY = [
+    (ready, RUNNING, lambda store, _: store.claim(ROOM)),
+    (ready, IGNORED, lambda store, _: store.drop(1)),
+    (ready, IGNORED, lambda store, _: store.reset_session(ROOM)),
+    (ready, IGNORED, lambda store, _: store.accept("matrix", BOT, [], {}, [STOP])),
+    (running, READY, lambda store, turn: store.release(turn)),
+    (running, READY, lambda store, turn: store.retry(turn, "", delay_s=1, deferral=False)),
+    (running, READY, lambda store, _: store.recover()),
+    (running, ANSWERED, lambda store, turn: store.complete(turn, Completion(outbound=[out("yes")]))),
+    (running, SETTLED, lambda store, turn: store.complete(turn, Completion())),
+    (running, DEAD, lambda store, turn: store.bury(turn, "no")),
+    (running, IGNORED, lambda store, _: store.accept("matrix", BOT, [], {}, [STOP])),
+    (answered, SETTLED, lambda store, row: store.sent(row, "$sent")),
+    (dead, READY, lambda store, _: store.requeue(1)),
+    (dead, IGNORED, lambda store, _: store.drop(1)),
+    (quarantined, READY, lambda store, _: store.admit(1)),
+    (quarantined, IGNORED, lambda store, _: store.drop(1)),
+    (quarantined, IGNORED, lambda store, _: store.prune(older_than_s=1e9)),
+]
+"""How a row comes to a state, where it goes from there, and by what."""
+
+
+def source_of(prepare) -> InboxState:
+    return InboxState(prepare.__name__)
+
+
+def test_every_move_of_the_table_is_tried_below():
+    """A move that is added to the table without a way is noticed here."""
+    tried = {(source_of(prepare), new) for prepare, new, _ in EVERY_WAY}
+    assert tried == {(old, new) for old, targets in INBOX_MOVES.items() for new in targets}
+
+
+@pytest.mark.parametrize(("prepare", "target", "move"), EVERY_WAY)
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_the_table_decides(tmp_path, monkeypatch, prepare, target, move, allowed):
+    """The move is made; without its entry the SQL refuses it and the row stays where it was."""
+    source = source_of(prepare)
+    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=CLOCK) as store:
+        known = await prepare(store)
+        if not allowed:
+            monkeypatch.setitem(INBOX_MOVES, source, INBOX_MOVES[source] - {target})
+        with suppress(*(() if allowed else (LostTurn, IllegalMove))):
+            await move(store, known)
+        row, _ = await store.inbox_row(1)
+        assert row.state is (target if allowed else source)
+
+
+def test_no_move_names_its_sources_itself():
+    """No statement that changes the state of an inbox row has states in its condition as literals."""
+    found = []
+    for path in Path(sqlite.__file__).parent.glob("*.py"):
+        text = re.sub(r'"\s+f?"', "", path.read_text())
+        found += re.findall(r"UPDATE inbox SET (?:(?!WHERE)[^\"])*\bstate = [^\"]*", text)
+    assert len(found) >= 9
+    literal = re.compile(r"WHERE.*state\s*(=|IN)\s*\(?'")
+    assert [statement for statement in found if literal.search(statement)] == []
+    assert literal.search("UPDATE inbox SET state = 'ready' WHERE state = 'running'")
