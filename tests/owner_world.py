@@ -49,7 +49,6 @@ class Owner:
             target=self.target,
             reaches=lambda name: name == "matrix",
             clock=self.clock,
-            on_outbox=lambda _: None,
             look_every_s=0.01,
         )
 

@@ -25,6 +25,7 @@ from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import AskStore, PlanStore, WorkStore
 from gateway.queue.rollback_guard import Extent, RollbackGuard
 from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Acknowledgements, StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
@@ -93,13 +94,14 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         StoreUnusable: The database is damaged or too new.
         StateUnusable: The home folder cannot be used.
     """
-    clock = overrides.clock or SystemClock()
+    clock, wakeups = overrides.clock or SystemClock(), Wakeups()
     limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
     sqlite = await SqliteWorkStore.open(
         home.database,
         clock=clock,
         synchronous="full" if settings.gateway.durability == "full" else "normal",
         zone=limits.zone,
+        wakeups=wakeups,
     )
     store = overrides.wrap_store(sqlite)
     plans = overrides.wrap_plans(sqlite)
@@ -125,14 +127,12 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         paid=spending.in_current,
     )
     target = OwnerContact(store, setting=settings.agents.heartbeat.target, access=access)
-    on_outbox: Callable[[str], None] = lambda name: deliveries[name].wake() if name in deliveries else None  # noqa: E731
     notes = OwnerAlerts(
         store=store,
         plans=plans,
         target=target,
         reaches=lambda name: name in deliveries,
         clock=clock,
-        on_outbox=on_outbox,
         by_letter=lambda name: name in by_name and by_name[name].capabilities.letters,
     )
     mind.manager.remembered.on_unusable = notes.memory_unusable
@@ -146,7 +146,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     )
     history = HistoryWriter(store, mind.memory)
     suspects = CrashIsolation(store)
-    deliveries = build_deliveries(channels, store, clock, history.committed, suspects)
+    deliveries = build_deliveries(
+        channels, store, clock, committed=history.committed, suspects=suspects, wakeups=wakeups
+    )
     upkeep = PostTurn(
         manager=mind.manager, history=history, search=mind.search, spending=spending, clock=clock
     )
@@ -156,10 +158,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         history=history,
         channels=by_name,
         stages=stages,
-        on_outbox=on_outbox,
         completed=upkeep.turn_completed,
     )
-    budget = BudgetAlerts(costs=sqlite, spending=spending, target=target, clock=clock, on_outbox=on_outbox)
+    budget = BudgetAlerts(costs=sqlite, spending=spending, target=target, clock=clock)
     began_at = clock.now()
     desk = build_desk(
         ends=ends,
@@ -170,7 +171,6 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         target=target,
         status=lambda: status_report(built, began_at),
         wake=dispatcher.wake,
-        on_outbox=on_outbox,
         approval=_approval(settings, overrides),
         flush=history.flush,
         questions=questions,
@@ -192,7 +192,6 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         limits=turn_limits(settings),
         wake=dispatcher.wake,
         committed=committed,
-        on_outbox=on_outbox,
     )
     handler = TurnHandler(
         store=store,
@@ -217,9 +216,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             spending=spending,
             access=access,
             clock=clock,
-            on_outbox=on_outbox,
         ),
-        pacing=Pacing(store=store, notices=sqlite, ends=ends, clock=clock, on_outbox=on_outbox),
+        pacing=Pacing(store=store, notices=sqlite, ends=ends, clock=clock),
         asking=ToolConsent(
             store=questions,
             ends=ends,
@@ -228,7 +226,6 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             held=desk.holds,
             clock=clock,
             wait_s=settings.agents.approval_minutes * 60,
-            on_outbox=on_outbox,
             zone=settings.agents.heartbeat.schedule().zone,
         ),
         wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
@@ -253,7 +250,6 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         clock=clock,
         zone=limits.zone,
         wake=dispatcher.wake,
-        on_outbox=on_outbox,
         on_link=lambda _: unasked.scheduler.changed(),
     )
     supervisor = build_supervisor(

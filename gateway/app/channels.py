@@ -23,6 +23,7 @@ from channels.status import ChannelStatus
 from channels.terminal import TerminalChannel
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.queue.ports import Dispatcher, WorkStore
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
@@ -132,8 +133,10 @@ def build_deliveries(
     channels: Configured,
     store: WorkStore,
     clock: Clock,
+    *,
     committed: Callable[[SessionKey], None],
     suspects: CrashIsolation,
+    wakeups: Wakeups,
 ) -> dict[str, Delivery]:
     """Who sends what is in the outbox, by channel; ``committed`` and ``suspects``: see `Delivery`."""
     deliveries = {
@@ -144,6 +147,7 @@ def build_deliveries(
             clock,
             committed=committed,
             suspects=suspects,
+            wakeups=wakeups,
             **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}),
         )
         for name, (channel, _) in channels.items()

@@ -132,10 +132,6 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
     parts = built.gateway.parts
     started_at = parts.clock.now()
 
-    def wake_sending() -> None:
-        for delivery in parts.deliveries.values():
-            delivery.wake()
-
     async def refresh() -> None:
         show_store(await built.store.stats())
         show_heartbeat(await built.unasked.vigil.state())
@@ -153,7 +149,6 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
         built.memory,
         status=lambda: status_report(built, started_at),
         wake=parts.dispatcher.wake,
-        wake_sending=wake_sending,
         upkeep=built.upkeep,
         accounts=accounts_of(settings),
         channels=built.channels,

@@ -54,7 +54,6 @@ def build_unasked(
     limits: TurnLimits,
     wake: Callable[[SessionKey], None],
     committed: Callable[[SessionKey], None],
-    on_outbox: Callable[[str], None],
 ) -> Proactive:
     """
     Put it together.
@@ -71,7 +70,6 @@ def build_unasked(
         limits: What any turn may cost; a check-in may cost less.
         wake: Told of sessions with work.
         committed: Told of sessions whose history has got something.
-        on_outbox: Told of channels with something to send.
     """
     config, scheduling = settings.agents.heartbeat, settings.agents.schedule
     zone = zone_named(scheduling.timezone, config.timezone)
@@ -106,7 +104,6 @@ def build_unasked(
             told_time=told_time,
             clock=clock,
             begun=begun,
-            on_outbox=on_outbox,
         ),
         clock=clock,
         committed=committed,
@@ -121,7 +118,6 @@ def build_unasked(
         clock=clock,
         heartbeat=None if heartbeat is None else heartbeat.name,
         committed=committed,
-        on_outbox=on_outbox,
         keep=notes.keep,
     )
     if heartbeat is not None:

@@ -8,7 +8,6 @@ What was spent is looked at after every call, also for the gauges; what the stor
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -49,7 +48,6 @@ class BudgetAlerts:
         spending: What is watched.
         target: Where the owner is reached.
         clock: The time.
-        on_outbox: Told of channels with something to send.
     """
 
     def __init__(
@@ -59,13 +57,11 @@ class BudgetAlerts:
         spending: Metering,
         target: OwnerContact,
         clock: Clock,
-        on_outbox: Callable[[str], None],
     ) -> None:
         self._costs = costs
         self._spending = spending
         self._target = target
         self._clock = clock
-        self._on_outbox = on_outbox
         self._told: tuple[str, str] | None = None
         self._why_not = ("", "", "")
         self._news = anyio.Event()
@@ -141,7 +137,6 @@ class BudgetAlerts:
         name = notice_name(to.session) if kind == "spent" else "budget warning"
         note = NewOutbound(to.channel, to.account, to.session, text, OutboundKind.NOTICE)
         if await self._costs.post_once(name, day, [note]):
-            self._on_outbox(to.channel)
             _log.info("budget.owner_told", what=kind)
         self._told = (day, kind)
         return True

@@ -69,7 +69,6 @@ class DraftOperations(ToolApprovalOperations):
     """The part of `Operations` that concerns drafts."""
 
     _store: WorkStore
-    _wake_sending: Callable[[], None]
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
 
     async def drafts_list(self, limit: int = 50) -> dict[str, Any]:
@@ -86,10 +85,7 @@ class DraftOperations(ToolApprovalOperations):
 
     async def drafts_approve(self, id: int, text: str | None = None) -> dict[str, Any]:  # noqa: A002
         """Send a draft, in other words if there are any."""
-        changed = await self._decided(id, self._store.approve(id, text))
-        if changed["changed"]:
-            self._wake_sending()
-        return changed
+        return await self._decided(id, self._store.approve(id, text))
 
     async def drafts_reject(self, id: int, why: str = "") -> dict[str, Any]:  # noqa: A002
         """Never send a draft."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from channels.base import Channel, ChannelError
@@ -87,7 +87,6 @@ class MailOperations:
     """Operations on the mailboxes among ``self._channels``."""
 
     _channels: Mapping[str, Channel]
-    _wake_sending: Callable[[], None]
 
     async def email_release(self, channel: str = "") -> dict[str, Any]:
         """Take the brake off (`channels.email.limits.circuit_breaker`); without a name, on all mailboxes."""
@@ -103,5 +102,4 @@ class MailOperations:
         for name, one in found.items():
             let_go: Any = getattr(one, "let_go")  # noqa: B009 - no other channel has it
             released[name] = await let_go()
-        self._wake_sending()
         return {"released": released}

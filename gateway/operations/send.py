@@ -31,7 +31,6 @@ class SendOperations:
     """The part of `Operations` that sends."""
 
     _store: WorkStore
-    _wake_sending: Callable[[], None]
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
     _accounts: Mapping[str, str]
     _channels: Mapping[str, Channel]
@@ -63,7 +62,6 @@ class SendOperations:
                 for each in parts
             ]
         )
-        self._wake_sending()
         return {"to": to, "outbox": [row.id for row in rows], "running": self._report is not None}
 
     async def _place(self, name: str, place: str, *, topic: str) -> SessionKey:

@@ -64,7 +64,6 @@ class Operations(
         memory: Histories, summaries and memory documents.
         status: The report of the running daemon; None outside of one.
         wake: Told of sessions that have something to do again.
-        wake_sending: Told that something may be to be sent again.
         upkeep: Knows prompts and the search index.
         accounts: The bot's own address on each channel that is switched on.
         channels: The channels of the running daemon.
@@ -80,7 +79,6 @@ class Operations(
         *,
         status: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
         wake: Callable[[SessionKey], None] = lambda _session: None,
-        wake_sending: Callable[[], None] = lambda: None,
         upkeep: SessionCare | None = None,
         accounts: Mapping[str, str] | None = None,
         channels: Mapping[str, Channel] | None = None,
@@ -95,7 +93,6 @@ class Operations(
         self._memory = memory
         self._report = status
         self._wake = wake
-        self._wake_sending = wake_sending
         self._upkeep = upkeep
         self._channels = channels or {}
         self._accounts = accounts or {}
@@ -199,7 +196,6 @@ class Operations(
         session = await self._store.requeue(id)
         if session is not None:
             self._wake(session)
-            self._wake_sending()
         return {"id": id, "changed": session is not None, "running": self._report is not None}
 
     async def inbox_drop(self, id: int) -> dict[str, Any]:  # noqa: A002

@@ -69,7 +69,6 @@ class OwnerAlerts:
         target: Where the owner is reached.
         reaches: Whether a channel of this name runs.
         clock: Where time comes from.
-        on_outbox: Something may be sent by the channel of this name.
         by_letter: Whether what goes by this channel is a letter each: nobody wants ten of them in a row.
     """
 
@@ -81,7 +80,6 @@ class OwnerAlerts:
         target: OwnerContact,
         reaches: Callable[[str], bool],
         clock: Clock,
-        on_outbox: Callable[[str], None],
         by_letter: Callable[[str], bool] = lambda _: False,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
@@ -90,7 +88,6 @@ class OwnerAlerts:
         self._target = target
         self._reaches = reaches
         self._clock = clock
-        self._on_outbox = on_outbox
         self._look_every_s = look_every_s
         self._by_letter = by_letter
         self._letter_again_at = -inf
@@ -289,7 +286,6 @@ class OwnerAlerts:
         else:
             value = hashlib.sha256(once.encode()).hexdigest()
             await self._plans.post_planned("owner alerts", value, [note])
-        self._on_outbox(target.channel)
         return reached
 
 

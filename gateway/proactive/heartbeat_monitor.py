@@ -55,7 +55,6 @@ class HeartbeatMonitor:
         clock: The time.
         heartbeat: The name of the heartbeat's channel; None: there is none.
         committed: Told of sessions whose history has got something.
-        on_outbox: Told of channels that have something to send.
         keep: Keeps a note for the owner until there is a place to tell it; what it is about, and its text.
     """
 
@@ -70,7 +69,6 @@ class HeartbeatMonitor:
         clock: Clock,
         heartbeat: str | None = "heartbeat",
         committed: Callable[[SessionKey], None] = lambda _: None,
-        on_outbox: Callable[[str], None] = lambda _: None,
         keep: Callable[[str, str], Awaitable[None]] | None = None,
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
@@ -83,7 +81,6 @@ class HeartbeatMonitor:
         self._clock = clock
         self._heartbeat = heartbeat
         self._committed = committed
-        self._on_outbox = on_outbox
         self._keep = keep
         self._look_every_s = look_every_s
         self._began_at = clock.now()
@@ -258,7 +255,6 @@ class HeartbeatMonitor:
         )
         if posted:
             self._committed(target.session)
-            self._on_outbox(target.channel)
         return posted
 
     # ── what is shown ──

@@ -36,6 +36,7 @@ from gateway.observability import metrics
 from gateway.observability.content_redaction import going_out, quiet
 from gateway.queue.ports import OutboxRow, StoreUnavailable, Suspect, WorkStore
 from gateway.queue.states import IllegalMove, link_of
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, kills
 
 __all__ = ["Delivery", "parcels"]
@@ -64,6 +65,7 @@ class Delivery:
             few tries are made even if it is older, for example because this machine was off.
         committed: Told of sessions whose history has got something.
         suspects: Knows what the process may have died of; by default only these messages are in flight.
+        wakeups: Say when there is something to send.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Delivery:
         give_up_after_s: float = _GIVE_UP_AFTER_S,
         committed: Callable[[SessionKey], None] = lambda _: None,
         suspects: CrashIsolation | None = None,
+        wakeups: Wakeups | None = None,
     ) -> None:
         self._suspects = suspects or CrashIsolation(store)
         self._channel = channel
@@ -88,10 +91,16 @@ class Delivery:
         self._link_up = anyio.Event()
         self._draining = False
         self._closed_link = False
+        if wakeups is not None:
+            wakeups.outbox.connect(self._posted)
 
     def wake(self) -> None:
         """There may be something to send."""
         self._changed.set()
+
+    def _posted(self, channel: str) -> None:
+        if channel == self._channel.name:
+            self.wake()
 
     def present(self, session: SessionKey) -> None:
         """Somebody is there to take what was kept because nobody was."""
@@ -227,7 +236,6 @@ class Delivery:
             _log.error("message.undeliverable", channel=name, outbox=row.id, why="kills", error=why)
             await self._store.send_failed(row, why, delay_s=None, apology=_apology(row, SUDDEN_END))
         await self._suspects.look()
-        self.wake()
 
     async def _may_repeat(self, row: OutboxRow) -> bool:
         match self._channel.capabilities.redelivery:
@@ -319,8 +327,6 @@ class Delivery:
             apology=apology,
             waits_for=None if give_up else self._waits_for(error),
         )
-        if apology is not None:
-            self.wake()
 
     def _waits_for(self, error: Exception) -> str | None:
         """The link, unless the server has said itself how long to wait, or the defect is ours."""

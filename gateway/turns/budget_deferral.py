@@ -12,7 +12,7 @@ the clock is set (`gateway.turns.deferral_wakeups`), and every half hour. A look
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import structlog
@@ -43,7 +43,6 @@ class BudgetDeferral:
         spending: What a day has cost and may cost.
         access: Tells the owner from others.
         clock: The time.
-        on_outbox: Told of channels with something to send.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class BudgetDeferral:
         spending: Metering,
         access: Access,
         clock: Clock,
-        on_outbox: Callable[[str], None],
     ) -> None:
         self._store = store
         self._costs = costs
@@ -64,7 +62,6 @@ class BudgetDeferral:
         self._limits = spending.limits
         self._access = access
         self._clock = clock
-        self._on_outbox = on_outbox
 
     async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
         """
@@ -106,8 +103,6 @@ class BudgetDeferral:
         name = notice_name(turn.session)
         # In this order: after a crash in between the turn is taken up and put off again, silently.
         said = await self._ends.until_stored(lambda: self._costs.post_once(name, day, notice))
-        for channel in dict.fromkeys(row.message.channel for row in said):
-            self._on_outbox(channel)
         delay_s = wait_s(now, self._limits)
         await self._ends.until_stored(
             lambda: self._store.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)

@@ -42,7 +42,6 @@ class TurnCommit:
         store, history: Where an end becomes true.
         channels: All channels by name.
         stages: Told how far messages are.
-        on_outbox: Called with a channel's name when something was put into its outbox.
         completed: Called when a turn of a session was committed; must return at once.
     """
 
@@ -53,14 +52,12 @@ class TurnCommit:
         history: HistoryWriter,
         channels: Mapping[str, Channel],
         stages: Acknowledgements,
-        on_outbox: Callable[[str], None] = lambda _: None,
         completed: Callable[[SessionKey], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._history = history
         self._channels = channels
         self._stages = stages
-        self._on_outbox = on_outbox
         self._completed = completed
 
     def replies(
@@ -108,7 +105,6 @@ class TurnCommit:
             tally.committed()
         for session in [turn.session] * bool(completion.history) + [one for one, _ in completion.others]:
             self._history.committed(session)
-        self._tell_outbox(completion.outbound)
         if completion.history:
             self._completed(turn.session)
         self._stages.tell((row.message for row in turn.rows), AckState.DONE)
@@ -122,7 +118,6 @@ class TurnCommit:
             LostTurn: Not any more ours.
         """
         await self.until_stored(lambda: self._store.bury(turn, failure.error, outbound))
-        self._tell_outbox(outbound)
         metrics.TURNS.labels(turn.session.channel, "buried").inc()
         _log.error(
             "turn.buried",
@@ -178,7 +173,3 @@ class TurnCommit:
                 told = {**error.fields, "error": str(error), "retry_in_s": round(delay_s, 1)}
                 _log.error("turn.blocked", **told)
                 await anyio.sleep(delay_s)
-
-    def _tell_outbox(self, outbound: Sequence[NewOutbound]) -> None:
-        for channel in dict.fromkeys(one.channel for one in outbound if not one.hold):
-            self._on_outbox(channel)

@@ -38,7 +38,6 @@ class DeferralWakeups:
         clock: The time; it may jump.
         zone: Where the days of the budget begin.
         wake: Told of sessions with work.
-        on_outbox: Told of channels with something to send.
         on_link: Told of channels whose link has come up, after what waited for it is due; returns at once.
     """
 
@@ -49,14 +48,12 @@ class DeferralWakeups:
         clock: Clock,
         zone: tzinfo | None,
         wake: Callable[[SessionKey], None],
-        on_outbox: Callable[[str], None],
         on_link: Callable[[str], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._zone = zone
         self._wake = wake
-        self._on_outbox = on_outbox
         self._on_link = on_link
         self._up: set[str] = set()
         self._came_up: set[str] = set()
@@ -98,7 +95,6 @@ class DeferralWakeups:
         for channel in sorted(self._came_up):
             await self._end(link_of(channel))
             self._came_up.discard(channel)
-            self._on_outbox(channel)
             self._on_link(channel)
         now = self._clock.now()
         if _another_day(self._seen, now, self._zone):

@@ -8,7 +8,7 @@ promise that the message is answered stays as it is. A wait longer than the stor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -64,7 +64,6 @@ class Pacing:
         notices: Where notices are put.
         ends: Keeps a write in hand until the store takes it.
         clock: The time.
-        on_outbox: Told of channels with something to send.
     """
 
     def __init__(
@@ -74,13 +73,11 @@ class Pacing:
         notices: SpendStore,
         ends: TurnCommit,
         clock: Clock,
-        on_outbox: Callable[[str], None],
     ) -> None:
         self._store = store
         self._notices = notices
         self._ends = ends
         self._clock = clock
-        self._on_outbox = on_outbox
 
     def left_s(self, turn: Turn) -> float:
         """How long a turn still has to wait; 0.0 if it may begin."""
@@ -100,11 +97,9 @@ class Pacing:
         message = turn.head.message
         if message.context.get("tell_wait"):
             # In this order: after a crash in between the turn is taken up and put off again, silently.
-            said = await self._ends.until_stored(
+            await self._ends.until_stored(
                 lambda: self._notices.post_once(_name(message), message.native_id, notice)
             )
-            for channel in dict.fromkeys(row.message.channel for row in said):
-                self._on_outbox(channel)
         await self._ends.until_stored(
             lambda: self._store.postpone(turn, "waits for its place", delay_s=wait_s, waits_for=PLACE)
         )

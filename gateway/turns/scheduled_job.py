@@ -61,7 +61,6 @@ class JobRuns:
         told_time: An instant, as people read it.
         clock: The time.
         begun: Whether a turn has done something already.
-        on_outbox: Told of channels with something to send.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class JobRuns:
         told_time: Callable[[Any], str],
         clock: Clock,
         begun: Callable[[Turn], Awaitable[bool]],
-        on_outbox: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._plans = plans
         self._access = access
@@ -81,7 +79,6 @@ class JobRuns:
         self._told_time = told_time
         self._clock = clock
         self._begun = begun
-        self._on_outbox = on_outbox
 
     def name_of(self, turn: Turn) -> str:
         """Under which name it is in the ledger."""
@@ -142,10 +139,7 @@ class JobRuns:
             NewOutbound(channel.name, channel.account, session, part, OutboundKind.ALERT)
             for part, _ in parcels(text, (), channel.capabilities)
         ]
-        if await self._plans.post_planned(
-            f"job {_id_of(turn)} elsewhere", turn.head.message.native_id, notes
-        ):
-            self._on_outbox(channel.name)
+        await self._plans.post_planned(f"job {_id_of(turn)} elsewhere", turn.head.message.native_id, notes)
         _log.info("job.moved", job=_id_of(turn), channel=channel.name)
         return JobRun(skip=f"said in the direct conversation: {OVERHEARD}")
 

@@ -50,7 +50,6 @@ def for_the_place(store: SqliteWorkStore, clock: ManualClock) -> Wait:
         notices=store,
         ends=cast("Any", StoredAtOnce()),
         clock=clock,
-        on_outbox=lambda _: None,
     )
 
     async def wait(turn: Turn) -> None:
@@ -70,7 +69,6 @@ def for_the_budget(store: SqliteWorkStore, clock: ManualClock) -> Wait:
         spending=cast("Any", Spending()),
         access=cast("Any", None),
         clock=clock,
-        on_outbox=lambda _: None,
     )
 
     async def wait(turn: Turn) -> None:

@@ -63,7 +63,6 @@ def notes_of(store, target) -> OwnerAlerts:
         target=target,
         reaches=lambda _: True,
         clock=SystemClock(),
-        on_outbox=lambda _: None,
     )
 
 

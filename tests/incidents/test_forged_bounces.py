@@ -130,13 +130,7 @@ async def test_what_the_brake_kept_back_is_let_in(mail_server: MailServer, tmp_p
     # Over a restart, too.
     async with gateway(mail_server, tmp_path, "bot2", *guests, owner=owner, **brake) as built:
         assert await quarantined(built, 1) == ["brake_pulled"]
-        parts = built.gateway.parts
-        desk = Operations(
-            built.store,
-            built.memory,
-            channels=built.channels,
-            wake_sending=lambda: [one.wake() for one in parts.deliveries.values()],
-        )
+        desk = Operations(built.store, built.memory, channels=built.channels)
         await desk.call("email_release", {})
         assert len(await answers(peers["friend"], bot, 1)) == 1
         assert not await built.store.inbox(states=[InboxState.QUARANTINED])

@@ -70,7 +70,6 @@ class World:
             target=self.target,
             reaches=lambda _: True,
             clock=SystemClock(),
-            on_outbox=lambda _: None,
         )
 
     def link(self, name: str, state: LinkState) -> None:

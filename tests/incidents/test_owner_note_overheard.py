@@ -81,7 +81,6 @@ async def notes_of(store: SqliteWorkStore, kind: type[OwnerContact], channel: Lo
         target=target,
         reaches=lambda _: True,
         clock=ManualClock(),
-        on_outbox=lambda _: None,
     )
     notes.alert("brake", "stopped")
     return notes

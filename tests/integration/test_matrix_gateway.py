@@ -130,7 +130,6 @@ async def test_a_message_on_somebodys_word(house, alice, fresh_credentials):
             there.built.store,
             there.built.memory,
             accounts={"matrix": there.user_id},
-            wake_sending=lambda: [one.wake() for one in there.built.gateway.parts.deliveries.values()],
         )
         for text in ("Hello", "Are you there?"):
             await desk.call("send", {"to": f"matrix:{alice.user_id}", "text": text})

@@ -45,6 +45,7 @@ import structlog
 
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sqlite.errors import name_of, needs_reopening, unavailable
+from gateway.queue.sqlite.watching import Fact, Watch
 
 __all__ = ["BATCH", "Call", "Reader", "Synchronous", "Worker", "Writer"]
 
@@ -69,6 +70,7 @@ class Call:
     done: bool = False
     value: Any = None
     error: BaseException | None = None
+    facts: Sequence[Fact] = ()
     at: float = field(default_factory=time.monotonic)
 
     def failed(self, error: BaseException) -> None:
@@ -246,12 +248,20 @@ class Writer(Worker):
         connect: Makes the connection.
         synchronous: ``full`` syncs each commit that asks for it; ``normal`` none, so that a power cut may
             take the last moments back, which a kill of the process does not.
+        watch: Notes what becomes true on this connection, and is told of each commit. What it has noted is
+            fired on the event loop, also if the caller was cancelled meanwhile.
     """
 
     def __init__(
-        self, path: Path, connect: Callable[[], sqlite3.Connection], *, synchronous: Synchronous
+        self,
+        path: Path,
+        connect: Callable[[], sqlite3.Connection],
+        *,
+        synchronous: Synchronous,
+        watch: Watch | None = None,
     ) -> None:
         self._full = synchronous == "full"
+        self._watch = watch
         self._level: str | None = None
         self._failing = False
         self._places: dict[Path, tuple[int, int]] = {}
@@ -274,9 +284,11 @@ class Writer(Worker):
             db.execute("BEGIN IMMEDIATE")
             if self._run_all(db, calls):
                 db.execute("COMMIT")
+                self._note_commit(calls[-1])
             else:
                 self._run_each(db, calls)
         except BaseException as error:
+            self._undone()
             if isinstance(error, sqlite3.Error):
                 self._note_failure(error)
             if not isinstance(error, sqlite3.Error) or needs_reopening(error):
@@ -332,6 +344,7 @@ class Writer(Worker):
                 raise
             if db.in_transaction:  # on a full disk SQLite may have ended it by itself
                 db.execute("ROLLBACK")
+            self._undone()
             return False
         return True
 
@@ -344,7 +357,9 @@ class Writer(Worker):
                 call.value = call.run(db)
                 db.execute("COMMIT")
                 call.done = True
+                self._note_commit(call)
             except Exception as error:  # noqa: BLE001 - it belongs to the caller
+                self._undone()
                 call.failed(error)
                 if isinstance(error, sqlite3.Error):
                     self._note_failure(error)
@@ -356,6 +371,21 @@ class Writer(Worker):
                         return
                 if db.in_transaction:
                     db.execute("ROLLBACK")
+
+    def _note_commit(self, call: Call) -> None:
+        """Let what became true go to the event loop with this call."""
+        if self._watch is not None:
+            call.facts = self._watch.committed()
+
+    def _undone(self) -> None:
+        if self._watch is not None:
+            self._watch.undone()
+
+    def _deliver(self, batch: Sequence[Call]) -> None:
+        super()._deliver(batch)
+        if self._watch is not None:
+            for call in batch:
+                self._watch.fire(call.facts)
 
     def _note_failure(self, error: sqlite3.Error) -> None:
         if not self._failing:

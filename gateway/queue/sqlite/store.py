@@ -32,6 +32,8 @@ from gateway.queue.sqlite.maintenance import Looking
 from gateway.queue.sqlite.outbox import Sending
 from gateway.queue.sqlite.snapshot import SnapshotStore
 from gateway.queue.sqlite.usage import Spending
+from gateway.queue.sqlite.watching import Watch
+from gateway.queue.wakeups import Wakeups
 
 __all__ = ["SqliteWorkStore"]
 
@@ -54,6 +56,7 @@ class SqliteWorkStore(Taking, Sending, Looking, Planning, Spending, Asking, Snap
         synchronous: Synchronous = "full",
         busy_timeout_s: float = _BUSY_TIMEOUT_S,
         zone: tzinfo | None = UTC,
+        wakeups: Wakeups | None = None,
     ) -> Self:
         """
         Open the database, or make it, readable for its owner alone.
@@ -64,6 +67,7 @@ class SqliteWorkStore(Taking, Sending, Looking, Planning, Spending, Asking, Snap
             synchronous: ``full``: what has returned survives a power cut. ``normal``: it survives a kill.
             busy_timeout_s: How long a lock of another program is waited for.
             zone: Where the days begin by which usage is kept; None is the zone of this machine.
+            wakeups: Told after each commit what became true with it.
 
         Raises:
             StoreUnavailable: Not now.
@@ -77,18 +81,21 @@ class SqliteWorkStore(Taking, Sending, Looking, Planning, Spending, Asking, Snap
                 f"the database cannot be made: {error.strerror}", path=str(file), operation="open"
             ) from error
         identity: list[str] = []
+        watch = None if wakeups is None else Watch(wakeups)
 
         def connect() -> sqlite3.Connection:
             db = schema.open_writer(file, busy_timeout_s=busy_timeout_s)
             try:
                 schema.prepare(db, file)
                 schema.identify(db, identity)
+                if watch is not None:
+                    watch.install(db)
             except BaseException:
                 db.close()
                 raise
             return db
 
-        writer = Writer(file, connect, synchronous=synchronous)
+        writer = Writer(file, connect, synchronous=synchronous, watch=watch)
         try:
             await writer.call("open", lambda db: db.execute("SELECT COUNT(*) FROM positions").fetchone())
         except BaseException as error:

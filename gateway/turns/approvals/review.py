@@ -80,7 +80,6 @@ class Approvals:
         channels: All channels by name.
         access: Who is the owner.
         wake: There is something to do in this session.
-        on_outbox: Something may be sent by the channel of this name.
         calls: Takes the decisions about calls of tools.
     """
 
@@ -92,7 +91,6 @@ class Approvals:
         channels: Mapping[str, Channel],
         access: Access,
         wake: Callable[[SessionKey], None],
-        on_outbox: Callable[[str], None],
         calls: ToolApprovals,
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
@@ -102,7 +100,6 @@ class Approvals:
         self._channels = channels
         self._access = access
         self._wake = wake
-        self._on_outbox = on_outbox
         self._look_every_s = look_every_s
         self._news = anyio.Event()
         self._looked_at: set[str] = set()  # of what waits, so that it is not looked at again and again
@@ -250,7 +247,6 @@ class Approvals:
                     await (
                         self._store.approve(part) if yes else self._store.reject(part, why or "by the owner")
                     )
-                self._on_outbox(item.message.channel)
             elif item.state is InboxState.QUARANTINED:
                 if yes:
                     self._wake(await self._store.admit(item.id))

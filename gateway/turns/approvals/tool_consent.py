@@ -62,7 +62,6 @@ class ToolConsent:
         held: Whether the owner sees the answer to a turn before anybody else.
         clock: The time.
         wait_s: How long a question waits for its answer.
-        on_outbox: Something may be sent by the channel of this name.
         zone: In which people are told until when.
     """
 
@@ -76,7 +75,6 @@ class ToolConsent:
         held: Callable[[Turn], bool],
         clock: Clock,
         wait_s: float,
-        on_outbox: Callable[[str], None] = lambda _: None,
         zone: tzinfo | None = None,
     ) -> None:
         self._store = store
@@ -86,7 +84,6 @@ class ToolConsent:
         self._held = held
         self._clock = clock
         self._wait_s = wait_s
-        self._on_outbox = on_outbox
         self._zone = zone
 
     def consent(self, turn: Turn, steps: Sequence[Step]) -> Consent:
@@ -113,8 +110,6 @@ class ToolConsent:
         rows = await self._ends.until_stored(
             lambda: self._store.ask(turn, waiting.step, notice, why=str(waiting), delay_s=delay_s)
         )
-        for row in rows:
-            self._on_outbox(row.message.channel)
         _log.info(
             "turn.waiting", channel=turn.session.channel, tool=waiting.call.name, item=name, told=bool(rows)
         )
@@ -145,7 +140,6 @@ class ToolConsent:
         verdict = await self._ends.until_stored(
             lambda: self._store.settle(turn, replace(step, result={"verdict": EXPIRED}), notice)
         )
-        self._on_outbox(turn.session.channel)
         _log.info("call.expired", item=name, tool=tool)
         return verdict
 

@@ -204,7 +204,6 @@ def build_desk(
     target: OwnerContact,
     status: Callable[[], Awaitable[Mapping[str, Any]]],
     wake: Callable[[SessionKey], None],
-    on_outbox: Callable[[str], None],
     approval: Mapping[str, Approval],
     flush: Callable[[SessionKey], Awaitable[None]],
     questions: AskStore,
@@ -216,7 +215,6 @@ def build_desk(
         channels=channels,
         access=access,
         wake=wake,
-        on_outbox=on_outbox,
         calls=ToolApprovals(questions, access, wake),
     )
     anew = NewConversation(store, memory, flush=flush)

@@ -250,7 +250,6 @@ class TestWaiting:
             spending=spending,
             access=Access([], {}),
             clock=clock,
-            on_outbox=lambda _: None,
         )
         await say(Costly(), spending)
         await accept(store, "$1")

@@ -12,6 +12,7 @@ from agent_core.messages import OutboundKind, SessionKey
 from channels.base import DeliveryFailed
 from gateway.operations.service import Operations, RequestInvalid
 from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
 
 REPOSITORY = Path(__file__).parents[4]
@@ -35,17 +36,23 @@ class Reachable:
 
 
 @pytest.fixture
-async def store(tmp_path):
-    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock())
+def wakeups():
+    return Wakeups()
+
+
+@pytest.fixture
+async def store(tmp_path, wakeups):
+    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock(), wakeups=wakeups)
     yield store
     await store.aclose()
 
 
 @pytest.mark.parametrize("place", ["@alice:hs.test", "#team:hs.test", "!room:hs.test", "!31hneA"])
-async def test_a_place_on_matrix_is_a_row_of_the_outbox(store, place):
+async def test_a_place_on_matrix_is_a_row_of_the_outbox(store, wakeups, place):
     """Also without a daemon; long texts are several rows, and the senders are told."""
     woken = []
-    desk = Operations(store, None, accounts=ACCOUNTS, wake_sending=lambda: woken.append(1))
+    wakeups.outbox.connect(woken.append)
+    desk = Operations(store, None, accounts=ACCOUNTS)
     answer = await desk.call("send", {"to": f"matrix:{place}", "text": "word " * 5000})
     rows = list(reversed(await store.outbox()))
 
@@ -56,7 +63,7 @@ async def test_a_place_on_matrix_is_a_row_of_the_outbox(store, place):
     }
     assert all(row.message.remembered for row in rows)
     assert await store.journal() == []  # it becomes history when it has arrived
-    assert woken
+    assert woken == ["matrix"]
     assert answer["running"] is False
 
 

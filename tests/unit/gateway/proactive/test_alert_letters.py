@@ -34,7 +34,6 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
         target=target,
         reaches=lambda _: True,
         clock=clock,
-        on_outbox=lambda _: None,
         by_letter=lambda _: by_letter,
         look_every_s=0.01,
     )

@@ -56,7 +56,6 @@ def notes_of(store: Any) -> OwnerAlerts:
         target=target,
         reaches=lambda _: True,
         clock=SystemClock(),
-        on_outbox=lambda _: None,
     )
 
 

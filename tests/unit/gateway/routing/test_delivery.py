@@ -25,6 +25,7 @@ from channels.base import (
 from gateway.queue.ports import NewOutbound, OutboxRow, StoreUnavailable
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import OutboxState
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.delivery import Delivery
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
@@ -103,6 +104,40 @@ async def settled(
 
 async def post(store: SqliteWorkStore, session: SessionKey, *texts: str) -> list[OutboxRow]:
     return await store.post([NewOutbound("there", "bot", session, text) for text in texts])
+
+
+class Looked:
+    """A store that counts how often it is asked what there is to send."""
+
+    def __init__(self, store: SqliteWorkStore) -> None:
+        self._store = store
+        self.looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def next_sends(self, *args: Any, **named: Any) -> list[OutboxRow]:
+        self.looks += 1
+        return await self._store.next_sends(*args, **named)
+
+
+async def test_a_commit_alone_gets_it_sent_and_nothing_polls(tmp_path: Path) -> None:
+    """Nobody calls `Delivery.wake`: what is committed is sent at once, and nobody looks in between."""
+    wakeups, channel = Wakeups(), There()
+    path = tmp_path / "gateway.db"
+    async with await SqliteWorkStore.open(path, clock=SystemClock(), wakeups=wakeups) as store:
+        looked = Looked(store)
+        async with running(channel, looked, wakeups=wakeups):
+            await anyio.sleep(0.5)
+            assert looked.looks == 1
+            await post(store, ANN, "one")
+            await settled(store, "one")
+            await anyio.sleep(0.5)
+            assert looked.looks <= 4
+            before = looked.looks
+            await store.post([NewOutbound("elsewhere", "bot", ANN, "not ours")])
+            await anyio.sleep(0.2)
+            assert looked.looks == before
 
 
 async def test_in_order_per_destination_and_past_each_other(store: SqliteWorkStore) -> None:

@@ -1,0 +1,47 @@
+"""
+What the queue says after a commit: that something became true there which somebody may be waiting for.
+
+`Wakeups` is made before everything else and given to the queue, which fires its signals by itself. So whoever
+writes to the queue tells nobody of it, and whoever waits subscribes once and does not have to poll. A signal
+only shortens a wait: it may come without anything to do, and it is lost when the process dies. What there is
+to do stands in the queue, which is asked at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import structlog
+
+__all__ = ["Signal", "Wakeups"]
+
+_Told = TypeVar("_Told")
+_log = structlog.get_logger(__name__)
+
+
+class Signal(Generic[_Told]):
+    """Calls its subscribers, on the event loop and in the order in which they subscribed."""
+
+    def __init__(self) -> None:
+        self._subscribers: list[Callable[[_Told], object]] = []
+
+    def connect(self, subscriber: Callable[[_Told], object]) -> None:
+        """Call this from now on, each time. It must return at once."""
+        self._subscribers.append(subscriber)
+
+    def fire(self, told: _Told) -> None:
+        """Call all subscribers. One that raises is logged and keeps no other from it."""
+        for subscriber in self._subscribers:
+            try:
+                subscriber(told)
+            except Exception:  # noqa: BLE001 - a defect of one must not cost another its wake-up
+                _log.exception("signal.failed")
+
+
+class Wakeups:
+    """The signals of one gateway."""
+
+    def __init__(self) -> None:
+        self.outbox = Signal[str]()
+        """The channel of this name may have something to send."""

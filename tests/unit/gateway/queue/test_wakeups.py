@@ -1,0 +1,241 @@
+"""
+Signals come from the queue itself: whoever commits something through its port tells nobody, and whoever waits
+hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.messages import OutboundKind
+from gateway.queue.model import Step
+from gateway.queue.ports import LostTurn, NewOutbound, StoreUnavailable
+from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.wakeups import Signal, Wakeups
+from tests.clock import ManualClock
+from tests.contract.work_store_data import ROOM, accept, claim, reply
+
+NOTE = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.NOTICE)
+DRAFT = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.REPLY, hold=True)
+
+
+class House:
+    """A store whose signals are counted."""
+
+    def __init__(self, store: SqliteWorkStore, wakeups: Wakeups, clock: ManualClock) -> None:
+        self.store = store
+        self.clock = clock
+        self.heard: dict[str, list[object]] = {}
+        for name, signal in vars(wakeups).items():
+            signal.connect(self.heard.setdefault(name, []).append)
+
+    async def told(self, signal: str, call: Awaitable[object]) -> list[object]:
+        """What a signal says during one call."""
+        heard = self.heard[signal]
+        heard.clear()
+        await call
+        await anyio.sleep(0)
+        return list(heard)
+
+
+@pytest.fixture
+async def house(tmp_path: Path):
+    wakeups, clock = Wakeups(), ManualClock()
+    path = tmp_path / "gateway.db"
+    async with await SqliteWorkStore.open(path, clock=clock, wakeups=wakeups, busy_timeout_s=0.05) as store:
+        yield House(store, wakeups, clock)
+
+
+async def running(house: House):
+    """A turn that is claimed."""
+    await accept(house.store, "a")
+    return await claim(house.store)
+
+
+async def sent_once(house: House):
+    """A row of the outbox on its way."""
+    [row] = await house.store.post([NOTE])
+    await house.store.sending(row)
+    return row
+
+
+async def posted(house: House):
+    return house.store.post([NOTE])
+
+
+async def once(house: House):
+    return house.store.post_once("budget", "today", [NOTE])
+
+
+async def planned(house: House):
+    return house.store.post_planned("digest", "today", [NOTE])
+
+
+async def completed(house: House):
+    return house.store.complete(await running(house), reply("Hi"))
+
+
+async def buried(house: House):
+    return house.store.bury(await running(house), "gone", [NOTE])
+
+
+def question() -> Step:
+    return Step(0, "approval", "d", {"name": "t1"}, {"verdict": "expired"})
+
+
+async def asked(house: House):
+    return house.store.ask(await running(house), question(), [NOTE], why="waits", delay_s=60.0)
+
+
+async def settled(house: House):
+    return house.store.settle(await running(house), question(), [NOTE])
+
+
+async def approved(house: House):
+    [row] = await house.store.post([DRAFT])
+    return house.store.approve(row.id)
+
+
+async def apologised(house: House):
+    row = (await house.store.complete(await running(house), reply("Hi")))[0]
+    await house.store.sending(row)
+    return house.store.send_failed(row, "no", delay_s=None, apology="Sorry")
+
+
+async def link_up(house: House):
+    row = await sent_once(house)
+    await house.store.send_failed(row, "no link", delay_s=600.0, waits_for="link:email")
+    return house.store.due_now("link:email")
+
+
+async def unsure_link_up(house: House):
+    row = await sent_once(house)
+    await house.store.uncertain(row)
+    await house.store.send_failed(row, "?", delay_s=600.0, certain=False, waits_for="link:email")
+    return house.store.due_now("link:email")
+
+
+async def requeued(house: House):
+    rows = await house.store.complete(await running(house), reply("Hi"))
+    await house.store.sending(rows[0])
+    await house.store.send_failed(rows[0], "no", delay_s=None)
+    return house.store.requeue(rows[0].inbox_id)
+
+
+async def dropped(house: House):
+    rows = await house.store.complete(await running(house), reply("Hi"))
+    return house.store.drop(rows[0].inbox_id)
+
+
+SENDS: list[Callable[[House], Awaitable[Awaitable[object]]]] = [
+    posted, once, planned, completed, buried, asked, settled, approved, apologised, link_up,
+    unsure_link_up, requeued, dropped,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", SENDS, ids=lambda make: make.__name__)
+async def test_whatever_can_be_sent_is_told(house, make):
+    """Every call that gives a channel something to send fires ``outbox`` with that channel, once."""
+    call = await make(house)
+    assert await house.told("outbox", call) in (["email"], ["matrix"])
+
+
+async def test_what_cannot_be_sent_yet_is_not_told(house):
+    """A draft, a mark of a send in hand, one that was taken and a look at the queue wake no sender."""
+    assert await house.told("outbox", house.store.post([DRAFT])) == []
+    [row] = await house.store.post([NOTE])
+    for call in (
+        house.store.sending(row),
+        house.store.uncertain(row),
+        house.store.sent(row, "id"),
+        house.store.next_sends("email", "bot@mail.test"),
+        house.store.post_once("budget", "today", []),
+    ):
+        assert await house.told("outbox", call) == []
+
+
+async def test_nothing_is_told_of_what_did_not_happen(house):
+    """A call that is refused, and with it undone, tells nothing; one that shares its commit does."""
+    old = await running(house)
+    await house.store.recover()
+    await claim(house.store)
+
+    async def both() -> None:
+        async with anyio.create_task_group() as tasks:
+
+            async def refused() -> None:
+                with pytest.raises(LostTurn):
+                    await house.store.complete(old, reply("lost"))
+
+            tasks.start_soon(refused)
+            tasks.start_soon(house.store.post, [NOTE])
+
+    assert await house.told("outbox", both()) == ["email"]
+
+
+async def test_nothing_is_told_of_what_the_disk_did_not_take(house, tmp_path):
+    """While the database is locked by somebody else nothing happens, and nothing is told."""
+    other = sqlite3.connect(tmp_path / "gateway.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    async def locked() -> None:
+        with pytest.raises(StoreUnavailable):
+            await house.store.post([NOTE])
+
+    try:
+        assert await house.told("outbox", locked()) == []
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+    assert await house.told("outbox", house.store.post([NOTE])) == ["email"]
+
+
+async def test_a_commit_is_told_although_its_caller_was_cancelled(house):
+    """It has happened, so somebody must send it."""
+    loop, at_work, go_on = asyncio.get_running_loop(), anyio.Event(), threading.Event()
+    [row] = await house.store.post([DRAFT])
+
+    def slowly(db: sqlite3.Connection) -> None:
+        db.execute("UPDATE outbox SET state = 'pending' WHERE id = ?", (row.id,))
+        loop.call_soon_threadsafe(at_work.set)
+        go_on.wait(10)
+
+    async def cancelled() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.store._writer.call, "approve", slowly)
+            await at_work.wait()
+            tasks.cancel_scope.cancel()
+        go_on.set()
+        await house.store._writer.call("nothing", lambda _: None)  # the one before has ended
+
+    assert await house.told("outbox", cancelled()) == ["email"]
+
+
+async def test_it_is_told_on_a_new_connection_too(house):
+    """The triggers live in the connection, and every new one has them."""
+
+    def broken(_: sqlite3.Connection) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise error
+
+    with pytest.raises(StoreUnavailable):
+        await house.store._writer.call("read", broken)
+    assert house.store._writer._db is None
+    assert await house.told("outbox", house.store.post([NOTE])) == ["email"]
+
+
+async def test_a_subscriber_that_raises_keeps_no_other_from_its_wake_up():
+    heard: list[str] = []
+    signal = Signal[str]()
+    signal.connect(lambda _: 1 / 0)
+    signal.connect(heard.append)
+    signal.fire("matrix")
+    assert heard == ["matrix"]
