@@ -142,6 +142,10 @@ async def _plans(store: SqliteWorkStore) -> None:
     await store.add_usage(
         ALICE, Usage(prompt_tokens=11, completion_tokens=5, calls=1, model="m"), Purpose.HEARTBEAT
     )
+    await store.write_state(
+        "owner.alerts", '{"at": "2026-01-01T00:00:00+00:00", "alerts": {"brake": "pulled"}}'
+    )
+    await store.post_once("digest", "2026-01-01", [out("the digest")])
     await store.lease("matrix", holder="a", ttl_s=60)
 
 

@@ -46,8 +46,8 @@ MAX_LINES = 20
 MAX_ROWS = 500
 ASK_AGAIN_S = 60.0
 """If it cannot be said now where the owner reads alone."""
-_WHERE = ("gateway", "owner", "quarantine_digest")
-_KEPT = ("gateway", "owner", "alerts")
+_DIGEST_TOLD = "owner.quarantine_digest"
+_ALERTS = "owner.alerts"
 _LONGEST = 2000
 _TOPIC = "notes"
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
@@ -225,7 +225,7 @@ class OwnerAlerts:
         """What an earlier life could not tell comes first."""
         if self._loaded:
             return
-        self._kept = await self._store.position(*_KEPT)
+        self._kept = await self._store.read_state(_ALERTS)
         self._loaded = True
         for about, text in reversed(_alerts_of(self._kept).items()):
             self._alerts.setdefault(about, text)
@@ -238,12 +238,11 @@ class OwnerAlerts:
             return
         # The time makes it another value than all before, see `_post`.
         kept = json.dumps({"at": self._clock.now().isoformat(), "alerts": alerts})
-        channel, account, name = _KEPT
-        await self._store.accept(channel, account, [], {name: kept})
+        await self._store.write_state(_ALERTS, kept)
         self._kept = kept
 
     async def _tell_digest(self) -> None:
-        last_at, last_id = _read(await self._store.position(*_WHERE))
+        last_at, last_id = _read(await self._store.read_state(_DIGEST_TOLD))
         now = self._clock.now()
         if last_at is not None and timedelta(0) <= now - last_at < DIGEST_EVERY:
             return
@@ -255,9 +254,7 @@ class OwnerAlerts:
         if (await self._post(_digest(waiting), OutboundKind.NOTICE)).target is None:
             return
         # In this order a crash in between tells it twice, which is better than never.
-        channel, account, name = _WHERE
-        kept = json.dumps({"at": now.isoformat(), "id": newest})
-        await self._store.accept(channel, account, [], {name: kept})
+        await self._store.write_state(_DIGEST_TOLD, json.dumps({"at": now.isoformat(), "id": newest}))
         _log.info("owner.quarantine_told", waiting=len(waiting))
 
     async def _post(self, text: str, kind: OutboundKind, *, once: str | None = None) -> Reached:

@@ -24,13 +24,13 @@ import structlog
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
 from channels.heartbeat.config import split_target
-from gateway.queue.ports import StoreUnavailable, WorkStore
+from gateway.queue.ports import StateStore, StoreUnavailable
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
 
 __all__ = ["NO_TARGET", "OwnerContact", "Reached", "Target", "better"]
 
 NO_TARGET = "the owner has no direct conversation yet"
-_WHERE = ("gateway", "owner", "direct_conversation")
+_STATE = "owner.direct_conversation"
 _PREFERENCE = ("matrix", "email")
 _ASK_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)
@@ -83,7 +83,7 @@ class OwnerContact:
 
     def __init__(
         self,
-        store: WorkStore,
+        store: StateStore,
         *,
         setting: str = "",
         channels: Mapping[str, Channel] | None = None,
@@ -106,7 +106,7 @@ class OwnerContact:
             StoreUnavailable: It cannot be read now.
         """
         if not self._loaded:
-            self._known = _parsed_or_none(await self._store.position(*_WHERE))
+            self._known = _parsed_or_none(await self._store.read_state(_STATE))
             self._loaded = True
         return self._known
 
@@ -265,7 +265,6 @@ class OwnerContact:
         return channel if self._access is None else self._access.kind(channel)
 
     async def _keep(self, seen: Target | None) -> None:
-        channel, account, name = _WHERE
         kept = (
             {}
             if seen is None
@@ -276,7 +275,7 @@ class OwnerContact:
                 "person": seen.person,
             }
         )
-        await self._store.accept(channel, account, [], {name: json.dumps(kept) if kept else ""})
+        await self._store.write_state(_STATE, json.dumps(kept) if kept else "")
         self._known = seen
         self.changed()
 

@@ -62,6 +62,7 @@ __all__ = [
     "PlanStore",
     "RunSession",
     "SpendStore",
+    "StateStore",
     "Step",
     "Stopped",
     "StoreCorrupt",
@@ -96,7 +97,19 @@ class LeasePort(Protocol):
         ...
 
 
-class WorkStore(LeasePort, Protocol):
+class StateStore(Protocol):
+    """What the gateway itself remembers over restarts: a text for each topic."""
+
+    async def read_state(self, topic: str) -> str | None:
+        """What was written last, or None."""
+        ...
+
+    async def write_state(self, topic: str, value: str) -> None:
+        """Remember a text durably, in the place of what was remembered of this topic."""
+        ...
+
+
+class WorkStore(LeasePort, StateStore, Protocol):
     """Where the truth is."""
 
     # ── taking in ──

@@ -17,8 +17,6 @@ from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.clock import SystemClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
 
-_WHERE = ("gateway", "owner")
-
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -89,7 +87,6 @@ async def test_damaged_lines_and_sessions_stop_no_start(store: SqliteWorkStore, 
 @pytest.mark.parametrize("kept", ["{", "[]", '{"channel": 1}', '"x"'])
 async def test_a_damaged_target_is_learnt_anew(store: SqliteWorkStore, kept: str) -> None:
     """Where the owner is reached is forgotten rather than raised again and again."""
-    channel, account = _WHERE
-    await store.accept(channel, account, [], {"direct_conversation": kept})
+    await store.write_state("owner.direct_conversation", kept)
 
     assert await OwnerContact(store).get() is None

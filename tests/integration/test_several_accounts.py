@@ -117,7 +117,7 @@ def test_each_account_is_its_own(
             assert set(pairs) == set(accounts.items()), table
             for channel, session in rows(daemon.home, f"SELECT channel, session FROM {table}"):
                 assert session.startswith(f"{channel}/")
-        kept = rows(daemon.home, "SELECT DISTINCT channel, account FROM positions WHERE channel <> 'gateway'")
+        kept = rows(daemon.home, "SELECT DISTINCT channel, account FROM positions")
         assert set(kept) >= set(accounts.items())
         answered = "SELECT channel, COUNT(*) FROM inbox WHERE state = 'settled' GROUP BY channel"
         assert dict(rows(daemon.home, answered)) == {"matrix": 1, "club": 3, "email": 1, "desk": 3}

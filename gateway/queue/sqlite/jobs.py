@@ -15,6 +15,7 @@ from gateway.queue.ports import NewOutbound
 from gateway.queue.sqlite import inbox_sql, jobs_sql, outbox_sql
 from gateway.queue.sqlite.base import Part
 from gateway.queue.sqlite.codec import dump, new_outbox
+from gateway.queue.sqlite.state import claim_once
 
 __all__ = ["Planning"]
 
@@ -96,7 +97,7 @@ class Planning(Part):
         lines = [(str(session), [dump(line) for line in told]) for session, told in history]
 
         def write(db: sqlite3.Connection) -> bool:
-            if not jobs_sql.claim_value(db, what, value):
+            if not claim_once(db, what, value):
                 return False
             jobs_sql.forget_collected(db, collected)
             for session, told in lines:

@@ -18,7 +18,6 @@ from gateway.queue.sqlite.codec import Raw, error_text, instant, key_text, load_
 
 __all__ = [
     "add_job",
-    "claim_value",
     "collect",
     "collected",
     "entry_of",
@@ -211,22 +210,6 @@ def collected(db: sqlite3.Connection) -> list[Collected]:
 def forget_collected(db: sqlite3.Connection, ids: Sequence[int]) -> None:
     """They are in the outbox now."""
     db.executemany("DELETE FROM collected WHERE id = ?", [(row_id,) for row_id in ids])
-
-
-def claim_value(db: sqlite3.Connection, what: str, value: str) -> bool:
-    """Set a value once; False if it is that value already."""
-    where = ("gateway", "once", what)
-    found = db.execute(
-        "SELECT value FROM positions WHERE channel = ? AND account = ? AND name = ?", where
-    ).fetchone()
-    if found is not None and found[0] == value:
-        return False
-    db.execute(
-        "INSERT INTO positions VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (channel, account, name) DO UPDATE SET value = excluded.value",
-        (*where, value),
-    )
-    return True
 
 
 def prune(db: sqlite3.Connection, before: float) -> int:

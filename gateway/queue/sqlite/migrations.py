@@ -119,7 +119,22 @@ def _to_5(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE usage ADD COLUMN thinking_tokens INTEGER NOT NULL DEFAULT 0")
 
 
-MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5}
+def _to_6(db: sqlite3.Connection) -> None:
+    """The gateway's own memory out of a channel that was none, and the outbox found by its keys."""
+    for table in ("state", "once"):
+        db.execute(f"CREATE TABLE {table} (topic TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
+    db.execute(
+        "INSERT INTO once SELECT name, value FROM positions WHERE channel = 'gateway' AND account = 'once'"
+    )
+    db.execute(
+        "INSERT INTO state SELECT account || '.' || name, value FROM positions"
+        " WHERE channel = 'gateway' AND account <> 'once'"
+    )
+    db.execute("DELETE FROM positions WHERE channel = 'gateway'")
+    db.execute("CREATE INDEX outbox_key ON outbox (key)")
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
 """From each older version the step to the next one."""
 VERSION = 1 + len(MIGRATIONS)
 

@@ -9,6 +9,9 @@ their files, ``turn_steps`` what an unfinished turn has done so far. Payloads ar
 when they are forgotten; the rows stay, because their keys are what recognises a repetition. Of rows that were
 only ignored nothing is left in the end but a digest of the key, in ``seen``.
 
+``positions`` belongs to the channels. ``state`` is what the gateway itself remembers, ``once`` the newest
+value of each topic that was posted once.
+
 Times are seconds since 1970 in UTC, from the clock of whoever opened the store.
 
 Why one connection writes and all others are ``mode=ro``: SQLite up to 3.51.2 can corrupt a WAL database when
@@ -64,6 +67,8 @@ CREATE TABLE positions (
     channel TEXT NOT NULL, account TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
     PRIMARY KEY (channel, account, name)
 ) WITHOUT ROWID;
+CREATE TABLE state (topic TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE once (topic TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE inbox (
     id INTEGER PRIMARY KEY,
     channel TEXT NOT NULL, account TEXT NOT NULL, native_id TEXT NOT NULL,
@@ -95,6 +100,7 @@ CREATE TABLE outbox (
     created_at REAL NOT NULL, ended_at REAL, waits_for TEXT
 );
 CREATE INDEX outbox_inbox ON outbox (inbox_id);
+CREATE INDEX outbox_key ON outbox (key);
 CREATE INDEX outbox_state ON outbox (state);
 CREATE INDEX outbox_open ON outbox (channel, account, session)
     WHERE state IN ('pending', 'sending', 'uncertain');

@@ -31,6 +31,7 @@ from gateway.queue.sqlite.jobs import Planning
 from gateway.queue.sqlite.maintenance import Looking
 from gateway.queue.sqlite.outbox import Sending
 from gateway.queue.sqlite.snapshot import SnapshotStore
+from gateway.queue.sqlite.state import Remembering
 from gateway.queue.sqlite.usage import Spending
 from gateway.queue.sqlite.watching import Watch
 from gateway.queue.wakeups import Wakeups
@@ -40,7 +41,7 @@ __all__ = ["SqliteWorkStore"]
 _BUSY_TIMEOUT_S = 5.0
 
 
-class SqliteWorkStore(Taking, Sending, Looking, Planning, Spending, Asking, SnapshotStore):
+class SqliteWorkStore(Taking, Sending, Looking, Planning, Spending, Asking, Remembering, SnapshotStore):
     """
     Implements `gateway.queue.ports.WorkStore`. Made by `open`, ended by `aclose` or ``async with``.
 

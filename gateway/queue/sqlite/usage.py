@@ -14,6 +14,7 @@ from gateway.queue.ports import NewOutbound, OutboxRow
 from gateway.queue.sqlite import outbox_sql
 from gateway.queue.sqlite.base import Part, pending
 from gateway.queue.sqlite.codec import new_outbox
+from gateway.queue.sqlite.state import claim_once
 
 __all__ = ["Spending"]
 
@@ -21,7 +22,6 @@ _SUMS = (
     "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
     " SUM(thinking_tokens), COUNT(*) - COUNT(cost_usd)"
 )
-_ONCE = ("gateway", "once")
 
 
 def _usage(sums: Sequence[Any]) -> Usage:
@@ -68,16 +68,8 @@ class Spending(Part):
         held = [new.hold for new in outbound]
 
         def write(db: sqlite3.Connection) -> list[int]:
-            found = db.execute(
-                "SELECT value FROM positions WHERE channel = ? AND account = ? AND name = ?", (*_ONCE, name)
-            ).fetchone()
-            if found is not None and found[0] == value:
+            if not claim_once(db, name, value):
                 return []
-            db.execute(
-                "INSERT INTO positions VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (channel, account, name) DO UPDATE SET value = excluded.value",
-                (*_ONCE, name, value),
-            )
             return outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)
 
         ids = await self._writer.call("post_once", write)

@@ -24,7 +24,7 @@ from gateway.routing.access import normalise
 
 __all__ = ["NewConversation"]
 
-_WHERE = ("gateway", "conversations", "anew_after")
+_STATE = "conversations.anew_after"
 _LOOKED_AT = 5000
 _log = structlog.get_logger(__name__)
 
@@ -117,7 +117,7 @@ class NewConversation:
 
     async def _known(self) -> dict[str, int]:
         if self._after is None:
-            self._after = _read(await self._store.position(*_WHERE))
+            self._after = _read(await self._store.read_state(_STATE))
         return self._after
 
     async def _put(self, session: SessionKey, number: int | None, *, instead_of: int | None = None) -> None:
@@ -130,8 +130,7 @@ class NewConversation:
             changed = {name: after for name, after in known.items() if name != str(session)}
             if number is not None:
                 changed[str(session)] = number
-            channel, account, name = _WHERE
-            await self._store.accept(channel, account, [], {name: json.dumps(changed)})
+            await self._store.write_state(_STATE, json.dumps(changed))
             self._after = changed
 
 

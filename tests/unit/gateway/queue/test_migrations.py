@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sqlite3
@@ -11,15 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from gateway.proactive.alerts import OwnerAlerts
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.migrations import MIGRATIONS, VERSION, copy_name, migrate
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import InboxState, OutboxState
+from gateway.turns.commands.new_conversation import NewConversation
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out, pending
 
-VERSION_1 = Path(__file__).parents[3] / "data" / "gateway-v1.db"
+DATA = Path(__file__).parents[3] / "data"
+VERSION_1 = DATA / "gateway-v1.db"
+VERSION_5 = DATA / "gateway-v5.db"
 
 
 @pytest.fixture
@@ -121,6 +127,33 @@ async def test_without_room_for_the_copy_nothing_is_begun(older):
     with pytest.raises(StoreUnavailable, match="no copy"):
         await SqliteWorkStore.open(older, clock=ManualClock())
     assert rows(older, "PRAGMA user_version") == [(1,)]
+
+
+async def test_what_the_gateway_remembered_in_a_channel_of_its_own_moves(tmp_path):
+    """
+    Version 5 kept it as positions of a channel ``gateway``: each is found by who reads it now, what was posted
+    once is not posted again, and the positions of the channels stay.
+    """
+    path = tmp_path / "gateway.db"
+    shutil.copyfile(VERSION_5, path)
+    before = rows(path, "SELECT * FROM positions WHERE channel <> 'gateway'")
+    kept = rows(path, "SELECT value FROM positions WHERE channel = 'gateway' AND account <> 'once'")
+    assert len(kept) == 4
+    async with await SqliteWorkStore.open(path, clock=ManualClock()) as store:
+        target = await OwnerContact(store).get()
+        assert (target.channel, str(target.session)) == ("matrix", "matrix/!owner%3ahs.test")
+        alerts = OwnerAlerts(
+            store=store, plans=store, target=OwnerContact(store), reaches=bool, clock=ManualClock()
+        )
+        await alerts._load()
+        assert list(alerts._alerts) == ["channel email"]
+        assert json.loads(await store.read_state("owner.quarantine_digest"))["id"] == 3
+        assert await NewConversation(store, None, flush=None).waits(ROOM)
+        for topic in ("budget:tokens:warned", "digest"):
+            assert await store.post_once(topic, "2026-01-01", [out("again")]) == []
+            assert await store.post_once(topic, "2026-01-02", [out("another day")])
+    assert rows(path, "SELECT * FROM positions") == before
+    assert sorted(rows(path, "SELECT value FROM state")) == sorted(kept)
 
 
 async def test_step_by_step_and_at_once_lead_to_the_same(older, tmp_path):
