@@ -1,6 +1,6 @@
 """
-The composition root. It and its parts (``agent.py``: what thinks, ``links.py``: what
-carries, ``channels.py``, ``proactive.py``) know every concrete class, and nothing else does.
+The composition root. It and its parts (``agent.py``, ``channels.py``, ``proactive.py``,
+``turns.py``) know every concrete class, and nothing else does.
 
 Nothing is connected before `Gateway.run`; only the database is opened: a damaged one is told before all else.
 """
@@ -14,9 +14,10 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
-from gateway.app.agent import build_mind, open_attachments, turn_limits
+from gateway.app.agent import build_mind, open_attachments
 from gateway.app.channels import build_channels, build_deliveries, build_supervisor
 from gateway.app.proactive import build_unasked
+from gateway.app.turns import build_turns
 from gateway.budget.alerts import BudgetAlerts
 from gateway.budget.metering import Metering
 from gateway.operations.send import accounts_of
@@ -38,17 +39,13 @@ from gateway.supervision.turn_watchdog import LOOK_EVERY_S, TurnWatchdog, allowe
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from gateway.turns.approvals.review import Approval
-from gateway.turns.approvals.tool_consent import ToolConsent
-from gateway.turns.budget_deferral import BudgetDeferral
-from gateway.turns.commands.service import build_desk
 from gateway.turns.commit import TurnCommit
 from gateway.turns.deferral_wakeups import DeferralWakeups
 from gateway.turns.dispatcher import SessionDispatcher
-from gateway.turns.handler import TurnHandler, TurnPolicy
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.out_of_band import LANES, OutOfBandTurns
-from gateway.turns.pacing import Pacing
 from gateway.turns.post_turn import PostTurn
+from gateway.turns.retry_policy import TurnPolicy
 
 __all__ = ["Overrides", "build"]
 
@@ -162,19 +159,6 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     )
     budget = BudgetAlerts(costs=sqlite, spending=spending, target=target, clock=clock)
     began_at = clock.now()
-    desk = build_desk(
-        ends=ends,
-        store=store,
-        memory=mind.memory,
-        access=access,
-        channels=by_name,
-        target=target,
-        status=lambda: status_report(built, began_at),
-        wake=dispatcher.wake,
-        approval=_approval(settings, overrides),
-        flush=history.flush,
-        questions=questions,
-    )
 
     def committed(session: SessionKey) -> None:
         history.committed(session)
@@ -189,52 +173,34 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         access=access,
         channels=by_name,
         clock=clock,
-        limits=turn_limits(settings),
         wake=dispatcher.wake,
         committed=committed,
     )
-    handler = TurnHandler(
+    turns = build_turns(
+        settings,
         store=store,
+        plans=plans,
+        questions=questions,
+        costs=sqlite,
+        mind=mind,
+        commit=ends,
         history=history,
-        agent=mind.agent,
-        channels=by_name,
-        queue_modes={name: queue for name, (_, queue) in channels.items()},
         access=access,
-        extra_tools=lambda session, messages: [
-            *mind.tools(session),
-            *unasked.tools(session, messages),
-        ],
-        clock=clock,
+        channels=by_name,
+        modes={name: mode for name, (_, mode) in channels.items()},
         target=target,
-        ticks=unasked.ticks,
-        desk=desk,
-        ends=ends,
-        refusals=BudgetDeferral(
-            store=store,
-            costs=sqlite,
-            ends=ends,
-            spending=spending,
-            access=access,
-            clock=clock,
-        ),
-        pacing=Pacing(store=store, notices=sqlite, ends=ends, clock=clock),
-        asking=ToolConsent(
-            store=questions,
-            ends=ends,
-            channels=by_name,
-            target=target,
-            held=desk.holds,
-            clock=clock,
-            wait_s=settings.agents.approval_minutes * 60,
-            zone=settings.agents.heartbeat.schedule().zone,
-        ),
-        wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
-        pools=mind.pools,
-        stages=stages,
+        approval=_approval(settings, overrides),
+        spending=spending,
+        acknowledgements=stages,
         suspects=suspects,
-        zone=settings.agents.heartbeat.schedule().zone,
+        proactive_tools=unasked.tools,
+        status=lambda: status_report(built, began_at),
         policy=overrides.policy,
+        clock=clock,
+        wake=dispatcher.wake,
+        committed=committed,
     )
+    handler, desk = turns.handler, turns.commands
     asides = OutOfBandTurns(
         SessionDispatcher(concurrency=LANES, refill=store.open_sessions),
         store=store,
@@ -287,7 +253,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             upkeep.run,
             stages.run,
             StaleAcknowledgements(store, stages, by_name, clock).run,
-            desk.run,
+            turns.approvals.run,
             notes.run,
             budget.run,
             AttachmentSweeper(

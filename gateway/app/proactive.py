@@ -6,11 +6,8 @@ tools that make jobs. The part of the composition root for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
-from agent_core.agent import TurnLimits
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
@@ -24,12 +21,10 @@ from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_named
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.ports import PlanStore, Turn, WorkStore
+from gateway.queue.ports import PlanStore, WorkStore
 from gateway.routing.access import Access, Role
 from gateway.settings import Settings
 from gateway.supervision.gateway import Proactive
-from gateway.turns.heartbeat import HeartbeatRuns
-from gateway.turns.scheduled_job import JobRuns
 
 __all__ = ["build_unasked"]
 
@@ -51,7 +46,6 @@ def build_unasked(
     access: Access,
     channels: Mapping[str, Channel],
     clock: Clock,
-    limits: TurnLimits,
     wake: Callable[[SessionKey], None],
     committed: Callable[[SessionKey], None],
 ) -> Proactive:
@@ -67,7 +61,6 @@ def build_unasked(
         access: Who may speak.
         channels: All channels by name.
         clock: The time.
-        limits: What any turn may cost; a check-in may cost less.
         wake: Told of sessions with work.
         committed: Told of sessions whose history has got something.
     """
@@ -80,34 +73,6 @@ def build_unasked(
         plans=plans, store=store, access=access, channels=channels, config=scheduling, clock=clock, wake=wake
     )
     desk = JobService(plans, scheduling, zone=zone, clock=clock, changed=scheduler.changed)
-    local = config.schedule().zone
-    told_time: Callable[[datetime], str] = lambda at: f"{at.astimezone(local):%a %Y-%m-%d %H:%M}"  # noqa: E731 - a format
-
-    async def begun(turn: Turn) -> bool:
-        return bool(await store.steps(turn))
-
-    ticks = HeartbeatRuns(
-        plans=plans,
-        target=target,
-        channels=channels,
-        config=config,
-        limits=replace(
-            limits,
-            steps=config.limits.steps,
-            seconds=config.limits.seconds,
-            tokens=config.limits.tokens,
-        ),
-        jobs=JobRuns(
-            plans=plans,
-            access=access,
-            channels=channels,
-            told_time=told_time,
-            clock=clock,
-            begun=begun,
-        ),
-        clock=clock,
-        committed=committed,
-    )
     heartbeat = next((one for one in channels.values() if isinstance(one, HeartbeatChannel)), None)
     vigil = HeartbeatMonitor(
         plans=plans,
@@ -152,7 +117,6 @@ def build_unasked(
     return Proactive(
         plans,
         target,
-        ticks,
         desk,
         scheduler,
         vigil,
@@ -161,6 +125,6 @@ def build_unasked(
         tools,
         background,
         owner,
-        local,
+        config.schedule().zone,
         clock,
     )

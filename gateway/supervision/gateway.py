@@ -45,7 +45,6 @@ from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.malloc import give_back
 from gateway.turns.handler import TurnHandler
-from gateway.turns.heartbeat import HeartbeatRuns
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.out_of_band import OutOfBandTurns
 from gateway.turns.post_turn import PostTurn
@@ -260,7 +259,6 @@ class Proactive:
 
     plans: PlanStore
     target: OwnerContact
-    ticks: HeartbeatRuns
     desk: JobService
     scheduler: Scheduler
     vigil: HeartbeatMonitor

@@ -7,7 +7,7 @@ The decision itself is in ``retry_policy.py``; here it is carried out.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from typing import Any
 
 import structlog
 
@@ -16,12 +16,13 @@ from agent_core.messages import OutboundKind
 from channels.base import ChannelError
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.permissions import PlaceUnknown
-from gateway.queue.ports import NewOutbound, Turn
-from gateway.queue.states import link_of
-from gateway.turns.budget_deferral import BudgetDeferral
+from gateway.queue.ports import Turn
+from gateway.queue.states import Record, link_of
+from gateway.routing.crash_isolation import CrashIsolation
 from gateway.turns.commit import TurnCommit
-from gateway.turns.heartbeat import HeartbeatPlan, HeartbeatRuns
-from gateway.turns.retry_policy import Failure, TurnPolicy, decide_failure
+from gateway.turns.kinds import TurnKind
+from gateway.turns.pacing import Pacing
+from gateway.turns.retry_policy import TurnPolicy, decide_failure, poisonous
 
 __all__ = ["TurnFailure"]
 
@@ -30,78 +31,63 @@ _log = structlog.get_logger(__name__)
 
 class TurnFailure:
     """
-    Ends turns that failed. One instance serves all sessions.
+    Ends turns that are not answered. One instance serves all sessions.
 
     Args:
-        ends: Commits how they end.
-        ticks: What is particular about turns that nobody asked for.
-        refusals: Puts off what the budget refuses.
-        channels: The names of all channels.
+        pacing: Puts off what has a later place.
+        suspects: Knows what the process may have died of.
         policy: How much is done for one turn.
     """
 
     def __init__(
         self,
         *,
-        ends: TurnCommit,
-        ticks: HeartbeatRuns,
-        refusals: BudgetDeferral,
-        channels: Collection[str],
+        commit: TurnCommit,
+        pacing: Pacing,
+        suspects: CrashIsolation,
         policy: TurnPolicy,
     ) -> None:
-        self._ends = ends
-        self._ticks = ticks
-        self._refusals = refusals
-        self._channels = channels
+        self._commit = commit
+        self._pacing = pacing
+        self._suspects = suspects
         self._policy = policy
 
-    async def end(self, turn: Turn, tally: UsageMeter | None, error: Exception) -> None:
+    async def prevented(self, turn: Turn, kind: TurnKind[Any]) -> bool:
+        """
+        Whether a turn must not be run now: it has a later place, or the process dies of it, or nobody could
+        read it. Then its claim has ended.
+
+        Raises:
+            LostTurn: The claim was superseded.
+        """
+        if wait_s := self._pacing.left_s(turn):
+            notice = self._commit.replies(turn, self._pacing.text(wait_s), OutboundKind.NOTICE)
+            await self._pacing.put_off(turn, wait_s, notice)
+            return True
+        suspect = self._suspects.of_turn(turn.id)
+        poison = poisonous(turn, self._policy, suspect.record if suspect else Record())
+        if poison is not None:
+            await kind.failed(turn, poison)
+        return poison is not None
+
+    async def end(self, turn: Turn, kind: TurnKind[Any], meter: UsageMeter | None, error: Exception) -> None:
         """
         Carry out what follows from an error.
 
         Raises:
-            LostTurn: Not any more ours.
+            LostTurn: The claim was superseded.
         """
         if isinstance(error, BudgetSpent):
-            await self._put_off(turn, error)
+            await kind.refused(turn, error)
             return
-        policy = self._ticks.policy(turn, self._policy)
-        failure = decide_failure(error, turn, policy, jitter=random.random())
+        failure = decide_failure(error, turn, kind.policy(self._policy), jitter=random.random())
         if not isinstance(error, AgentError):
             _log.error("turn.defect", channel=turn.session.channel, exc_info=error)
         if failure.delay_s is not None:
             link = isinstance(error, PlaceUnknown | ChannelError)
             waits_for = link_of(turn.session.channel) if link else None
-            await self._ends.defer(turn, failure.error, failure.delay_s, waits_for=waits_for)
+            await self._commit.defer(turn, failure.error, failure.delay_s, waits_for=waits_for)
             return
-        if tally is not None:
-            await tally.record()
-        await self.bury(turn, failure)
-
-    async def _put_off(self, turn: Turn, error: BudgetSpent) -> None:
-        """A check-in is left out, everything else waits."""
-        if turn.head.message.kind == "tick":
-            await self._ends.complete(turn, self._ticks.skipped(turn, HeartbeatPlan(skip=str(error))))
-            return
-        text = self._refusals.text()
-        if self._ticks.concerns(turn):
-            notice = self._ticks.notice(turn, text)
-        else:
-            notice = self._ends.replies(turn, text, OutboundKind.NOTICE)
-        await self._refusals.put_off(turn, error, notice)
-
-    async def bury(self, turn: Turn, failure: Failure) -> None:
-        """
-        Give it up, and say so.
-
-        Raises:
-            LostTurn: Not any more ours.
-        """
-        if self._ticks.concerns(turn):
-            await self._ends.complete(turn, self._ticks.failed(turn, failure))
-            return
-        outbound: Sequence[NewOutbound] = ()
-        if turn.session.channel in self._channels:
-            text = f"Sorry, I could not answer this. {failure.public}"
-            outbound = self._ends.replies(turn, text, OutboundKind.APOLOGY)
-        await self._ends.bury(turn, failure, outbound)
+        if meter is not None:
+            await meter.record()
+        await kind.failed(turn, failure)

@@ -1,9 +1,5 @@
 """
-Turns that nobody asked for at this moment: check-ins of the heartbeat, and due jobs.
-
-`TurnHandler` claims, runs, commits and fails them like any other turn and asks `HeartbeatRuns` where they
-differ: whether one is run at all, with which model, prompt and limits, what goes out, and what is noted.
-Nothing here claims or ends a turn. What is particular about jobs is in ``schedule/runs.py``.
+Check-ins of the heartbeat.
 
 A check-in is in a session of its own, and only what was worth saying leaves a trace in a history: in its own,
 so that it does not say the same again, and in that of the conversation where the alert is read, in the same
@@ -20,22 +16,26 @@ from datetime import timedelta
 import structlog
 
 from agent_core.agent import TurnLimits
-from agent_core.errors import AgentError
+from agent_core.errors import AgentError, BudgetSpent
 from agent_core.messages import OutboundKind, SessionKey
-from agent_core.models import Message, Purpose, Session, TurnResult
-from agent_core.ports import Clock, LLMPort
+from agent_core.models import Message, Purpose, TurnResult
+from agent_core.ports import Clock
 from channels.base import Channel
 from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.silence import URGENT, Verdict, fingerprint, judge
+from gateway.budget.metering import UsageMeter
 from gateway.proactive.owner_contact import OwnerContact, Target
 from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
 from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn
+from gateway.routing.access import Access
 from gateway.routing.delivery import parcels
+from gateway.turns.commit import TurnCommit
+from gateway.turns.kinds import Plan
 from gateway.turns.retry_policy import Failure, TurnPolicy
-from gateway.turns.scheduled_job import JobRuns
+from gateway.turns.user_input import question_of, session_of
 
-__all__ = ["HeartbeatPlan", "HeartbeatRuns", "OwnerAway"]
+__all__ = ["HeartbeatPlan", "HeartbeatTurns", "OwnerAway"]
 
 _LOOKED_AT = 40
 _URGENT_NOTE = (
@@ -50,77 +50,58 @@ class OwnerAway(AgentError):
     temporary = True
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatPlan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatPlan(Plan):
     """
-    How a tick is run.
+    How a check-in is run.
 
     Args:
-        skip: Why it is not run at all; empty if it is run.
-        reply: What is said without asking a model; None: a model is asked.
         target: Where an alert goes.
         digest: Whether an alert that is not urgent waits for the digest.
-        purpose: Under which its tokens are counted; it decides the model, too.
-        llm: A model for this tick; None is that of the purpose.
-        prompt: What the model is asked; None is the text of the tick.
-        limits: What it may cost; None is what any turn may cost.
         began: When it began, on the clock that never goes back.
     """
 
-    skip: str = ""
-    reply: str | None = None
-    target: Target | None = None
-    digest: bool = False
-    purpose: Purpose = Purpose.HEARTBEAT
-    llm: LLMPort | None = None
-    prompt: str | None = None
-    limits: TurnLimits | None = None
-    began: float = 0.0
+    target: Target
+    digest: bool
+    began: float
 
 
-class HeartbeatRuns:
+class HeartbeatTurns:
     """
-    What is particular about ticks and jobs. One instance serves all of them.
+    Implements `TurnKind` for check-ins.
 
     Args:
         plans: The ledger, and what waits for the digest.
-        target: Where the owner is reached unasked.
-        channels: All channels by name.
-        config: The settings of the heartbeat.
         limits: What one check-in may cost.
-        jobs: What is particular about jobs.
-        clock: The time.
         committed: Told of other sessions whose history has got something.
     """
 
     def __init__(
         self,
         *,
+        commit: TurnCommit,
         plans: PlanStore,
         target: OwnerContact,
+        access: Access,
         channels: Mapping[str, Channel],
         config: HeartbeatConfig,
         limits: TurnLimits,
-        jobs: JobRuns,
         clock: Clock,
         committed: Callable[[SessionKey], None] = lambda _: None,
     ) -> None:
+        self._commit = commit
         self._plans = plans
         self._target = target
+        self._access = access
         self._channels = channels
         self._config = config
         self._limits = limits
-        self._jobs = jobs
         self._clock = clock
         self._committed = committed
 
-    def concerns(self, turn: Turn) -> bool:
-        """Whether a turn is a tick or a job."""
-        return turn.head.message.kind in ("tick", "job")
-
-    async def plan(self, turn: Turn) -> HeartbeatPlan:
+    async def plan(self, turn: Turn) -> HeartbeatPlan | None:
         """
-        Whether and how to run it. Asked at every start of it, also after a crash.
+        How to ask the model; None: it is left out, since check-ins rest or no alert would reach anybody.
 
         Raises:
             StoreUnavailable: Not now.
@@ -128,25 +109,24 @@ class HeartbeatRuns:
         """
         began = self._clock.monotonic()
         message = turn.head.message
-        if message.kind == "job":
-            run = await self._jobs.plan(turn)
-            return HeartbeatPlan(
-                skip=run.skip, reply=run.reply, prompt=run.prompt, purpose=Purpose.JOB, began=began
-            )
         if not message.context.get("forced") and (resting := await self._resting(message.channel)):
-            return HeartbeatPlan(skip=resting)
+            await self._skip(turn, resting)
+            return None
         reached = await self._target.reach(topic=f"alert {turn.id}")
         if reached.later:
             raise OwnerAway(reached.why)
         if reached.target is None:
-            return HeartbeatPlan(skip=reached.why)
+            await self._skip(turn, reached.why)
+            return None
         letters = self._channels[reached.target.channel].capabilities.letters
         digest = letters and self._config.digest.enabled and bool(reached.target.person)
         return HeartbeatPlan(
+            turn,
+            session_of(turn, self._access, Purpose.HEARTBEAT),
+            message.text + _URGENT_NOTE if digest else question_of([row.message for row in turn.rows]),
+            limits=self._limits,
             target=reached.target,
             digest=digest,
-            prompt=message.text + _URGENT_NOTE if digest else None,
-            limits=self._limits,
             began=began,
         )
 
@@ -158,55 +138,44 @@ class HeartbeatRuns:
         failed = failing_since(entries)
         return f"resting after {len(failed)} failures: {failed[0].reason}"
 
-    def policy(self, turn: Turn, policy: TurnPolicy) -> TurnPolicy:
-        """How much patience there is: a check-in does not wait for a model until the next one is due."""
-        if turn.head.message.kind != "tick":
-            return policy
-        return replace(
-            policy, outage_budget_s=min(policy.outage_budget_s, self._config.interval_minutes * 60 / 2, 900.0)
+    def policy(self, policy: TurnPolicy) -> TurnPolicy:
+        """A check-in does not wait for a model until the next one is due."""
+        most_s = min(policy.outage_budget_s, self._config.interval_minutes * 60 / 2, 900.0)
+        return replace(policy, outage_budget_s=most_s)
+
+    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+        """It is left out."""
+        await self._skip(turn, str(error))
+
+    async def failed(self, turn: Turn, failure: Failure) -> None:
+        """Nobody asked for it, so nobody is told."""
+        _log.error("tick.failed", kind="tick", turn=turn.id, error=failure.error)
+        entry = self._entry(turn, Outcome.FAILED, failure.error)
+        await self._commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
+
+    async def _skip(self, turn: Turn, reason: str) -> None:
+        _log.info("tick.skipped", kind="tick", reason=reason)
+        entry = self._entry(turn, Outcome.SKIPPED, reason)
+        await self._commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
+
+    async def commit(self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, meter: UsageMeter) -> None:
+        """Commit what it says, or that it says nothing that anybody gets."""
+        completion = await self._completion(turn, plan, result)
+        await self._commit.complete(turn, completion, meter)
+        for session, _ in completion.others:
+            self._committed(session)
+
+    async def _completion(self, turn: Turn, plan: HeartbeatPlan, result: TurnResult) -> Completion:
+        entry = replace(
+            self._entry(turn, Outcome.DELIVERED),
+            tokens=result.usage.prompt_tokens + result.usage.completion_tokens,
+            calls=result.usage.calls,
+            took_s=round(self._clock.monotonic() - plan.began, 3),
         )
-
-    def said(self, turn: Turn, text: str, session: Session) -> TurnResult:
-        """What is said without asking a model, as if one had said it."""
-        line = Message(
-            role="assistant",
-            content=text,
-            id=f"{turn.id}.0",
-            turn=turn.id,
-            timestamp=self._clock.now(),
-            scope=str(session.scope),
-        )
-        return TurnResult(text, (line,))
-
-    # ── ends ──
-
-    def skipped(self, turn: Turn, plan: HeartbeatPlan) -> Completion:
-        """What is committed for one that is not run."""
-        _log.info("tick.skipped", kind=turn.head.message.kind, reason=plan.skip)
-        return Completion(purpose=plan.purpose, entry=self._entry(turn, plan, Outcome.SKIPPED, plan.skip))
-
-    async def completion(
-        self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, *, hold: bool = False
-    ) -> Completion:
-        """
-        What is committed for one that was run: what it says, or nothing that anybody gets.
-
-        Args:
-            turn: The turn.
-            plan: How it was run.
-            result: What came of it.
-            hold: What goes out waits for the owner's approval.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
-        """
-        entry = self._entry(turn, plan, Outcome.DELIVERED, result=result)
-        if turn.head.message.kind == "job":
-            return self._jobs.completion(turn, result, entry, hold=hold)
         verdict = await self._judged(result.reply)
         if not verdict.text and not result.attachments:
             entry = replace(entry, outcome=Outcome.SILENT, reason=verdict.reason)
-            return Completion(usage=result.usage, purpose=plan.purpose, entry=entry)
+            return Completion(usage=result.usage, purpose=Purpose.HEARTBEAT, entry=entry)
         entry = replace(entry, said=fingerprint(verdict.text))
         return self._alert(turn, plan, result, verdict, entry)
 
@@ -224,15 +193,13 @@ class HeartbeatRuns:
         self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, verdict: Verdict, entry: Entry
     ) -> Completion:
         target = plan.target
-        if target is None:
-            raise AssertionError("a check-in without a target is not run")
         own = _own_history(turn, result, verdict.text)
         # A digest is text: what comes with files is sent at once.
         if plan.digest and not verdict.urgent and not result.attachments:
             waiting = Collected(target.channel, target.person, verdict.text, self._clock.now())
             entry = replace(entry, outcome=Outcome.COLLECTED)
             return Completion(
-                history=own, usage=result.usage, purpose=plan.purpose, entry=entry, collected=(waiting,)
+                history=own, usage=result.usage, purpose=Purpose.HEARTBEAT, entry=entry, collected=(waiting,)
             )
         capabilities = self._channels[target.channel].capabilities
         return Completion(
@@ -249,48 +216,14 @@ class HeartbeatRuns:
             ],
             history=own,
             usage=result.usage,
-            purpose=plan.purpose,
+            purpose=Purpose.HEARTBEAT,
             others=((target.session, (alert_line(verdict.text, f"{turn.id}.alert", self._clock.now()),)),),
             entry=entry,
         )
 
-    def failed(self, turn: Turn, failure: Failure, plan: HeartbeatPlan | None = None) -> Completion:
-        """What is committed for one that failed for good: a check-in was asked for by nobody, a job was."""
-        entry = self._entry(turn, plan or HeartbeatPlan(), Outcome.FAILED, failure.error)
-        _log.error("tick.failed", kind=turn.head.message.kind, turn=turn.id, error=failure.error)
-        if turn.head.message.kind == "job":
-            return self._jobs.failed(turn, failure, entry)
-        return Completion(purpose=Purpose.HEARTBEAT, entry=entry)
-
-    def notice(self, turn: Turn, text: str) -> list[NewOutbound]:
-        """A word on a job to whoever wished it; nothing for a check-in."""
-        return self._jobs.notice(turn, text) if turn.head.message.kind == "job" else []
-
-    async def completed(self, turn: Turn, plan: HeartbeatPlan, completion: Completion) -> None:
-        """The completion is committed. Raises nothing but cancellation."""
-        for session, _ in completion.others:
-            self._committed(session)
-
-    def _entry(
-        self,
-        turn: Turn,
-        plan: HeartbeatPlan,
-        outcome: Outcome,
-        reason: str = "",
-        *,
-        result: TurnResult | None = None,
-    ) -> Entry:
+    def _entry(self, turn: Turn, outcome: Outcome, reason: str = "") -> Entry:
         message = turn.head.message
-        usage = result.usage if result is not None else None
-        return Entry(
-            name=self._jobs.name_of(turn) if message.kind == "job" else message.channel,
-            instant=message.received_at,
-            outcome=outcome,
-            reason=reason[:300],
-            tokens=usage.prompt_tokens + usage.completion_tokens if usage else 0,
-            calls=usage.calls if usage else 0,
-            took_s=round(self._clock.monotonic() - plan.began, 3) if plan.began else 0.0,
-        )
+        return Entry(message.channel, message.received_at, outcome, reason[:300])
 
 
 def _own_history(turn: Turn, result: TurnResult, said: str) -> tuple[Message, ...]:

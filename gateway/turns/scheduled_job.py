@@ -14,26 +14,34 @@ had to wait for longer than its interval is merged into the newest run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 import structlog
 
+from agent_core.errors import BudgetSpent
 from agent_core.messages import Attachment, Audience, OutboundKind, SessionKey
-from agent_core.models import Message, Purpose, TurnResult
+from agent_core.models import Message, Purpose, TurnResult, Usage
 from agent_core.ports import Clock
 from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
+from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.permissions import PlaceUnknown, is_overheard, role_now
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED, ledger_name
-from gateway.queue.model import Entry, Job, JobKind, JobState
-from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn
+from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
+from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn, WorkStore
 from gateway.routing.access import Access, Role
 from gateway.routing.delivery import parcels
-from gateway.turns.retry_policy import Failure
+from gateway.turns.approvals.review import Approvals
+from gateway.turns.budget_deferral import BudgetDeferral
+from gateway.turns.commands.new_conversation import NewConversation
+from gateway.turns.commit import TurnCommit
+from gateway.turns.kinds import Plan
+from gateway.turns.retry_policy import Failure, TurnPolicy
+from gateway.turns.user_input import session_of
 
-__all__ = ["OVERHEARD", "JobRun", "JobRuns"]
+__all__ = ["OVERHEARD", "JobTurns"]
 
 MERGED = "merged into its next run, which waits already"
 OVERHEARD = "somebody else can read along where it was made, or its person is not there any more"
@@ -41,79 +49,111 @@ _ASK_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class JobRun:
-    """How a job is run: not at all, by saying ``reply``, or by asking ``prompt``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JobPlan(Plan):
+    """How a question is asked; ``began`` is on the clock that never goes back."""
 
-    skip: str = ""
-    reply: str | None = None
-    prompt: str | None = None
+    began: float
 
 
-class JobRuns:
+class JobTurns:
     """
-    What is particular about the turns of jobs.
+    Implements `TurnKind` for due jobs.
 
     Args:
         plans: The jobs.
         access: Who may still speak.
-        channels: All channels by name.
+        conversations: Begins one anew where that was asked for before the job.
         told_time: An instant, as people read it.
-        clock: The time.
-        begun: Whether a turn has done something already.
+        approvals: Knows which replies the owner approves before they leave.
     """
 
     def __init__(
         self,
         *,
+        store: WorkStore,
         plans: PlanStore,
+        commit: TurnCommit,
+        budget: BudgetDeferral,
+        conversations: NewConversation,
         access: Access,
         channels: Mapping[str, Channel],
         told_time: Callable[[Any], str],
+        approvals: Approvals,
         clock: Clock,
-        begun: Callable[[Turn], Awaitable[bool]],
     ) -> None:
+        self._store = store
         self._plans = plans
+        self._commit = commit
+        self._budget = budget
+        self._conversations = conversations
         self._access = access
         self._channels = channels
         self._told_time = told_time
+        self._approvals = approvals
         self._clock = clock
-        self._begun = begun
 
-    def name_of(self, turn: Turn) -> str:
-        """Under which name it is in the ledger."""
-        return ledger_name(_id_of(turn))
-
-    async def plan(self, turn: Turn) -> JobRun:
+    async def plan(self, turn: Turn) -> _JobPlan | None:
         """
-        Whether and how to run it.
+        How to ask a question; None: it was a reminder, or is not run any more.
 
         Raises:
             StoreUnavailable: Not now.
             PlaceUnknown: It cannot be said now who would read it.
         """
+        began = self._clock.monotonic()
+        await self._conversations.begin(turn)
         message = turn.head.message
         channel = self._channels.get(turn.session.channel)
         job = await self._plans.job(_id_of(turn))
         if job is None or (why_not := await self._why_not(turn, job, channel)):
-            return JobRun(skip="it was removed" if job is None else why_not)
+            await self._skip(turn, "it was removed" if job is None else why_not)
+            return None
         late = ""
         if _note_of(turn).get("late"):
             late = f"(This was due on {self._told_time(message.received_at)} and comes late.)"
+        overheard = await is_overheard(channel, message)
         if _note_of(turn).get("kind") == JobKind.REMIND:
             said = f"{message.text}\n\n{late}" if late else message.text
-            if await is_overheard(channel, message):
-                return await self._elsewhere(turn, said)
-            shared = message.audience is Audience.GROUP
-            return JobRun(reply=f"For {message.sender.address}: {said}" if shared else said)
-        if await is_overheard(channel, message):
-            return await self._paused(turn, job)
-        prompt = (
+            if overheard:
+                await self._skip(turn, await self._elsewhere(turn, said))
+            else:
+                await self._remind(turn, said, began)
+            return None
+        if overheard:
+            await self._pause(turn, job)
+            await self._skip(turn, OVERHEARD)
+            return None
+        return _JobPlan(
+            turn,
+            session_of(turn, self._access, Purpose.JOB),
             f"[This is the scheduled job {job.id} of {message.sender.address}, made on "
             f"{self._told_time(job.created_at)}; nobody wrote it at this moment. Do what it says now; your "
-            f"answer is sent.]{f' {late}' if late else ''}\n{message.text}"
+            f"answer is sent.]{f' {late}' if late else ''}\n{message.text}",
+            hold=self._approvals.holds(turn),
+            began=began,
         )
-        return JobRun(prompt=prompt)
+
+    async def _skip(self, turn: Turn, reason: str) -> None:
+        _log.info("tick.skipped", kind="job", reason=reason)
+        entry = _entry(turn, Outcome.SKIPPED, reason)
+        await self._commit.complete(turn, Completion(purpose=Purpose.JOB, entry=entry))
+
+    async def _remind(self, turn: Turn, text: str, began: float) -> None:
+        """Say a reminder, as if a model had said it."""
+        message = turn.head.message
+        said = f"For {message.sender.address}: {text}" if message.audience is Audience.GROUP else text
+        line = Message(
+            role="assistant",
+            content=said,
+            id=f"{turn.id}.0",
+            turn=turn.id,
+            timestamp=self._clock.now(),
+            scope=str(session_of(turn, self._access, Purpose.JOB).scope),
+        )
+        result = TurnResult(said, (line,))
+        await self._end(turn, result, [line], hold=self._approvals.holds(turn), began=began)
+        self._commit.answered(turn, result, self._clock.monotonic() - began)
 
     async def _why_not(self, turn: Turn, job: Job, channel: Channel | None) -> str:
         forced = bool(_note_of(turn).get("forced"))
@@ -121,7 +161,7 @@ class JobRuns:
             return "it was paused"
         # What waited for a model for a day comes once, and not once for each hour.
         newer = job.last_at is not None and turn.head.message.received_at < job.last_at <= self._clock.now()
-        if newer and not forced and not await self._begun(turn):
+        if newer and not forced and not await self._store.steps(turn):
             return MERGED
         try:
             role = role_now(self._access, channel, turn.head.message)
@@ -129,21 +169,21 @@ class JobRuns:
             raise PlaceUnknown(str(error)) from error
         return NOT_ALLOWED if role is Role.STRANGER else ""
 
-    async def _elsewhere(self, turn: Turn, text: str) -> JobRun:
-        """Say it in the person's direct conversation instead, once."""
+    async def _elsewhere(self, turn: Turn, text: str) -> str:
+        """Say it in the person's direct conversation instead, once; why it is not said here."""
         channel = self._channels[turn.session.channel]
         session = await self._direct(channel, turn)
         if session is None:
-            return JobRun(skip=OVERHEARD)
+            return OVERHEARD
         notes = [
             NewOutbound(channel.name, channel.account, session, part, OutboundKind.ALERT)
             for part, _ in parcels(text, (), channel.capabilities)
         ]
         await self._plans.post_planned(f"job {_id_of(turn)} elsewhere", turn.head.message.native_id, notes)
         _log.info("job.moved", job=_id_of(turn), channel=channel.name)
-        return JobRun(skip=f"said in the direct conversation: {OVERHEARD}")
+        return f"said in the direct conversation: {OVERHEARD}"
 
-    async def _paused(self, turn: Turn, job: Job) -> JobRun:
+    async def _pause(self, turn: Turn, job: Job) -> None:
         """Pause it, and say so in the person's direct conversation."""
         about = " ".join(job.text.split())[:80]
         again = job.state is JobState.ACTIVE
@@ -152,7 +192,6 @@ class JobRuns:
         await self._elsewhere(turn, text)
         if again:
             await self._plans.set_job_state(job.id, JobState.PAUSED, job.next_at)
-        return JobRun(skip=OVERHEARD)
 
     async def _direct(self, channel: Channel, turn: Turn) -> SessionKey | None:
         if not isinstance(channel, SupportsDirectMessages):
@@ -166,30 +205,53 @@ class JobRuns:
             _log.warning("job.not_moved", job=_id_of(turn), error=str(error))
             return None
 
-    def completion(self, turn: Turn, result: TurnResult, entry: Entry, *, hold: bool) -> Completion:
-        """What is committed for a job that has run."""
-        asked = _note_of(turn).get("kind") != JobKind.REMIND
-        return Completion(
+    async def commit(self, turn: Turn, plan: _JobPlan, result: TurnResult, meter: UsageMeter) -> None:
+        """Commit the answer to a question."""
+        history = [_scheduled(line, turn) if line.role == "user" else line for line in result.history]
+        await self._end(turn, result, history, hold=plan.hold, began=plan.began, meter=meter)
+
+    async def _end(
+        self,
+        turn: Turn,
+        result: TurnResult,
+        history: Sequence[Message],
+        *,
+        hold: bool,
+        began: float,
+        meter: UsageMeter | None = None,
+    ) -> None:
+        took_s = round(self._clock.monotonic() - began, 3)
+        completion = Completion(
             outbound=self._outbound(turn, result.reply, attachments=result.attachments, hold=hold),
-            history=[
-                _scheduled(line, turn) if line.role == "user" else line
-                for line in result.history
-                if asked or line.role != "user"
-            ],
+            history=history,
             usage=result.usage,
             purpose=Purpose.JOB,
-            entry=entry,
+            entry=_entry(turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s),
         )
+        await self._commit.complete(turn, completion, meter)
+        if hold:
+            self._approvals.look()
 
-    def failed(self, turn: Turn, failure: Failure, entry: Entry) -> Completion:
-        """What is committed for a job that failed for good: whoever wished it is told."""
-        if turn.session.channel not in self._channels:
-            return Completion(purpose=Purpose.JOB, entry=entry)
+    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+        """It waits until the budget opens again, and whoever wished it is told so once a day."""
+        await self._budget.put_off(turn, error, self._notice(turn, self._budget.text()))
+
+    async def failed(self, turn: Turn, failure: Failure) -> None:
+        """Whoever wished it is told."""
+        _log.error("tick.failed", kind="job", turn=turn.id, error=failure.error)
         text = f"Sorry, the scheduled job {_id_of(turn)} could not be done. {failure.public}"
-        return Completion(outbound=self._outbound(turn, text), purpose=Purpose.JOB, entry=entry)
+        completion = Completion(
+            outbound=self._notice(turn, text),
+            purpose=Purpose.JOB,
+            entry=_entry(turn, Outcome.FAILED, failure.error),
+        )
+        await self._commit.complete(turn, completion)
 
-    def notice(self, turn: Turn, text: str) -> list[NewOutbound]:
-        """A word on a job to whoever wished it, where it would answer."""
+    def policy(self, policy: TurnPolicy) -> TurnPolicy:
+        """The rule as it is."""
+        return policy
+
+    def _notice(self, turn: Turn, text: str) -> list[NewOutbound]:
         return self._outbound(turn, text) if turn.session.channel in self._channels else []
 
     def _outbound(
@@ -214,6 +276,21 @@ class JobRuns:
             )
             for part, files in parcels(text, attachments, self._channels[turn.session.channel].capabilities)
         ]
+
+
+def _entry(
+    turn: Turn, outcome: Outcome, reason: str = "", *, usage: Usage | None = None, took_s: float = 0.0
+) -> Entry:
+    usage = usage or Usage()
+    return Entry(
+        name=ledger_name(_id_of(turn)),
+        instant=turn.head.message.received_at,
+        outcome=outcome,
+        reason=reason[:300],
+        tokens=usage.prompt_tokens + usage.completion_tokens,
+        calls=usage.calls,
+        took_s=took_s,
+    )
 
 
 def _note_of(turn: Turn) -> Mapping[str, Any]:

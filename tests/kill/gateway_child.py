@@ -33,7 +33,7 @@ from gateway.settings import Settings
 from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
 from gateway.turns.approvals.review import ASKING
-from gateway.turns.handler import TurnPolicy
+from gateway.turns.retry_policy import TurnPolicy
 from tests.kill import controls
 from tests.kill.points import Striker, StrikingMemory, StrikingPort
 from tests.kill.scripted import EffectTool, ScriptedModel

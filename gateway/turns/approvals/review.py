@@ -81,6 +81,7 @@ class Approvals:
         access: Who is the owner.
         wake: There is something to do in this session.
         calls: Takes the decisions about calls of tools.
+        held: Whose replies the owner approves, by channel; elsewhere nobody's.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Approvals:
         access: Access,
         wake: Callable[[SessionKey], None],
         calls: ToolApprovals,
+        held: Mapping[str, Approval],
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
         self.calls = calls
@@ -100,9 +102,17 @@ class Approvals:
         self._channels = channels
         self._access = access
         self._wake = wake
+        self._held = held
         self._look_every_s = look_every_s
         self._news = anyio.Event()
         self._looked_at: set[str] = set()  # of what waits, so that it is not looked at again and again
+
+    def holds(self, turn: Turn) -> bool:
+        """Whether the owner approves the reply to a turn before it leaves."""
+        approval = self._held.get(turn.session.channel, "none")
+        if approval == "strangers":
+            return any(self._access.decide(row.message).role is not Role.OWNER for row in turn.rows)
+        return approval == "all"
 
     # ── finding ──
 

@@ -1,36 +1,37 @@
 """
 What is answered without a model: commands, reactions, and the questions that the owner is asked.
 
-`CommandService.serves` is asked first for every turn, so that what needs no model is answered while there is
-none.
+Of every turn of a conversation it is seen first whether it is for no model, so that such turns are answered
+while there is none. All others are chat.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import structlog
 
-from agent_core.memory_ports import MemoryPort
-from agent_core.messages import InboundMessage, SessionKey
-from agent_core.models import Message, Purpose
+from agent_core.errors import BudgetSpent
+from agent_core.messages import InboundMessage
+from agent_core.models import Message, Purpose, TurnResult
 from channels.base import Channel
+from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
-from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.ports import AskStore, Completion, Turn, WorkStore
-from gateway.routing.access import Access, Role
-from gateway.turns.approvals.review import ASK_AGAIN_S, ASKING, Approval, Approvals, Decision
-from gateway.turns.approvals.tool_calls import ToolApprovals
+from gateway.queue.ports import Completion, Turn
+from gateway.routing.access import Access
+from gateway.turns.approvals.review import ASK_AGAIN_S, ASKING, Approvals, Decision
+from gateway.turns.chat import ChatTurns
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command, Misread, parse_command
 from gateway.turns.commands.read_only import IngestOnly, is_only_read
 from gateway.turns.commit import TurnCommit
+from gateway.turns.kinds import Plan
+from gateway.turns.retry_policy import Failure, TurnPolicy
 from gateway.turns.user_input import session_of
 
-__all__ = ["CommandService", "build_desk"]
+__all__ = ["CommandService"]
 
 _EDITED = "(What was edited into a command was not done: please send it as a message of its own.)"
 _log = structlog.get_logger(__name__)
@@ -38,22 +39,20 @@ _log = structlog.get_logger(__name__)
 
 class CommandService:
     """
-    Serves turns without a model. One instance for all sessions.
+    Implements `TurnKind` for what people write and no model answers.
 
     Args:
-        ends: Commits them.
+        chat: What becomes of everything else.
         answers: Does what commands say.
         anew: Knows conversations that begin anew at their next message.
         approvals: Asks the owner, and takes decisions.
         filing: Finds the place of what is only read.
-        access: Who is who.
-        channels: All channels by name.
-        approval: By the name of a channel, whose answers are held until the owner approves them.
     """
 
     def __init__(
         self,
         *,
+        chat: ChatTurns,
         ends: TurnCommit,
         answers: CommandHandlers,
         anew: NewConversation,
@@ -61,27 +60,15 @@ class CommandService:
         filing: IngestOnly,
         access: Access,
         channels: Mapping[str, Channel],
-        approval: Callable[[str], Approval] = lambda _: "none",
     ) -> None:
+        self._chat = chat
         self._filing = filing
         self._ends = ends
         self._answers = answers
-        self.anew = anew
+        self._conversations = anew
         self._approvals = approvals
         self._access = access
         self._channels = channels
-        self._approval = approval
-
-    def owns(self, session: SessionKey) -> bool:
-        """Whether a session is nobody's conversation, but our own list of questions."""
-        return session == ASKING
-
-    def holds(self, turn: Turn) -> bool:
-        """Whether the owner wants to see the answer before it leaves."""
-        approval = self._approval(turn.session.channel)
-        if approval == "strangers":
-            return any(self._access.decide(row.message).role is not Role.OWNER for row in turn.rows)
-        return approval == "all"
 
     def is_command(self, message: InboundMessage) -> bool:
         """Whether a message is answered without a model: it gets a turn of its own then."""
@@ -97,50 +84,67 @@ class CommandService:
         head = turn.head.message
         return head.kind == "reaction" or (len(turn.rows) == 1 and self.is_command(head))
 
-    async def run(self) -> None:
-        """Look for what the owner is to be asked, until cancelled."""
-        await self._approvals.run()
+    async def plan(self, turn: Turn) -> Plan | None:
+        """As `ChatTurns.plan`; None: it was for no model."""
+        if await self._serves(turn):
+            await self._chat.learn(turn.rows[-1].message)
+            return None
+        await self._conversations.begin(turn)
+        asked, note = self._without_commands(turn)
+        plan = await self._chat.plan(asked)
+        return replace(plan, note=note, hold=self._approvals.holds(turn)) if note else plan
 
-    def look(self) -> None:
-        """Something is held. Returns at once."""
-        self._approvals.look()
+    async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
+        """As `ChatTurns.commit`."""
+        await self._chat.commit(turn, plan, result, meter)
 
-    async def serves(self, turn: Turn) -> bool:
+    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+        """As `ChatTurns.refused`."""
+        await self._chat.refused(turn, error)
+
+    async def failed(self, turn: Turn, failure: Failure) -> None:
+        """As `ChatTurns.failed`."""
+        await self._chat.failed(turn, failure)
+
+    def policy(self, policy: TurnPolicy) -> TurnPolicy:
+        """The rule as it is."""
+        return policy
+
+    async def _serves(self, turn: Turn) -> bool:
         """
         Answer a turn, if it is for no model; False if it is for one.
 
         Raises:
             LostTurn, StoreUnavailable, StorageUnavailable: It could not be answered now.
         """
-        head = turn.head.message
-        if self.owns(turn.session) or is_only_read(head):
-            await (self._ask(turn) if self.owns(turn.session) else self._file(turn))
-            return True
-        if head.kind == "reaction":
-            await self._commit(turn, await self._approvals.react(head))
-            return True
-        if len(turn.rows) > 1:
-            if all(self._command(row.message) is not None for row in turn.rows):
-                await self._commit(turn, Decision(_EDITED))
-                return True
+        if turn.session == ASKING:
+            await self._ask(turn)
+        elif is_only_read(turn.head.message):
+            await self._file(turn)
+        elif (told := await self._told(turn)) is not None:
+            await self._commit(turn, told)
+        else:
             return False
-        command = self._command(head)
-        # Below a notice `!approve` means what the notice is about, and needs no name.
-        written = await self._approvals.written(head) if self._is_letter(head) else None
-        if command is None or written is not None:
-            if written is not None:
-                await self._commit(turn, written)
-            return written is not None
-        session = session_of(turn, self._access, Purpose.CHAT)
-        told = (
-            Decision(command.text)
-            if isinstance(command, Misread)
-            else await self._answers.to(turn, command, session)
-        )
-        await self._commit(turn, told)
         return True
 
-    def without_commands(self, turn: Turn) -> tuple[Turn, str]:
+    async def _told(self, turn: Turn) -> Decision | None:
+        """What a command or a reaction is answered, after it was done; None: it is neither."""
+        head = turn.head.message
+        if head.kind == "reaction":
+            return await self._approvals.react(head)
+        if len(turn.rows) > 1:
+            only = all(self._command(row.message) is not None for row in turn.rows)
+            return Decision(_EDITED) if only else None
+        # Below a notice `!approve` means what the notice is about, and needs no name.
+        written = await self._approvals.written(head) if self._is_letter(head) else None
+        command = self._command(head)
+        if written is not None or command is None:
+            return written
+        if isinstance(command, Misread):
+            return Decision(command.text)
+        return await self._answers.to(turn, command, session_of(turn, self._access, Purpose.CHAT))
+
+    def _without_commands(self, turn: Turn) -> tuple[Turn, str]:
         """
         A turn as the model sees it, and what its answer says besides.
 
@@ -191,43 +195,4 @@ def _not_sent(turn: Turn) -> Message:
         id=f"{turn.id}.not_sent",
         turn=turn.id,
         timestamp=turn.head.message.received_at,
-    )
-
-
-def build_desk(
-    *,
-    ends: TurnCommit,
-    store: WorkStore,
-    memory: MemoryPort,
-    access: Access,
-    channels: Mapping[str, Channel],
-    target: OwnerContact,
-    status: Callable[[], Awaitable[Mapping[str, Any]]],
-    wake: Callable[[SessionKey], None],
-    approval: Mapping[str, Approval],
-    flush: Callable[[SessionKey], Awaitable[None]],
-    questions: AskStore,
-) -> CommandService:
-    """The service with all it needs; for arguments see `CommandHandlers`, `NewConversation`, `Approvals`."""
-    approvals = Approvals(
-        store=store,
-        target=target,
-        channels=channels,
-        access=access,
-        wake=wake,
-        calls=ToolApprovals(questions, access, wake),
-    )
-    anew = NewConversation(store, memory, flush=flush)
-    answers = CommandHandlers(
-        store=store, memory=memory, anew=anew, access=access, approvals=approvals, status=status
-    )
-    return CommandService(
-        ends=ends,
-        answers=answers,
-        anew=anew,
-        approvals=approvals,
-        filing=IngestOnly(memory, access),
-        access=access,
-        channels=channels,
-        approval=lambda name: approval.get(name, "none"),
     )

@@ -1,0 +1,95 @@
+"""A turn of a conversation: what people have written is one question, and its answer goes back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import structlog
+
+from agent_core.errors import BudgetSpent
+from agent_core.messages import InboundMessage, OutboundKind
+from agent_core.models import Purpose, TurnResult
+from gateway.budget.metering import UsageMeter
+from gateway.proactive.owner_contact import OwnerContact
+from gateway.queue.ports import Completion, NewOutbound, StoreUnavailable, Turn
+from gateway.routing.access import Access
+from gateway.turns.approvals.review import Approvals
+from gateway.turns.budget_deferral import BudgetDeferral
+from gateway.turns.commit import TurnCommit
+from gateway.turns.kinds import Plan
+from gateway.turns.retry_policy import Failure, TurnPolicy
+from gateway.turns.user_input import question_of, session_of
+
+__all__ = ["ChatTurns"]
+
+_log = structlog.get_logger(__name__)
+
+
+class ChatTurns:
+    """
+    Implements `TurnKind` for what people write and a model answers.
+
+    Args:
+        target: Learns here where the owner is reached.
+        channels: The names of all channels.
+        approvals: Knows which replies the owner approves before they leave.
+    """
+
+    def __init__(
+        self,
+        *,
+        commit: TurnCommit,
+        budget: BudgetDeferral,
+        access: Access,
+        target: OwnerContact,
+        channels: Collection[str],
+        approvals: Approvals,
+    ) -> None:
+        self._commit = commit
+        self._budget = budget
+        self._access = access
+        self._target = target
+        self._channels = channels
+        self._approvals = approvals
+
+    async def plan(self, turn: Turn) -> Plan:
+        """The question is what was written, in its conversation."""
+        return Plan(
+            turn,
+            session_of(turn, self._access, Purpose.CHAT),
+            question_of([row.message for row in turn.rows]),
+            hold=self._approvals.holds(turn),
+        )
+
+    async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
+        """Reply, and remember where the owner has written."""
+        text = f"{result.reply}\n\n{plan.note}" if plan.note else result.reply
+        outbound = self._commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
+        await self._commit.complete(turn, Completion(outbound=outbound, history=result.history), meter)
+        if plan.hold:
+            self._approvals.look()
+        await self.learn(turn.rows[-1].message)
+
+    async def learn(self, message: InboundMessage) -> None:
+        """The owner may have written here; the next message makes good what the store does not take now."""
+        try:
+            await self._target.learn(message, self._access.decide(message).role)
+        except StoreUnavailable as error:
+            _log.warning("target.not_learned", channel=message.channel, error=str(error))
+
+    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+        """The message waits until the budget opens again, and its sender is told so once a day."""
+        notice = self._commit.replies(turn, self._budget.text(), OutboundKind.NOTICE)
+        await self._budget.put_off(turn, error, notice)
+
+    async def failed(self, turn: Turn, failure: Failure) -> None:
+        """Apologise."""
+        outbound: Sequence[NewOutbound] = ()
+        if turn.session.channel in self._channels:
+            text = f"Sorry, I could not answer this. {failure.public}"
+            outbound = self._commit.replies(turn, text, OutboundKind.APOLOGY)
+        await self._commit.bury(turn, failure, outbound)
+
+    def policy(self, policy: TurnPolicy) -> TurnPolicy:
+        """The rule as it is."""
+        return policy

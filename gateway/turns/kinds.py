@@ -1,0 +1,77 @@
+"""
+What differs between turns: a conversation, a command, a check-in of the heartbeat, a scheduled job.
+
+`TurnHandler` claims, runs and ends all turns in the same way. A `TurnKind` says whether and how one of its
+turns is run and commits what came of it. The kind follows from the first message of the turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from agent_core.agent import TurnLimits
+from agent_core.errors import BudgetSpent
+from agent_core.models import Session, TurnResult
+from gateway.budget.metering import UsageMeter
+from gateway.queue.ports import Turn
+from gateway.turns.retry_policy import Failure, TurnPolicy
+
+__all__ = ["Plan", "TurnKind"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    How the model answers a turn.
+
+    Args:
+        turn: The turn as the model sees it.
+        session: The conversation as the agent sees it; its purpose decides the model.
+        question: What the model is asked.
+        hold: The reply waits for the owner's approval, and nobody sees a preview of it.
+        note: What the reply says besides.
+        limits: What the run may cost; None is what any turn may cost.
+    """
+
+    turn: Turn
+    session: Session
+    question: str
+    hold: bool = False
+    note: str = ""
+    limits: TurnLimits | None = None
+
+
+PlanT = TypeVar("PlanT", bound=Plan)
+
+
+class TurnKind(Protocol[PlanT]):
+    """
+    One kind of turn. An instance serves all sessions.
+
+    Every method that ends a turn raises `LostTurn` if the claim was superseded.
+    """
+
+    async def plan(self, turn: Turn) -> PlanT | None:
+        """
+        How the model answers a turn; None: the turn needs no model and has been committed.
+
+        Called at every start of a turn, also after a crash.
+        """
+        ...
+
+    async def commit(self, turn: Turn, plan: PlanT, result: TurnResult, meter: UsageMeter) -> None:
+        """Commit what the model has answered."""
+        ...
+
+    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+        """End or put off a turn that the daily budget refuses."""
+        ...
+
+    async def failed(self, turn: Turn, failure: Failure) -> None:
+        """End a turn that failed for good."""
+        ...
+
+    def policy(self, policy: TurnPolicy) -> TurnPolicy:
+        """How much is done for one turn of this kind, where ``policy`` is the rule."""
+        ...

@@ -1,0 +1,110 @@
+"""The part of a turn that a model does: what it is given, where its reply goes, and what is journaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import tzinfo
+
+from agent_core.agent import AgentLoop
+from agent_core.messages import InboundMessage, SessionKey
+from agent_core.models import Purpose, Session, TurnResult
+from agent_core.ports import LLMPort, ToolPort
+from channels.base import AckState, Channel
+from gateway.budget.metering import UsageMeter
+from gateway.queue.ports import Turn, WorkStore
+from gateway.routing.acknowledgements import Acknowledgements
+from gateway.turns.approvals.tool_consent import ToolConsent, Waiting
+from gateway.turns.budget_deferral import BudgetDeferral
+from gateway.turns.kinds import Plan
+from gateway.turns.reply_sink import ReplySink
+from gateway.turns.step_journal import StoreStepJournal
+from gateway.turns.user_input import facts_of, user_lines
+
+__all__ = ["ExtraTools", "ModelRun"]
+
+
+ExtraTools = Callable[[Session, Sequence[InboundMessage]], Sequence[ToolPort]]
+"""Makes the tools that belong to one session and one run, such as ``memory_write``."""
+
+
+class ModelRun:
+    """
+    Runs the agent for planned turns. One instance serves all sessions.
+
+    Args:
+        pools: The model of a purpose.
+        consent: Asks people about tools.
+        zone: The time zone in which the model is told the time; None is that of this machine.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: WorkStore,
+        agent: AgentLoop,
+        channels: Mapping[str, Channel],
+        extra_tools: ExtraTools,
+        pools: Callable[[Purpose], LLMPort],
+        budget: BudgetDeferral,
+        consent: ToolConsent,
+        acknowledgements: Acknowledgements,
+        zone: tzinfo | None = None,
+    ) -> None:
+        self._store = store
+        self._agent = agent
+        self._channels = channels
+        self._extra_tools = extra_tools
+        self._pools = pools
+        self._budget = budget
+        self._consent = consent
+        self._acknowledgements = acknowledgements
+        self._zone = zone
+
+    async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
+        """
+        Begin to count what the run costs.
+
+        Raises:
+            BudgetSpent: It may not begin.
+            StoreUnavailable: It cannot be said now.
+        """
+        meter = await self._budget.begin(turn, purpose)
+        self._acknowledgements.tell((row.message for row in turn.rows), AckState.RECEIVED)
+        return meter
+
+    async def run(self, turn: Turn, plan: Plan, meter: UsageMeter) -> TurnResult | None:
+        """
+        What the model answers; None: the turn waits for a person's yes, and its claim has ended.
+
+        Raises:
+            AgentError: See `AgentLoop.run`.
+            LostTurn: The claim was superseded.
+        """
+        session, asked = plan.session, plan.turn
+        tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
+        # Nobody reads along in a draft that waits for approval.
+        sink = ReplySink(self._channels[turn.session.channel], turn.session, previews=not plan.hold)
+        steps = await self._store.steps(turn)
+        try:
+            async with sink.shown():
+                return await self._agent.run(
+                    session,
+                    f"{facts_of(asked, self._zone)}\n{plan.question}",
+                    sink,
+                    llm=meter.over(self._pools(session.purpose)),
+                    extra_tools=tools,
+                    journal=StoreStepJournal(self._store, turn, steps, tools),
+                    user_lines=user_lines(asked),
+                    limits=plan.limits,
+                    allowance=meter,
+                    consent=self._consent.consent(asked, steps),
+                )
+        except Waiting as waiting:
+            await meter.record()
+            await self._consent.wait(turn, waiting)
+            return None
+
+    async def hide(self, session: SessionKey) -> None:
+        """Nothing goes on in this conversation any more."""
+        if session.channel in self._channels:
+            await ReplySink(self._channels[session.channel], session).hide()
