@@ -14,7 +14,6 @@ from channels.base import ChannelMisconfigured, ChannelUnavailable, Clock
 from channels.matrix.admin import MatrixAdmin
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.client.login import Login
-from channels.matrix.client.nio_import import load_nio
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine, pickle_key
 from channels.matrix.encryption.verification import SendInRoom, Verifications
@@ -118,7 +117,7 @@ async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) 
 
 def nio_machines(folder: Path, user_id: str, key: str) -> Callable[[str], Machine]:
     """Opens what holds the keys, by nio."""
-    from channels.matrix.encryption.olm_machine import opener  # noqa: PLC0415 - after `load_nio`
+    from channels.matrix.encryption.olm_machine import opener  # noqa: PLC0415 - nio takes half a second to import
 
     return opener(folder, user_id, key)
 
@@ -133,8 +132,7 @@ async def connect_by_nio(config: MatrixConfig) -> Homeserver:
 
     def connect() -> Homeserver:
         # nio takes half a second to import, which must not stop everything else.
-        load_nio()
-        from channels.matrix.client.nio_client import NioHomeserver  # noqa: PLC0415 - after `load_nio`
+        from channels.matrix.client.nio_client import NioHomeserver  # noqa: PLC0415 - in this thread
 
         return NioHomeserver(config.homeserver, config.user_id, tls_ca_file=config.tls_ca_file)
 

@@ -18,25 +18,18 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and exit."""
-    from gateway.cli.fast_paths import look, parse_run, parse_status, run  # noqa: PLC0415  # noqa: PLC0415 - importing gateway.cli costs nothing
-
     os.umask(0o077)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # People write what not every terminal can show.
             stream.reconfigure(errors="backslashreplace")
     try:
-        daemon = parse_run(sys.argv[1:])
         if sys.argv[1:] in (["--help"], ["-h"]):
             # Made beforehand (`gateway.cli.manual`): the help of all commands takes longer than any of them.
             sys.stdout.write(Path(__file__).with_name("overview.txt").read_text(encoding="utf-8"))
             code: object = 0
-        elif daemon is not None:
-            code = run(*daemon)
-        elif (asked := parse_status(sys.argv[1:])) is not None:
-            code = look(asked)
         else:
-            from gateway.cli.commands import app  # noqa: PLC0415 - the daemon does without
+            from gateway.cli.commands import app  # noqa: PLC0415 - importing gateway.cli costs nothing
 
             code = app()
         sys.stdout.flush()

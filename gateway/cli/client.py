@@ -76,8 +76,6 @@ class Asker:
                 f"there is nothing in {self._home.root} yet: is it the right home (--home, SQUIDBOT_HOME)? "
                 "The first `squidbot run` or `squidbot chat` fills it"
             )
-        if name == "status" and (report := self._glance()) is not None:
-            return report
         settings = self._settings(needed=name.startswith(("memory", "cron")) or name == "send")
         import anyio  # noqa: PLC0415 - a question to the daemon needs no event loop
 
@@ -87,38 +85,6 @@ class Asker:
         home = open_home(self._home.root, as_guest=True)
         with hold_home(home, purpose="command"):
             return anyio.run(_call, home, settings, name, arguments)
-
-    def _glance(self) -> dict[str, Any] | None:
-        """
-        ``status`` without loading what would take longer than the question. None: ask on the long way.
-
-        The configuration is read only if it is not the one that the daemon has last started with; then it may
-        be why there is no daemon, and `_settings` says so.
-        """
-        from gateway.queue.sqlite.offline_status import work_at_rest  # noqa: PLC0415
-        from gateway.system.home import open_home  # noqa: PLC0415
-        from gateway.system.version import version  # noqa: PLC0415
-
-        if self._config_changed():
-            self._settings(needed=False)
-        home = open_home(self._home.root, as_guest=True)
-        with hold_home(home, purpose="command"):
-            work = work_at_rest(home.database)
-        if work is None:
-            return None
-        return {"version": version(), "ready": False, "channels": {}, "running": False, **work}
-
-    def _config_changed(self) -> bool:
-        try:
-            now = self._config.read_bytes()
-        except FileNotFoundError:
-            return self._must_exist
-        except OSError:
-            return True
-        try:
-            return now != self._home.last_good.read_bytes()
-        except OSError:
-            return True
 
     def _settings(self, *, needed: bool) -> Settings:
         from gateway.settings import Settings, load_settings  # noqa: PLC0415

@@ -58,9 +58,22 @@ add_page_commands(app)
 @app.command
 def run(*, where: Where = HERE) -> int:
     """Run the daemon until it is told to stop (SIGTERM, Ctrl-C); a second signal ends it at once."""
-    from gateway.cli.fast_paths import run as run_here
+    from gateway.system.malloc import share_one
 
-    return run_here(where.home, where.config, verbose=where.verbose)
+    share_one()  # before anything makes threads
+    from gateway.app.daemon import run_daemon
+    from gateway.settings import load_settings
+    from gateway.system.home import Home, find_home, open_home
+    from gateway.system.restore_marker import refuse_unfinished
+
+    root = find_home(where.home)
+    refuse_unfinished(root)  # the configuration may be among what is missing
+    settings = load_settings(where.named or Home(root).config_file)
+    if where.verbose:
+        log = settings.gateway.log.model_copy(update={"level": "debug"})
+        gateway = settings.gateway.model_copy(update={"log": log})
+        settings = settings.model_copy(update={"gateway": gateway})
+    return run_daemon(settings, open_home(root))
 
 
 @app.command

@@ -18,8 +18,6 @@ from urllib.parse import quote
 
 import aiohttp
 
-from channels.matrix.client.nio_import import load_nio
-
 __all__ = ["Asker"]
 
 _FILTER = json.dumps({"presence": {"not_types": ["*"]}, "room": {"timeline": {"limit": 200}}})
@@ -37,7 +35,6 @@ class Asker:
     """
 
     def __init__(self, url: str, user_id: str, token: str, device_id: str, folder: Path) -> None:
-        load_nio()
         from channels.matrix.encryption.olm_machine import Machine
 
         self.user_id = user_id

@@ -31,11 +31,6 @@ KNOWN_UNREAD = {
     ("channels.email.intake", "re.escape(secret)"): "a secret, escaped",
     ("channels.matrix.events.inbound", "alone"): "the bot's name, escaped",
     ("agent_core.llm.reasoning", "re.escape(tag)"): "a tag, escaped",
-    # Given by a schema of the library that the product's own code is held to.
-    (
-        "channels.matrix.client.small_schema",
-        "pattern",
-    ): "nio's own schemas; fields have at most 255 characters",
 }
 EXAMPLES = {
     ("channels.email.imap.syntax", r"b'\\[' + name.encode('ascii') + b'(?: ([^\\]]*))?\\]'"): (

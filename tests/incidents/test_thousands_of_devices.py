@@ -15,7 +15,6 @@ import pytest
 import vodozemac
 
 from channels.matrix.client.api import Answer
-from channels.matrix.client.nio_import import load_nio
 from channels.matrix.encryption.cross_signing import canonical
 from channels.matrix.encryption.device_lists import AT_ONCE
 from channels.matrix.encryption.engine import EncryptionEngine
@@ -23,7 +22,6 @@ from tests.clock import ManualClock
 from tests.matrix_double import ScriptedHomeserver
 
 BOT, CROWD, OWNER, ROOM = "@bot:hs.test", "@crowd:evil.test", "@owner:hs.test", "!r:hs.test"
-load_nio()
 private_olm = import_module("channels.matrix.encryption.olm_machine")
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 from urllib.parse import quote
 
-from channels.matrix.client.nio_import import load_nio
 from devservers import MatrixPeer
 
 __all__ = ["SecretPeer"]
@@ -18,7 +17,6 @@ __all__ = ["SecretPeer"]
 
 class SecretPeer:
     def __init__(self, url, credentials, folder):
-        load_nio()
         from channels.matrix.encryption.olm_machine import Machine
 
         folder.mkdir(parents=True, exist_ok=True)

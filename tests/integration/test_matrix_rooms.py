@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, SessionKey
-from channels.matrix.client.nio_import import load_nio
 from channels.matrix.events.inbound import SHARED
 from devservers import MatrixPeer
 from devservers.errors import RequestFailed
@@ -77,7 +76,6 @@ async def test_an_invitation_in_the_name_of_somebody_else(make_bot, alice, fresh
     liar = await call(mallory.create_room, [], is_direct=True)
 
     async def lied_to(config):
-        load_nio()
         from channels.matrix.client.nio_client import NioHomeserver
 
         class LiedTo(NioHomeserver):

@@ -15,7 +15,6 @@ import anyio
 import pytest
 
 from channels.base import ChannelUnavailable, DeliveryUncertain, LinkState
-from channels.matrix.client.nio_import import load_nio
 from devservers import MatrixPeer, Synapse
 from tests.integration.matrix_bot import Bot, call
 from tests.integration.matrix_person import KINDS, Person, room_of_each_kind, room_of_kind
@@ -73,7 +72,6 @@ async def test_a_connection_on_which_nothing_comes_any_more(synapse, fresh_crede
 
     async def impatient(config):
         """The real connection, with limits for which a test can wait."""
-        load_nio()
         from channels.matrix.client.nio_client import NioHomeserver
 
         class Impatient(NioHomeserver):

@@ -1,8 +1,4 @@
-"""
-How many rows of the queue are in which state, and how long the oldest has waited.
-
-On the standard library alone, because `gateway.queue.sqlite.offline_status` may not load more.
-"""
+"""How many rows of the queue are in which state, and how long the oldest has waited."""
 
 # ruff: noqa: S608 - only constants of this module are put into statements
 

@@ -6,13 +6,9 @@ import json
 
 import pytest
 
-from channels.matrix.client.nio_import import load_nio
+from channels.matrix.encryption.olm_machine import Machine
 from channels.matrix.encryption.types import NoKey, NotReadable, StoreBroken
 from tests.open_files import opened
-
-load_nio()
-
-from channels.matrix.encryption.olm_machine import Machine  # noqa: E402 - after `load_nio`
 
 ROOM = "!room:hs.test"
 

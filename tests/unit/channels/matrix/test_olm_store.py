@@ -6,18 +6,13 @@ import gc
 import sqlite3
 
 import pytest
+import vodozemac
+from nio.crypto import InboundGroupSession
 
-from channels.matrix.client.nio_import import load_nio
+from channels.matrix.encryption.olm_machine import Machine
+from channels.matrix.encryption.olm_store import MOST_OF_A_DEVICE, UNUSED_DAYS, KeyStore
 from channels.matrix.encryption.types import NotReadable
-
-load_nio()
-
-import vodozemac  # noqa: E402
-from nio.crypto import InboundGroupSession  # noqa: E402 - after `load_nio`
-
-from channels.matrix.encryption.olm_machine import Machine  # noqa: E402
-from channels.matrix.encryption.olm_store import MOST_OF_A_DEVICE, UNUSED_DAYS, KeyStore  # noqa: E402
-from tests.unit.channels.matrix.test_olm_machine import ROOM, Pair  # noqa: E402
+from tests.unit.channels.matrix.test_olm_machine import ROOM, Pair
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from channels.base import DeliveryFailed
 from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.api import Answer
 from channels.matrix.client.login import Login
-from channels.matrix.client.nio_import import load_nio
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.types import Device
@@ -173,7 +172,6 @@ async def test_a_thousand_invitations_of_strangers(server, channel, inbox):
 
 async def test_two_hundred_poisoned_events(tmp_path):
     """Each is undone by itself: the key among them arrives, and nothing of them stays."""
-    load_nio()
     from tests.unit.channels.matrix.test_olm_machine import Pair
 
     pair = Pair(tmp_path)

@@ -13,7 +13,6 @@ from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import Answer, Credentials, LinkBroken
 from channels.matrix.client.login import Login
-from channels.matrix.client.nio_import import load_nio
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.outbound import transaction_id
 from channels.matrix.rooms.state import Rooms
@@ -196,7 +195,6 @@ async def test_a_file_that_was_sent_long_ago_is_found_by_its_mark(it):
 
 @asynccontextmanager
 async def serving(handle):
-    load_nio()
     from channels.matrix.client.nio_client import NioHomeserver
 
     app = web.Application(client_max_size=10**7)

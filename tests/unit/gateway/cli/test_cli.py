@@ -8,14 +8,12 @@ import signal
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import anyio
 import pytest
 
 from agent_core.messages import InboundMessage, Sender
 from gateway.cli import render
-from gateway.cli.fast_paths import parse_run
 from gateway.queue.ports import NewOutbound, Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.clock import SystemClock
@@ -284,26 +282,6 @@ class TestWithDaemon:
             [daemons_own] = [one for one in report["checks"] if one["name"] == "daemon"]
             assert daemons_own["state"] == "ok"
             assert str(process.pid) in daemons_own["text"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["run"], (None, None)),
-        (["run", "--home", "/h"], (Path("/h"), None)),
-        (["run", "--home=/h", "--config", "c"], (Path("/h"), Path("c"))),
-        (["run", "--help"], None),
-        (["run", "--home"], None),
-        (["run", "--home", "--config"], None),
-        (["run", "--home", "a", "--home", "b"], None),
-        (["run", "x"], None),
-        (["status"], None),
-        ([], None),
-    ],
-)
-def test_the_short_way_to_the_daemon_understands_only_what_is_plain(arguments, expected):
-    """Everything else is for the whole command line, with its help and its errors."""
-    assert parse_run(arguments) == expected
 
 
 @pytest.mark.parametrize(
