@@ -127,7 +127,6 @@ def build_turns(
         commit=commit,
         plans=plans,
         target=target,
-        access=access,
         channels=channels,
         config=heartbeat,
         limits=replace(
@@ -171,6 +170,7 @@ def build_turns(
             wait_s=settings.agents.approval_minutes * 60,
             zone=zone,
         ),
+        access=access,
         acknowledgements=acknowledgements,
         zone=zone,
     )

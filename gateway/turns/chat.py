@@ -18,7 +18,6 @@ from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commit import TurnCommit
 from gateway.turns.kinds import Plan
 from gateway.turns.retry_policy import Failure, TurnPolicy
-from gateway.turns.user_input import question_of, session_of
 
 __all__ = ["ChatTurns"]
 
@@ -53,13 +52,8 @@ class ChatTurns:
         self._approvals = approvals
 
     async def plan(self, turn: Turn) -> Plan:
-        """The question is what was written, in its conversation."""
-        return Plan(
-            turn,
-            session_of(turn, self._access, Purpose.CHAT),
-            question_of([row.message for row in turn.rows]),
-            hold=self._approvals.holds(turn),
-        )
+        """The question is what was written."""
+        return Plan(turn, Purpose.CHAT, hold=self._approvals.holds(turn))
 
     async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
         """Reply, and remember where the owner has written."""

@@ -197,7 +197,7 @@ class TurnHandler:
         plan = await kind.plan(turn)
         if plan is None:
             return False
-        run.meter = await self._model.begin(turn, plan.session.purpose)
+        run.meter = await self._model.begin(turn, plan.purpose)
         result = await self._model.run(turn, plan, run.meter)
         if result is not None:
             await kind.commit(turn, plan, result, run.meter)

@@ -28,12 +28,10 @@ from gateway.proactive.owner_contact import OwnerContact, Target
 from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
 from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn
-from gateway.routing.access import Access
 from gateway.routing.delivery import parcels
 from gateway.turns.commit import TurnCommit
 from gateway.turns.kinds import Plan
 from gateway.turns.retry_policy import Failure, TurnPolicy
-from gateway.turns.user_input import question_of, session_of
 
 __all__ = ["HeartbeatPlan", "HeartbeatTurns", "OwnerAway"]
 
@@ -82,7 +80,6 @@ class HeartbeatTurns:
         commit: TurnCommit,
         plans: PlanStore,
         target: OwnerContact,
-        access: Access,
         channels: Mapping[str, Channel],
         config: HeartbeatConfig,
         limits: TurnLimits,
@@ -92,7 +89,6 @@ class HeartbeatTurns:
         self._commit = commit
         self._plans = plans
         self._target = target
-        self._access = access
         self._channels = channels
         self._config = config
         self._limits = limits
@@ -122,8 +118,8 @@ class HeartbeatTurns:
         digest = letters and self._config.digest.enabled and bool(reached.target.person)
         return HeartbeatPlan(
             turn,
-            session_of(turn, self._access, Purpose.HEARTBEAT),
-            message.text + _URGENT_NOTE if digest else question_of([row.message for row in turn.rows]),
+            Purpose.HEARTBEAT,
+            message.text + _URGENT_NOTE if digest else None,
             limits=self._limits,
             target=reached.target,
             digest=digest,

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from agent_core.agent import TurnLimits
 from agent_core.errors import BudgetSpent
-from agent_core.models import Session, TurnResult
+from agent_core.models import Purpose, TurnResult
 from gateway.budget.metering import UsageMeter
 from gateway.queue.ports import Turn
 from gateway.turns.retry_policy import Failure, TurnPolicy
@@ -27,16 +27,16 @@ class Plan:
 
     Args:
         turn: The turn as the model sees it.
-        session: The conversation as the agent sees it; its purpose decides the model.
-        question: What the model is asked.
+        purpose: What it is counted as; it decides the model.
+        question: What the model is asked; None is what was written.
         hold: The reply waits for the owner's approval, and nobody sees a preview of it.
         note: What the reply says besides.
         limits: What the run may cost; None is what any turn may cost.
     """
 
     turn: Turn
-    session: Session
-    question: str
+    purpose: Purpose
+    question: str | None = None
     hold: bool = False
     note: str = ""
     limits: TurnLimits | None = None

@@ -12,13 +12,14 @@ from agent_core.ports import LLMPort, ToolPort
 from channels.base import AckState, Channel
 from gateway.budget.metering import UsageMeter
 from gateway.queue.ports import Turn, WorkStore
+from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.approvals.tool_consent import ToolConsent, Waiting
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.kinds import Plan
 from gateway.turns.reply_sink import ReplySink
 from gateway.turns.step_journal import StoreStepJournal
-from gateway.turns.user_input import facts_of, user_lines
+from gateway.turns.user_input import user_input
 
 __all__ = ["ExtraTools", "ModelRun"]
 
@@ -47,6 +48,7 @@ class ModelRun:
         pools: Callable[[Purpose], LLMPort],
         budget: BudgetDeferral,
         consent: ToolConsent,
+        access: Access,
         acknowledgements: Acknowledgements,
         zone: tzinfo | None = None,
     ) -> None:
@@ -57,6 +59,7 @@ class ModelRun:
         self._pools = pools
         self._budget = budget
         self._consent = consent
+        self._access = access
         self._acknowledgements = acknowledgements
         self._zone = zone
 
@@ -80,7 +83,9 @@ class ModelRun:
             AgentError: See `AgentLoop.run`.
             LostTurn: The claim was superseded.
         """
-        session, asked = plan.session, plan.turn
+        asked = plan.turn
+        asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._zone)
+        session = asks.session
         tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
         # Nobody reads along in a draft that waits for approval.
         sink = ReplySink(self._channels[turn.session.channel], turn.session, previews=not plan.hold)
@@ -89,12 +94,12 @@ class ModelRun:
             async with sink.shown():
                 return await self._agent.run(
                     session,
-                    f"{facts_of(asked, self._zone)}\n{plan.question}",
+                    asks.text,
                     sink,
                     llm=meter.over(self._pools(session.purpose)),
                     extra_tools=tools,
                     journal=StoreStepJournal(self._store, turn, steps, tools),
-                    user_lines=user_lines(asked),
+                    user_lines=asks.lines,
                     limits=plan.limits,
                     allowance=meter,
                     consent=self._consent.consent(asked, steps),

@@ -126,7 +126,7 @@ class JobTurns:
             return None
         return _JobPlan(
             turn,
-            session_of(turn, self._access, Purpose.JOB),
+            Purpose.JOB,
             f"[This is the scheduled job {job.id} of {message.sender.address}, made on "
             f"{self._told_time(job.created_at)}; nobody wrote it at this moment. Do what it says now; your "
             f"answer is sent.]{f' {late}' if late else ''}\n{message.text}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
 from agent_core.memory.scopes import scope_for
@@ -12,7 +13,25 @@ from agent_core.prompt import attachment_lines, background_text, letter_text, tu
 from gateway.queue.model import Turn
 from gateway.routing.access import Access, Role
 
-__all__ = ["facts_of", "question_of", "session_of", "user_lines"]
+__all__ = ["UserInput", "facts_of", "question_of", "session_of", "user_input", "user_lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class UserInput:
+    """What a model is asked in which conversation, and the lines of it for the history."""
+
+    session: Session
+    text: str
+    lines: Sequence[Message]
+
+
+def user_input(
+    turn: Turn, access: Access, purpose: Purpose, question: str | None, *, zone: tzinfo | None
+) -> UserInput:
+    """The input of a turn; ``question`` None is what was written."""
+    asked = question_of([row.message for row in turn.rows]) if question is None else question
+    text = f"{facts_of(turn, zone)}\n{asked}"
+    return UserInput(session_of(turn, access, purpose), text, user_lines(turn))
 
 
 def question_of(messages: Sequence[InboundMessage]) -> str:

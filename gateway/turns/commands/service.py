@@ -151,6 +151,8 @@ class CommandService:
         A command is never put into a turn with others; only the edit of a message that waited can be. It is
         left out then, and whoever wrote it is told.
         """
+        if len(turn.rows) == 1:
+            return turn, ""
         rows = tuple(row for row in turn.rows if self._command(row.message) is None)
         if not rows or len(rows) == len(turn.rows):
             return turn, ""
