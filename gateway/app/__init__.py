@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent_core.memory_ports import MemoryPort
-from agent_core.messages import SessionKey
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
 from gateway.app.agent import build_mind, open_attachments
@@ -141,29 +140,21 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     dispatcher = SessionDispatcher(
         concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions
     )
-    history = HistoryWriter(store, mind.memory)
+    history = HistoryWriter(store, mind.memory, wakeups)
     suspects = CrashIsolation(store)
-    deliveries = build_deliveries(
-        channels, store, clock, committed=history.committed, suspects=suspects, wakeups=wakeups
-    )
+    deliveries = build_deliveries(channels, store, clock, suspects=suspects, wakeups=wakeups)
     upkeep = PostTurn(
-        manager=mind.manager, history=history, search=mind.search, spending=spending, clock=clock
+        manager=mind.manager,
+        history=history,
+        search=mind.search,
+        spending=spending,
+        clock=clock,
+        wakeups=wakeups,
     )
     stages = Acknowledgements(by_name)
-    ends = TurnCommit(
-        store=store,
-        history=history,
-        channels=by_name,
-        stages=stages,
-        completed=upkeep.turn_completed,
-    )
-    budget = BudgetAlerts(costs=sqlite, spending=spending, target=target, clock=clock)
+    ends = TurnCommit(store=store, channels=by_name, stages=stages)
+    budget = BudgetAlerts(costs=sqlite, spending=spending, target=target, clock=clock, wakeups=wakeups)
     began_at = clock.now()
-
-    def committed(session: SessionKey) -> None:
-        history.committed(session)
-        upkeep.turn_completed(session)
-
     unasked = build_unasked(
         settings,
         plans=plans,
@@ -174,7 +165,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         channels=by_name,
         clock=clock,
         wake=dispatcher.wake,
-        committed=committed,
+        wakeups=wakeups,
     )
     turns = build_turns(
         settings,
@@ -198,7 +189,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         policy=overrides.policy,
         clock=clock,
         wake=dispatcher.wake,
-        committed=committed,
+        wakeups=wakeups,
     )
     handler, desk = turns.handler, turns.commands
     asides = OutOfBandTurns(
@@ -216,7 +207,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         clock=clock,
         zone=limits.zone,
         wake=dispatcher.wake,
-        on_link=lambda _: unasked.scheduler.changed(),
+        wakeups=wakeups,
     )
     supervisor = build_supervisor(
         channels,

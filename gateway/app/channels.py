@@ -134,18 +134,16 @@ def build_deliveries(
     store: WorkStore,
     clock: Clock,
     *,
-    committed: Callable[[SessionKey], None],
     suspects: CrashIsolation,
     wakeups: Wakeups,
 ) -> dict[str, Delivery]:
-    """Who sends what is in the outbox, by channel; ``committed`` and ``suspects``: see `Delivery`."""
+    """Who sends what is in the outbox, by channel; for arguments see `Delivery`."""
     deliveries = {
         # A local answer waits for its person as long as it takes.
         name: Delivery(
             channel,
             store,
             clock,
-            committed=committed,
             suspects=suspects,
             wakeups=wakeups,
             **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}),

@@ -22,6 +22,7 @@ from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_named
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import PlanStore, WorkStore
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
 from gateway.settings import Settings
 from gateway.supervision.gateway import Proactive
@@ -47,7 +48,7 @@ def build_unasked(
     channels: Mapping[str, Channel],
     clock: Clock,
     wake: Callable[[SessionKey], None],
-    committed: Callable[[SessionKey], None],
+    wakeups: Wakeups,
 ) -> Proactive:
     """
     Put it together.
@@ -62,7 +63,7 @@ def build_unasked(
         channels: All channels by name.
         clock: The time.
         wake: Told of sessions with work.
-        committed: Told of sessions whose history has got something.
+        wakeups: Say what became true in the queue.
     """
     config, scheduling = settings.agents.heartbeat, settings.agents.schedule
     zone = zone_named(scheduling.timezone, config.timezone)
@@ -70,9 +71,16 @@ def build_unasked(
     target.channels = channels
     target.changed = notes.look
     scheduler = Scheduler(
-        plans=plans, store=store, access=access, channels=channels, config=scheduling, clock=clock, wake=wake
+        plans=plans,
+        store=store,
+        access=access,
+        channels=channels,
+        config=scheduling,
+        clock=clock,
+        wake=wake,
+        wakeups=wakeups,
     )
-    desk = JobService(plans, scheduling, zone=zone, clock=clock, changed=scheduler.changed)
+    desk = JobService(plans, scheduling, zone=zone, clock=clock)
     heartbeat = next((one for one in channels.values() if isinstance(one, HeartbeatChannel)), None)
     vigil = HeartbeatMonitor(
         plans=plans,
@@ -82,7 +90,6 @@ def build_unasked(
         zone=zone,
         clock=clock,
         heartbeat=None if heartbeat is None else heartbeat.name,
-        committed=committed,
         keep=notes.keep,
     )
     if heartbeat is not None:

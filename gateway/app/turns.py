@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from channels.base import Channel
 from gateway.app.agent import AgentParts, turn_limits
 from gateway.budget.metering import Metering
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import AskStore, PlanStore, SpendStore, WorkStore
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.routing.crash_isolation import CrashIsolation
@@ -76,7 +76,7 @@ def build_turns(
     policy: TurnPolicy,
     clock: Clock,
     wake: Callable[..., None],
-    committed: Callable[[SessionKey], None],
+    wakeups: Wakeups,
 ) -> TurnParts:
     """Put together what answers turns of every kind; for arguments see the parts."""
     heartbeat = settings.agents.heartbeat
@@ -95,6 +95,7 @@ def build_turns(
         channels=channels,
         access=access,
         wake=wake,
+        wakeups=wakeups,
         calls=ToolApprovals(questions, access, wake),
         held=approval,
     )
@@ -136,7 +137,6 @@ def build_turns(
             tokens=heartbeat.limits.tokens,
         ),
         clock=clock,
-        committed=committed,
     )
     jobs = JobTurns(
         store=store,

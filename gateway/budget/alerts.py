@@ -30,6 +30,7 @@ from gateway.budget.policy import (
 from gateway.observability import metrics
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import NewOutbound, SpendStore, StoreUnavailable
+from gateway.queue.wakeups import Wakeups
 
 __all__ = ["WARN_AT", "BudgetAlerts"]
 
@@ -48,6 +49,7 @@ class BudgetAlerts:
         spending: What is watched.
         target: Where the owner is reached.
         clock: The time.
+        wakeups: Say when something was spent.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class BudgetAlerts:
         spending: Metering,
         target: OwnerContact,
         clock: Clock,
+        wakeups: Wakeups,
     ) -> None:
         self._costs = costs
         self._spending = spending
@@ -65,13 +68,9 @@ class BudgetAlerts:
         self._told: tuple[str, str] | None = None
         self._why_not = ("", "", "")
         self._news = anyio.Event()
-        spending.changed = self.changed
+        wakeups.usage.connect(lambda _: self._news.set())
         limits = spending.limits
         metrics.watch_budget(self._shown, (limits.tokens or 0, limits.usd or 0))
-
-    def changed(self) -> None:
-        """Something was spent. Returns at once."""
-        self._news.set()
 
     async def run(self) -> None:
         """Watch until cancelled. Raises nothing but cancellation."""

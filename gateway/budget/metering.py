@@ -17,7 +17,7 @@ What a turn that is taken up again has in its journal is not a call, and is not 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -61,7 +61,6 @@ class Metering:
         costs: Where their sums are.
         limits: What a day may cost.
         clock: The time.
-        changed: Told when something was spent; returns at once.
     """
 
     def __init__(
@@ -70,14 +69,11 @@ class Metering:
         costs: SpendStore,
         limits: Limits,
         clock: Clock,
-        *,
-        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.limits = limits
         self._store = store
         self._costs = costs
         self._clock = clock
-        self.changed = changed
         self._tallies: set[UsageMeter] = set()
         self._commits = 0
         self._current: ContextVar[UsageMeter | None] = ContextVar("tally", default=None)
@@ -198,7 +194,6 @@ class Metering:
         self._commits += 1
         del tally.unrecorded[:count]
         self._tidy(tally)
-        self.changed()
 
     async def commit_all(self) -> None:
         """Try again what the store did not take. Raises nothing but cancellation."""

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 import structlog
 
-from agent_core.messages import OutboundKind, SessionKey
+from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
 from channels.heartbeat.channel import NOTHING, OUTSIDE
@@ -54,7 +54,6 @@ class HeartbeatMonitor:
         zone: The zone of the digest's hour, as a name.
         clock: The time.
         heartbeat: The name of the heartbeat's channel; None: there is none.
-        committed: Told of sessions whose history has got something.
         keep: Keeps a note for the owner until there is a place to tell it; what it is about, and its text.
     """
 
@@ -68,7 +67,6 @@ class HeartbeatMonitor:
         zone: str,
         clock: Clock,
         heartbeat: str | None = "heartbeat",
-        committed: Callable[[SessionKey], None] = lambda _: None,
         keep: Callable[[str, str], Awaitable[None]] | None = None,
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
@@ -80,7 +78,6 @@ class HeartbeatMonitor:
         self._digest_at = Cron(f"{config.digest.minute % 60} {config.digest.minute // 60} * * *", zone)
         self._clock = clock
         self._heartbeat = heartbeat
-        self._committed = committed
         self._keep = keep
         self._look_every_s = look_every_s
         self._began_at = clock.now()
@@ -250,12 +247,9 @@ class HeartbeatMonitor:
             for part, _ in parcels(text, (), channel.capabilities)
         ]
         line = alert_line(text, f"{what} {value}.alert", self._clock.now())
-        posted = await self._plans.post_planned(
+        return await self._plans.post_planned(
             what, value, outbound, history=[(target.session, (line,))], collected=collected or ()
         )
-        if posted:
-            self._committed(target.session)
-        return posted
 
     # ── what is shown ──
 

@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from agent_core.messages import SessionKey
+
 __all__ = ["Signal", "Wakeups"]
 
 _Told = TypeVar("_Told")
@@ -45,3 +47,13 @@ class Wakeups:
     def __init__(self) -> None:
         self.outbox = Signal[str]()
         """The channel of this name may have something to send."""
+        self.drafts = Signal[str]()
+        """In the outbox of this channel something is held until a person approves it."""
+        self.history = Signal[SessionKey]()
+        """Lines for the history of this session are in the journal."""
+        self.usage = Signal[str]()
+        """Something was spent on this day."""
+        self.jobs = Signal[str]()
+        """The job of this id is due sooner than was known."""
+        self.link = Signal[str]()
+        """The link of this channel has come up, and nothing waits for that any more."""

@@ -9,7 +9,7 @@ repeated. What is uncertain follows the channel's rule: the same key again, a pr
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import anyio
 import structlog
@@ -63,7 +63,6 @@ class Delivery:
         clock: For ages.
         give_up_after_s: How long a message is tried while the server is away or refuses for the moment; a
             few tries are made even if it is older, for example because this machine was off.
-        committed: Told of sessions whose history has got something.
         suspects: Knows what the process may have died of; by default only these messages are in flight.
         wakeups: Say when there is something to send.
     """
@@ -75,7 +74,6 @@ class Delivery:
         clock: Clock,
         *,
         give_up_after_s: float = _GIVE_UP_AFTER_S,
-        committed: Callable[[SessionKey], None] = lambda _: None,
         suspects: CrashIsolation | None = None,
         wakeups: Wakeups | None = None,
     ) -> None:
@@ -84,7 +82,6 @@ class Delivery:
         self._store = store
         self._clock = clock
         self._give_up_after_s = give_up_after_s
-        self._committed = committed
         self._busy: set[SessionKey] = set()
         self._absent: set[SessionKey] = set()
         self._changed = anyio.Event()
@@ -218,8 +215,6 @@ class Delivery:
         while True:
             try:
                 await self._store.sent(row, receipt.provider_id, into=into)
-                if row.message.remembered:
-                    self._committed(into)
                 return
             except StoreUnavailable as error:
                 attempt += 1

@@ -60,8 +60,6 @@ class ChatTurns:
         text = f"{result.reply}\n\n{plan.note}" if plan.note else result.reply
         outbound = self._commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
         await self._commit.complete(turn, Completion(outbound=outbound, history=result.history), meter)
-        if plan.hold:
-            self._approvals.look()
         await self.learn(turn.rows[-1].message)
 
     async def learn(self, message: InboundMessage) -> None:

@@ -16,7 +16,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Attachment, OutboundKind, SessionKey
+from agent_core.messages import Attachment, OutboundKind
 from agent_core.models import TurnResult, Usage
 from channels.base import AckState, Channel
 from gateway.budget.metering import UsageMeter
@@ -24,7 +24,6 @@ from gateway.observability import metrics
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, StoreUnavailable, Turn, WorkStore
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.routing.delivery import parcels
-from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.retry_policy import Failure
 
 __all__ = ["STORE_RETRY", "TurnCommit"]
@@ -39,26 +38,21 @@ class TurnCommit:
     Ends claimed turns. One instance serves all sessions.
 
     Args:
-        store, history: Where an end becomes true.
+        store: Where an end becomes true.
         channels: All channels by name.
         stages: Told how far messages are.
-        completed: Called when a turn of a session was committed; must return at once.
     """
 
     def __init__(
         self,
         *,
         store: WorkStore,
-        history: HistoryWriter,
         channels: Mapping[str, Channel],
         stages: Acknowledgements,
-        completed: Callable[[SessionKey], None] = lambda _: None,
     ) -> None:
         self._store = store
-        self._history = history
         self._channels = channels
         self._stages = stages
-        self._completed = completed
 
     def replies(
         self,
@@ -103,10 +97,6 @@ class TurnCommit:
         rows = await self.until_stored(lambda: self._store.complete(turn, completion))
         if tally is not None:
             tally.committed()
-        for session in [turn.session] * bool(completion.history) + [one for one, _ in completion.others]:
-            self._history.committed(session)
-        if completion.history:
-            self._completed(turn.session)
         self._stages.tell((row.message for row in turn.rows), AckState.DONE)
         return rows
 

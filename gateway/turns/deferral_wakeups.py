@@ -21,6 +21,7 @@ from agent_core.ports import Clock
 from gateway.budget.policy import day_of
 from gateway.queue.ports import StoreUnavailable, WorkStore
 from gateway.queue.states import BUDGET, link_of
+from gateway.queue.wakeups import Wakeups
 
 __all__ = ["LOOK_EVERY_S", "DeferralWakeups"]
 
@@ -38,7 +39,7 @@ class DeferralWakeups:
         clock: The time; it may jump.
         zone: Where the days of the budget begin.
         wake: Told of sessions with work.
-        on_link: Told of channels whose link has come up, after what waited for it is due; returns at once.
+        wakeups: Told of channels whose link has come up, after what waited for it is due.
     """
 
     def __init__(
@@ -48,13 +49,13 @@ class DeferralWakeups:
         clock: Clock,
         zone: tzinfo | None,
         wake: Callable[[SessionKey], None],
-        on_link: Callable[[str], None],
+        wakeups: Wakeups,
     ) -> None:
         self._store = store
         self._clock = clock
         self._zone = zone
         self._wake = wake
-        self._on_link = on_link
+        self._wakeups = wakeups
         self._up: set[str] = set()
         self._came_up: set[str] = set()
         self._seen = clock.now()
@@ -95,7 +96,7 @@ class DeferralWakeups:
         for channel in sorted(self._came_up):
             await self._end(link_of(channel))
             self._came_up.discard(channel)
-            self._on_link(channel)
+            self._wakeups.link.fire(channel)
         now = self._clock.now()
         if _another_day(self._seen, now, self._zone):
             await self._end(BUDGET)

@@ -9,7 +9,7 @@ tokens later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ import structlog
 
 from agent_core.agent import TurnLimits
 from agent_core.errors import AgentError, BudgetSpent
-from agent_core.messages import OutboundKind, SessionKey
+from agent_core.messages import OutboundKind
 from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
 from channels.base import Channel
@@ -71,7 +71,6 @@ class HeartbeatTurns:
     Args:
         plans: The ledger, and what waits for the digest.
         limits: What one check-in may cost.
-        committed: Told of other sessions whose history has got something.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class HeartbeatTurns:
         config: HeartbeatConfig,
         limits: TurnLimits,
         clock: Clock,
-        committed: Callable[[SessionKey], None] = lambda _: None,
     ) -> None:
         self._commit = commit
         self._plans = plans
@@ -93,7 +91,6 @@ class HeartbeatTurns:
         self._config = config
         self._limits = limits
         self._clock = clock
-        self._committed = committed
 
     async def plan(self, turn: Turn) -> HeartbeatPlan | None:
         """
@@ -156,10 +153,7 @@ class HeartbeatTurns:
 
     async def commit(self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Commit what it says, or that it says nothing that anybody gets."""
-        completion = await self._completion(turn, plan, result)
-        await self._commit.complete(turn, completion, meter)
-        for session, _ in completion.others:
-            self._committed(session)
+        await self._commit.complete(turn, await self._completion(turn, plan, result), meter)
 
     async def _completion(self, turn: Turn, plan: HeartbeatPlan, result: TurnResult) -> Completion:
         entry = replace(

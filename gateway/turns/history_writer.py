@@ -19,6 +19,7 @@ from agent_core.errors import StorageUnavailable
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from gateway.queue.ports import JournalLine, StoreUnavailable, WorkStore
+from gateway.queue.wakeups import Wakeups
 
 __all__ = ["HistoryWriter"]
 
@@ -34,9 +35,10 @@ class HistoryWriter:
     Args:
         store: Where the journal is.
         memory: Where the histories are.
+        wakeups: Say in which sessions there are lines in the journal.
     """
 
-    def __init__(self, store: WorkStore, memory: MemoryPort) -> None:
+    def __init__(self, store: WorkStore, memory: MemoryPort, wakeups: Wakeups | None = None) -> None:
         self._store = store
         self._memory = memory
         # How often a session was marked: what is committed while a flush runs must not be forgotten with it.
@@ -46,6 +48,8 @@ class HistoryWriter:
         self._unsure: set[SessionKey] = set()
         self._marks = 0
         self._work = anyio.Event()
+        if wakeups is not None:
+            wakeups.history.connect(self.committed)
 
     async def recover(self) -> int:
         """
@@ -71,7 +75,7 @@ class HistoryWriter:
         return len(lines)
 
     def committed(self, session: SessionKey) -> None:
-        """A turn of this session was completed: there are lines in the journal."""
+        """There are lines of this session in the journal."""
         self._marks += 1
         self._unappended[session] = self._marks
         self._work.set()

@@ -21,6 +21,7 @@ from agent_core.storage.search_index import SearchIndex
 from gateway.budget.metering import Metering
 from gateway.budget.policy import wait_s
 from gateway.observability import metrics
+from gateway.queue.wakeups import Wakeups
 from gateway.turns.history_writer import HistoryWriter
 
 __all__ = ["MeteredConsolidation", "OfflinePostTurn", "PostTurn"]
@@ -40,6 +41,7 @@ class PostTurn:
         search: The index.
         spending: Pays for model calls.
         clock: For back-off.
+        wakeups: Say in which sessions there is something new.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class PostTurn:
         search: SearchIndex,
         spending: Metering,
         clock: Clock,
+        wakeups: Wakeups,
     ) -> None:
         self._manager = manager
         self._history = history
@@ -58,9 +61,9 @@ class PostTurn:
             MeteredConsolidation(manager, spending, clock), clock, chores=(self._file, self._search.update)
         )
         metrics.watch_consolidation(self._consolidator.state)
+        wakeups.history.connect(self._grown)
 
-    def turn_completed(self, session: SessionKey) -> None:
-        """There is something new in this session. Returns at once."""
+    def _grown(self, session: SessionKey) -> None:
         self._consolidator.due(str(session))
 
     async def run(self) -> None:

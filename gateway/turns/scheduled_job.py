@@ -229,8 +229,6 @@ class JobTurns:
             entry=_entry(turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s),
         )
         await self._commit.complete(turn, completion, meter)
-        if hold:
-            self._approvals.look()
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """It waits until the budget opens again, and whoever wished it is told so once a day."""

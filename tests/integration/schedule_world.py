@@ -10,6 +10,7 @@ from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Job, JobKind
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
 from tests.unasked_world import ANN, BOB, house
 
@@ -63,4 +64,5 @@ def scheduler_on(store, clock, channel, general) -> Scheduler:
         config=ScheduleConfig(),
         clock=clock,
         wake=lambda _: None,
+        wakeups=Wakeups(),
     )

@@ -41,6 +41,7 @@ from gateway.proactive.jobs.triggers import (
 )
 from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.ports import Pending, PlanStore, StoreUnavailable, WorkStore
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
 
 __all__ = ["NOT_ALLOWED", "UNREADABLE", "Scheduler", "job_message", "job_name", "ledger_name"]
@@ -68,6 +69,7 @@ class Scheduler:
         config: Jitter, and what is said of what is late.
         clock: The wall clock.
         wake: Told of sessions that have work.
+        wakeups: Say when a job is due sooner than was known, and when a link has come up.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Scheduler:
         config: ScheduleConfig,
         clock: Clock,
         wake: Callable[[SessionKey], None],
+        wakeups: Wakeups,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         self._plans = plans
@@ -95,10 +98,8 @@ class Scheduler:
         self._clock_is_wrong = False
         self._looked_at: datetime | None = None
         self._all_again_at = LATEST
-
-    def changed(self) -> None:
-        """Somebody has changed the jobs: look again."""
-        self._news.set()
+        for news in (wakeups.jobs, wakeups.link):
+            news.connect(lambda _: self._news.set())
 
     async def run(self) -> None:
         """Work until cancelled; nothing that fails comes out of here."""

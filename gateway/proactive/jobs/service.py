@@ -10,7 +10,7 @@ asked once by a person must not multiply by itself.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -72,7 +72,6 @@ class JobService:
         config: Limits.
         zone: The zone that is meant if none is said.
         clock: The time.
-        changed: Called when something was changed; the scheduler looks again.
     """
 
     def __init__(
@@ -82,13 +81,11 @@ class JobService:
         *,
         zone: str,
         clock: Clock,
-        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.plans = plans
         self.zone = zone
         self._config = config
         self._clock = clock
-        self._changed = changed
 
     @property
     def enabled(self) -> bool:
@@ -124,7 +121,6 @@ class JobService:
         )
         await self.plans.add_job(job, at_most=self._config.jobs_per_person, persons=place.persons)
         _log.info("job.added", job=job.id, kind=kind.value, channel=place.session.channel)
-        self._changed()
         return job
 
     async def _check_runs(self, place: Place, timing: Timing, now: datetime) -> None:
@@ -161,15 +157,11 @@ class JobService:
         if not paused:
             next_at = next_after(parse_timing(job.timing), self._clock.now())
             state = JobState.ACTIVE if next_at is not None else JobState.DONE
-        changed = await self.plans.set_job_state(job.id, state, next_at)
-        self._changed()
-        return changed
+        return await self.plans.set_job_state(job.id, state, next_at)
 
     async def remove(self, job: Job) -> bool:
         """It does not run any more."""
-        gone = await self.plans.remove_job(job.id)
-        self._changed()
-        return gone
+        return await self.plans.remove_job(job.id)
 
     def told(self, job: Job) -> str:
         """A job in one line."""

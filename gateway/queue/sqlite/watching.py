@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
+from gateway.queue.sqlite.codec import session_or_none
 from gateway.queue.wakeups import Wakeups
 
 __all__ = ["Fact", "Watch"]
@@ -31,6 +32,32 @@ _TRIGGERS = (
             AND (NEW.next_at IS NULL OR NEW.next_at < OLD.next_at))
     BEGIN SELECT became_true('outbox', NEW.channel); END
     """,
+    """
+    CREATE TEMP TRIGGER draft_added AFTER INSERT ON main.outbox WHEN NEW.state = 'held'
+    BEGIN SELECT became_true('drafts', NEW.channel); END
+    """,
+    """
+    CREATE TEMP TRIGGER line_added AFTER INSERT ON main.history_journal
+    BEGIN SELECT became_true('history', NEW.session); END
+    """,
+    """
+    CREATE TEMP TRIGGER usage_added AFTER INSERT ON main.usage
+    BEGIN SELECT became_true('usage', NEW.day); END
+    """,
+    """
+    CREATE TEMP TRIGGER usage_grew AFTER UPDATE ON main.usage
+    BEGIN SELECT became_true('usage', NEW.day); END
+    """,
+    """
+    CREATE TEMP TRIGGER job_added AFTER INSERT ON main.jobs
+    BEGIN SELECT became_true('jobs', NEW.id); END
+    """,
+    """
+    CREATE TEMP TRIGGER job_sooner AFTER UPDATE OF state, next_at ON main.jobs
+    WHEN NEW.state = 'active' AND NEW.next_at IS NOT NULL
+        AND (OLD.state <> 'active' OR OLD.next_at IS NULL OR NEW.next_at < OLD.next_at)
+    BEGIN SELECT became_true('jobs', NEW.id); END
+    """,
 )
 
 
@@ -38,7 +65,14 @@ class Watch:
     """Notes on the writing thread what became true, and fires it on the event loop."""
 
     def __init__(self, wakeups: Wakeups) -> None:
-        self._fire: dict[str, Callable[[str], None]] = {"outbox": wakeups.outbox.fire}
+        self._wakeups = wakeups
+        self._fire: dict[str, Callable[[str], None]] = {
+            "outbox": wakeups.outbox.fire,
+            "drafts": wakeups.drafts.fire,
+            "history": self._history,
+            "usage": wakeups.usage.fire,
+            "jobs": wakeups.jobs.fire,
+        }
         self._noted: dict[Fact, None] = {}
 
     def install(self, db: sqlite3.Connection) -> None:
@@ -59,6 +93,11 @@ class Watch:
         facts = list(self._noted)
         self._noted.clear()
         return facts
+
+    def _history(self, session: str) -> None:
+        key = session_or_none(session)
+        if key is not None:
+            self._wakeups.history.fire(key)
 
     def fire(self, facts: Sequence[Fact]) -> None:
         """Tell whoever waits. To be called on the event loop."""

@@ -32,6 +32,7 @@ from gateway.proactive.alerts import told_daily
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, StoreUnavailable, Turn, WorkStore
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, waits, words
 from gateway.turns.approvals.tool_calls import ToolApprovals, is_call, place_of
@@ -80,6 +81,7 @@ class Approvals:
         channels: All channels by name.
         access: Who is the owner.
         wake: There is something to do in this session.
+        wakeups: Say when something is held.
         calls: Takes the decisions about calls of tools.
         held: Whose replies the owner approves, by channel; elsewhere nobody's.
     """
@@ -92,6 +94,7 @@ class Approvals:
         channels: Mapping[str, Channel],
         access: Access,
         wake: Callable[[SessionKey], None],
+        wakeups: Wakeups,
         calls: ToolApprovals,
         held: Mapping[str, Approval],
         look_every_s: float = _LOOK_EVERY_S,
@@ -106,6 +109,7 @@ class Approvals:
         self._look_every_s = look_every_s
         self._news = anyio.Event()
         self._looked_at: set[str] = set()  # of what waits, so that it is not looked at again and again
+        wakeups.drafts.connect(lambda _: self._news.set())
 
     def holds(self, turn: Turn) -> bool:
         """Whether the owner approves the reply to a turn before it leaves."""
@@ -115,10 +119,6 @@ class Approvals:
         return approval == "all"
 
     # ── finding ──
-
-    def look(self) -> None:
-        """Something is held. Returns at once."""
-        self._news.set()
 
     async def run(self) -> None:
         """Look for new items until cancelled. Raises nothing but cancellation."""

@@ -9,19 +9,23 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
 import pytest
 
 from agent_core.messages import OutboundKind
-from gateway.queue.model import Step
+from agent_core.models import Message, Purpose, Usage
+from gateway.queue.model import Completion, Job, JobKind, JobState, Step
 from gateway.queue.ports import LostTurn, NewOutbound, StoreUnavailable
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.wakeups import Signal, Wakeups
-from tests.clock import ManualClock
-from tests.contract.work_store_data import ROOM, accept, claim, reply
+from tests.clock import EPOCH, ManualClock
+from tests.contract.work_store_data import OTHER, ROOM, accept, claim, out, reply
 
+JOB = Job("j1", JobKind.ASK, "hi", "at x", ROOM, "bot", "@a:x", EPOCH, next_at=EPOCH)
 NOTE = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.NOTICE)
 DRAFT = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.REPLY, hold=True)
 
@@ -159,6 +163,50 @@ async def test_what_cannot_be_sent_yet_is_not_told(house):
         house.store.post_once("budget", "today", []),
     ):
         assert await house.told("outbox", call) == []
+
+
+async def test_a_draft_is_told_to_whoever_asks_the_owner(house):
+    """What is held fires ``drafts``, whatever call has put it into the outbox; what is not held does not."""
+    held = Completion(outbound=[replace(out("Hi"), hold=True)])
+    assert await house.told("drafts", house.store.complete(await running(house), held)) == ["matrix"]
+    assert await house.told("drafts", house.store.post([DRAFT])) == ["email"]
+    assert await house.told("drafts", house.store.post([NOTE])) == []
+
+
+async def test_lines_of_every_history_are_told(house):
+    """The turn's own, those for other sessions, and what joins a history when it has arrived."""
+    line = Message(role="assistant", content="Hi", id="1", timestamp=EPOCH)
+    both = Completion(history=[line], others=[(OTHER, (line,))])
+    assert await house.told("history", house.store.complete(await running(house), both)) == [ROOM, OTHER]
+    digest = house.store.post_planned("digest", "today", [NOTE], history=[(OTHER, (line,))])
+    assert await house.told("history", digest) == [OTHER]
+    [row] = await house.store.post([replace(NOTE, remembered=True)])
+    await house.store.sending(row)
+    assert await house.told("history", house.store.sent(row, "id", into=OTHER)) == [OTHER]
+    done = house.store.journal_done([line.id for line in await house.store.journal()])
+    assert await house.told("history", done) == []
+
+
+async def test_what_was_spent_is_told(house):
+    """A cost that is noted by itself, a second one on the same line, and one that comes with an answer."""
+    usage = Usage(prompt_tokens=5, calls=1)
+    for _ in range(2):
+        noted = house.store.add_usage(ROOM, usage, Purpose.CHAT)
+        assert len(await house.told("usage", noted)) == 1
+    answered = house.store.complete(await running(house), Completion(usage=usage))
+    assert len(await house.told("usage", answered)) == 1
+    assert await house.told("usage", house.store.usage()) == []
+
+
+async def test_a_job_that_is_due_sooner_is_told(house):
+    """A new one, one that goes on, one that is earlier; not one that is paused, has run or was removed."""
+    store, soon, later = house.store, EPOCH, EPOCH + timedelta(hours=2)
+    assert await house.told("jobs", store.add_job(JOB, at_most=9)) == ["j1"]
+    assert await house.told("jobs", store.job_fired("j1", 0, soon, later)) == []
+    assert await house.told("jobs", store.set_job_state("j1", JobState.PAUSED, later)) == []
+    assert await house.told("jobs", store.set_job_state("j1", JobState.ACTIVE, later)) == ["j1"]
+    assert await house.told("jobs", store.set_job_state("j1", JobState.ACTIVE, soon)) == ["j1"]
+    assert await house.told("jobs", store.remove_job("j1")) == []
 
 
 async def test_nothing_is_told_of_what_did_not_happen(house):
