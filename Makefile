@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: demo test check fmt kill explore fuzz bench soak image service-test setup clean help
+.PHONY: demo test test-slow test-all check fmt kill explore fuzz bench soak image service-test setup clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -11,8 +11,16 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: setup        ## talk to the bot through a real Matrix server and a real mail server on this machine
 	@.venv/bin/squidbot demo
 
-test: check        ## everything that must hold, in about half an hour
-	.venv/bin/pytest -q -n 2 --dist loadfile
+PYTEST := .venv/bin/pytest -q -n 2 --dist loadfile
+
+test: check        ## unit, contract and property tests, and one of each kind on real servers and under kills
+	$(PYTEST) -m 'not slow'
+
+test-slow: setup   ## what `make test` leaves out
+	$(PYTEST) -m slow
+
+test-all: check    ## everything that must hold, in about half an hour
+	$(PYTEST)
 
 check: setup       ## style, types, import directions, file sizes
 	.venv/bin/ruff check .

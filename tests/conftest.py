@@ -1,6 +1,9 @@
 """
 Fixtures for every test. A module that wants virtual time overrides ``anyio_backend`` by `virtual_backend`.
 
+``make test`` leaves out what is marked ``slow``: single tests that say so, and all that talks to real servers or kills
+processes, but for one of each kind, which is marked ``smoke``. ``make test-all`` runs everything.
+
 Property tests draw the same examples in every run, so that a change is what makes them fail; ``make explore``
 lets them look where nobody has looked.
 """
@@ -8,6 +11,7 @@ lets them look where nobody has looked.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -16,9 +20,18 @@ from tests.clock import VirtualLoop
 
 pytest_plugins = ["tests.servers"]
 
+HERE = Path(__file__).parent
+SLOW = tuple(HERE / folder for folder in ("deploy", "integration", "kill", "soak"))
+
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("explore", max_examples=1000)
 hypothesis.settings.load_profile("explore" if os.environ.get("SQUIDBOT_EXPLORE") else "same")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in SLOW) and not item.get_closest_marker("smoke"):
+            item.add_marker("slow")
 
 
 @pytest.fixture

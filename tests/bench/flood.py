@@ -21,9 +21,10 @@ __all__ = ["floods"]
 
 _QUIET = 15
 _WARM_UP = 3
-_EVENTS = 10_000
-_INVITES = 1_000
+_EVENTS = 1_500
+_INVITES = 150
 _POISON = 200
+"""The homeserver takes about ten of either in a second, so each flood lasts for minutes, and dozens of questions fall into it."""
 _FEWEST = 10
 """So many questions are asked at least; after a flood that is over sooner, while its traces are worked off."""
 _BODIES = (

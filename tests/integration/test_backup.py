@@ -47,6 +47,7 @@ async def filled(tmp_path):
     return await fill(tmp_path / "home")
 
 
+@pytest.mark.smoke
 async def test_what_comes_out_is_what_went_in(filled, tmp_path):
     """Every file of sessions, memory, workspace, attachments and state, byte for byte; the database row for row."""
     done = await made(filled, tmp_path)

@@ -41,6 +41,7 @@ def bot(mail_server: MailServer, tmp_path: Path) -> Bot:
     return make_bot(mail_server, tmp_path)
 
 
+@pytest.mark.smoke
 async def test_a_mail_is_accepted_once_and_answered_in_its_thread(bot: Bot) -> None:
     """A mail becomes one message; its answer threads to it, says that it is automatic, and is filed once."""
     async with bot.running() as channel:

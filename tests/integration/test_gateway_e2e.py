@@ -109,6 +109,7 @@ def until(true: Callable[[], bool], *, within_s: float = 30.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.smoke
 def test_answers_on_both_channels_and_remembers_for_the_owner_alone(town: Town) -> None:
     """What Alice says in the room is known in her mail; Bob, who is let in too, learns nothing of it."""
     with town.daemon() as daemon:

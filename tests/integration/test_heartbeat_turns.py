@@ -35,6 +35,7 @@ async def tick(home) -> tuple[str, str]:
     return entries[0].outcome.value, entries[0].reason
 
 
+@pytest.mark.smoke
 async def test_an_alert_is_in_the_conversation_where_it_is_read_and_nothing_else_is(tmp_path):
     """ "What did you mean?" finds the alert before it; the check-in's own lines and silence are not there."""
     async with house(tmp_path, "HEARTBEAT_OK", THINKS, heartbeat=SELDOM) as home:

@@ -17,6 +17,7 @@ VERSIONS = ["11", "12"]
 
 
 # ── the main job ──
+@pytest.mark.smoke
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_question_arrives_and_the_answer_is_seen_once(make_bot, alice, version):
     """A direct message is accepted with its sender; the answer, delivered three times, is one event."""

@@ -16,6 +16,7 @@ from tests.integration.secret_talk import GARBAGE, secret_room, seen
 
 
 # ── the main job ──
+@pytest.mark.smoke
 async def test_question_and_answer_are_encrypted_and_sent_once(make_bot, nia):
     """Both ways, and an answer that is delivered three times is one event."""
     bot = make_bot(allow_from=[nia.user_id])

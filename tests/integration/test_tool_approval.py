@@ -131,6 +131,7 @@ async def test_without_the_setting_a_tool_runs_at_once(tmp_path):
     assert tool.written == ["this"]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("tool", [Writer(), Guarded()], ids=["by setting", "by itself"])
 async def test_who_asked_says_yes(tmp_path, tool):
     """The question shows the call; after the yes the tool runs once, and neither more yes nor no changes it."""

@@ -185,6 +185,7 @@ CAMPAIGNS = [
 ]
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("seed", "kills"), CAMPAIGNS)
 def test_deaths_at_random_moments_cost_nothing(

@@ -51,6 +51,7 @@ async def answered(folder: Path, wheres: list[str], defect: str = "") -> list[st
 EXPECTED = [f"re: question {number}" for number in range(COUNT)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("point", ["fetched", "accepted", "acknowledged", "sending", "uncertain", "taken"])
 async def test_killed_at_a_boundary(tmp_path, point):
     """Killed at its first and its third passing: every question has one answer, in order."""
@@ -62,6 +63,7 @@ async def test_control_acknowledging_first_loses(tmp_path):
     assert await answered(tmp_path, ["acknowledged_too_early"], "acknowledges_first") != EXPECTED
 
 
+@pytest.mark.smoke
 async def test_control_new_keys_double(tmp_path):
     """Negative control: a new key for every try doubles an answer, and that is seen."""
     seen = await answered(tmp_path, ["taken"], "new_keys")

@@ -90,6 +90,7 @@ def _as_answer(text: str) -> str:
     return f"re: #{number[1]}" if text.startswith("echo:") and number else text
 
 
+@pytest.mark.smoke
 def test_sigkill_at_random_moments_on_real_servers(
     synapse: Synapse,
     mail_server: MailServer,

@@ -119,6 +119,7 @@ def story(
     return kills, ["it was not done in time"]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_killed_at_named_moments(nursery, tmp_path, adapter):
     """Dying before or after any call of the port, twice in a row, costs nobody anything."""
