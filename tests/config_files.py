@@ -42,7 +42,7 @@ channels:
     password: "${file:secret}"
     allow_from: ["@alice:hs.test"]
     group_policy: mention
-    queue: merge
+    batching: merge
   email:
     enabled: true
     address: "bot@mail.test"

@@ -84,14 +84,14 @@ class ModelSpec(_Spec):
     """
     extra: dict[str, Any] = Field(default_factory=dict)
     """Further parameters of the request, as the provider knows them."""
-    first_token_limit_s: float | None = Field(default=None, gt=0)
+    first_token_timeout_s: float | None = Field(default=None, gt=0)
     """
     How long until an answer begins. Empty: 55 seconds, or 300 for a model that thinks before it answers and
     for one on a server at home, which may read a long prompt slowly.
     """
-    idle_limit_s: float = Field(default=55.0, gt=0)
+    idle_timeout_s: float = Field(default=55.0, gt=0)
     """How long it may pause."""
-    total_limit_s: float = Field(default=600.0, gt=0)
+    total_timeout_s: float = Field(default=600.0, gt=0)
     """How long it may take as a whole."""
     price: PriceSpec | None = None
 

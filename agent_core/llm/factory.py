@@ -162,9 +162,9 @@ def _client(
         "max_tokens": model.max_tokens,
         "extra": extra,
         "limits": AnswerLimits(
-            first_token_s=model.first_token_limit_s or _first_token_s(model, provider),
-            idle_s=model.idle_limit_s,
-            total_s=model.total_limit_s,
+            first_token_s=model.first_token_timeout_s or _first_token_s(model, provider),
+            idle_s=model.idle_timeout_s,
+            total_s=model.total_timeout_s,
         ),
         "price": None if model.price is None else Price(**model.price.model_dump()),
         "pictures": pictures,

@@ -151,7 +151,7 @@ class EmailChannel(EmailDirectMessages):
         )
 
         def welcome(address: str) -> bool:
-            return knows(address) or is_read_only(address, config.read_only_from)
+            return knows(address) or is_read_only(address, config.ingest_only_from)
 
         self._keeper = Keeper(config, attachments, welcome)
         self._alert = alert
@@ -164,7 +164,7 @@ class EmailChannel(EmailDirectMessages):
         self._seal = CopySeal(state_dir / "copy-key")
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls, self._seal)
         self._chores = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
-        limiter = AnswerLimiter(config.limits, brake_per_hour=config.brake.answers_per_hour)
+        limiter = AnswerLimiter(config.limits, brake_per_hour=config.circuit_breaker.answers_per_hour)
         self._safety = LoopGuard(
             name,
             config,
@@ -437,5 +437,5 @@ def _prover(
         lambda: clock.now().timestamp(),
         config.address,
         knows=knows,
-        ingested=lambda address: is_read_only(address, config.read_only_from),
+        ingested=lambda address: is_read_only(address, config.ingest_only_from),
     )

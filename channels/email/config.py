@@ -23,8 +23,8 @@ __all__ = [
     "EmailConfig",
     "ImapServer",
     "OAuth",
-    "SecretTag",
     "SmtpServer",
+    "SubaddressSecret",
 ]
 
 _SECRET = re.compile(r"[a-z0-9-]{16,60}")
@@ -106,15 +106,15 @@ class CircuitBreakerConfig(_Strict):
     """Of all threads together: beyond it nobody is answered."""
     thread_answers_per_hour: int = Field(default=12, ge=0)
     """Of one thread: beyond it that thread is not answered."""
-    identical_answers: int = Field(default=3, ge=0)
+    max_identical_replies: int = Field(default=3, ge=0)
     """The same text so often in one thread within an hour is enough: the next one waits."""
     bounces_per_hour: int = Field(default=5, ge=0)
     """So many reports that a mail of ours to one person did not arrive: nothing is sent there."""
-    closed_minutes: float = Field(default=60.0, gt=0, le=10_080)
+    open_minutes: float = Field(default=60.0, gt=0, le=10_080)
     """How long it stays pulled, over restarts too; ``squidbot email release`` takes it off sooner."""
 
 
-class SecretTag(_Strict):
+class SubaddressSecret(_Strict):
     """
     A form of our own address that proves a sender who knows it: ``local+secret@domain``.
 
@@ -212,8 +212,8 @@ class EmailConfig(_Strict):
     """Verify signatures ourselves where the provider says nothing; needs DNS."""
     dns_servers: tuple[str, ...] = ()
     """``address`` or ``address:port``; empty for those of the system."""
-    secret_tags: tuple[SecretTag, ...] = ()
-    read_only_from: tuple[str, ...] = ()
+    subaddress_secrets: tuple[SubaddressSecret, ...] = ()
+    ingest_only_from: tuple[str, ...] = ()
     """
     Whose mail is read and never answered: addresses, ``*@domain`` or ``name*@domain``. It stands in the
     history, where the owner's search finds it; ``allow_from`` need not name them.
@@ -221,8 +221,8 @@ class EmailConfig(_Strict):
     sender_verification: Literal["enforce", "off"] = "enforce"
     """``off`` believes every From field. Never on a mailbox that the world can reach."""
     limits: AnswerLimits = AnswerLimits()
-    brake: CircuitBreakerConfig = CircuitBreakerConfig()
-    queue: Literal["merge", "each"] = "each"
+    circuit_breaker: CircuitBreakerConfig = CircuitBreakerConfig()
+    batching: Literal["merge", "each"] = "each"
     """``each``: one answer for each mail; ``merge``: what waits in a thread is answered together."""
     sent_copy: Literal["self", "server", "append", "none"] = "self"
     """
@@ -240,19 +240,19 @@ class EmailConfig(_Strict):
     """How many files of one mail are kept; the others are only named."""
     max_files_mb: float = Field(default=25.0, ge=0, le=100)
     """How large they may be together."""
-    max_answer_mb: float = Field(default=18.0, gt=0, le=100)
+    max_reply_mb: float = Field(default=18.0, gt=0, le=100)
     """So much of files is sent in one mail, as long as the server takes it; others are named in the text."""
-    quote: Literal["none", "short", "full"] = "none"
+    quote_original: Literal["none", "short", "full"] = "none"
     """Whether the mail that is answered is quoted below the answer: not, its first lines, or all of it."""
     reply_all: bool = False
     """
     Whether those of its To and Cc who are in ``allow_from`` get the answer too. Nobody else ever does.
     """
-    plus_sessions: bool = False
+    subaddress_sessions: bool = False
     """
     Whether ``local+word@domain`` is one conversation for each word and person, whatever the threads are.
     """
-    approval: Literal["none", "strangers", "all"] = "none"
+    reply_approval: Literal["none", "strangers", "all"] = "none"
     """Whose answers wait for the owner's yes: nobody's, those to other people, or all."""
     answered_keyword: str = Field(default="$SquidbotAnswered", pattern=r"^[$A-Za-z0-9_.-]{0,60}$")
     """A keyword that answered mails get where the server knows keywords; empty for none."""
@@ -264,7 +264,7 @@ class EmailConfig(_Strict):
     def _one_address(cls, value: str) -> str:
         return _address(value)
 
-    @field_validator("read_only_from")
+    @field_validator("ingest_only_from")
     @classmethod
     def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         patterns = tuple(item.strip().lower() for item in value)
@@ -304,20 +304,20 @@ class EmailConfig(_Strict):
             any(self.trusted_authserv_ids)
             or self.trust_headerless_auth_results
             or self.dkim == "verify"
-            or self.secret_tags
+            or self.subaddress_secrets
         )
         if self.sender_verification == "enforce" and not somewhere:
             raise ValueError(
                 "sender_verification: enforce needs trusted_authserv_ids: the first word of the "
                 "Authentication-Results header in mails that you received at this address (or dkim: verify, "
-                "or secret_tags). Without it every sender could be forged, so nobody would be answered"
+                "or subaddress_secrets). Without it every sender could be forged, so nobody would be answered"
             )
         return self
 
     @property
     def secret_by_sender(self) -> dict[str, str]:
         """The secret tag of each sender who has one."""
-        return {one.sender: one.secret.get_secret_value() for one in self.secret_tags}
+        return {one.sender: one.secret.get_secret_value() for one in self.subaddress_secrets}
 
 
 def _address(value: str) -> str:

@@ -173,15 +173,15 @@ class Intake:
             config.trusted_authserv_ids,
             evidence_needed=config.sender_verification == "enforce",
             headerless=config.trust_headerless_auth_results,
-            secret_tags=config.secret_by_sender,
+            subaddress_secrets=config.secret_by_sender,
             listed=self._is_named,
             ingested=self._read_only,
         )
-        self._quote = config.quote
+        self._quote = config.quote_original
         self._reply_all = config.reply_all
-        self._plus_sessions = config.plus_sessions
-        self._secrets = tuple(self._own.secret_tags.values())
-        self._read_only_from = config.read_only_from
+        self._plus_sessions = config.subaddress_sessions
+        self._secrets = tuple(self._own.subaddress_secrets.values())
+        self._read_only_from = config.ingest_only_from
         self._braked = braked
         self._welcome = welcome
         self._quarantined = AnswerLimiter(_ROOM_IN_QUARANTINE)
@@ -442,7 +442,7 @@ def _is_unread(arrival: Arrival) -> bool:
 
 
 def is_read_only(address: str, patterns: Iterable[str]) -> bool:
-    """Whether ``read_only_from`` names an address."""
+    """Whether ``ingest_only_from`` names an address."""
     return any(_fits(address, pattern) for pattern in patterns)
 
 

@@ -147,7 +147,7 @@ def _evidence(config: EmailConfig, raws: Iterable[bytes]) -> str:
     """Which ways there are, and whether the provider says what the settings expect."""
     ways = [
         *(["signatures (dkim: verify)"] if config.dkim == "verify" else []),
-        *(["secret addresses"] if config.secret_tags else []),
+        *(["secret addresses"] if config.subaddress_secrets else []),
         *(["nothing, because sender_verification is off"] if config.sender_verification == "off" else []),
     ]
     seen: list[str] = []

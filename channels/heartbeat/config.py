@@ -115,8 +115,8 @@ class HeartbeatConfig(BaseModel):
     ``target``: where alerts go: ``matrix:@you:server``, ``matrix:!room:server`` (with you alone in it) or
     ``email:you@domain``, with the name of the account if there are several; empty: the conversation in which
     you have last written directly. ``watch``: what decides without a model; with a list, a model is asked
-    only if one of it calls. ``repeat_after_hours``: the same alert is not sent again before that; 0 sends it
-    each time. ``dead_man_intervals``: after so many intervals without a check-in you are told once; 0
+    only if one of it calls. ``dedupe_hours``: the same alert is not sent again before that; 0 sends it
+    each time. ``alert_after_missed``: after so many intervals without a check-in you are told once; 0
     switches it off.
     """
 
@@ -136,10 +136,10 @@ class HeartbeatConfig(BaseModel):
     """Empty: the default pool."""
     target: str = ""
     watch: tuple[Watch, ...] = Field(default=(), strict=False, max_length=50)
-    repeat_after_hours: float = Field(default=24.0, ge=0, le=24 * 366, allow_inf_nan=False)
+    dedupe_hours: float = Field(default=24.0, ge=0, le=24 * 366, allow_inf_nan=False)
     digest: DailyDigest = DailyDigest()
     limits: TickLimits = TickLimits()
-    dead_man_intervals: int = Field(default=48, ge=0, le=100_000)
+    alert_after_missed: int = Field(default=48, ge=0, le=100_000)
 
     @field_validator("active_hours_start", "active_hours_end", mode="before")
     @classmethod

@@ -102,7 +102,7 @@ class MatrixChannel:
             redelivery=Redelivery.SAME_KEY,
             typing=config.display.typing,
             previews=config.streaming.enabled,
-            stages=config.streaming.enabled or config.acknowledge == "reactions",
+            stages=config.streaming.enabled or config.ack_reactions,
             max_text_bytes=MAX_TEXT_BYTES,
             attachments=attachments is not None,
         )
@@ -290,7 +290,7 @@ class MatrixChannel:
                 self._shown.ended(room_id, context, stage)
         gone = self._conversation is not None and self._conversation.is_gone(room_id, context.get("event_id"))
         gone = gone or bool(context.get("left_over"))
-        if self._marks is not None and self._config.acknowledge == "reactions" and not gone:
+        if self._marks is not None and self._config.ack_reactions and not gone:
             self._marks.mark(room_id, context, stage)
 
     async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:

@@ -61,7 +61,9 @@ def open_crypto(
     except OSError as error:
         raise ChannelUnavailable(f"the key of the crypto store cannot be read or made: {error}") from error
     opened = machines(folder, config.user_id, key)
-    return EncryptionEngine(homeserver, login, folder, opened, clock, signed_only=config.devices == "signed")
+    return EncryptionEngine(
+        homeserver, login, folder, opened, clock, signed_only=config.trust_devices == "signed"
+    )
 
 
 def open_reading(

@@ -83,7 +83,7 @@ class GroupContextConfig(_Strict):
     """The newest so many since the last question; 0: nothing is kept."""
     chars: int = Field(default=4000, ge=200, le=50_000)
     """So much text of it at most."""
-    people: Literal["allowed", "everyone"] = "allowed"
+    senders: Literal["allowed", "everyone"] = "allowed"
     """Whose words: of those who may talk to the bot, or of everybody in the room."""
 
 
@@ -151,17 +151,17 @@ class MatrixConfig(_Strict):
     that people open is a conversation of its own. ``always``: also, each new question in a room with several
     people opens a thread.
     """
-    group_talk: GroupContextConfig = GroupContextConfig()
-    acknowledge: Annotated[Literal["off", "reactions"], BeforeValidator(_off)] = "off"
-    """Mark questions with a reaction: being worked on, done, failed."""
+    group_context: GroupContextConfig = GroupContextConfig()
+    ack_reactions: bool = False
+    """React to each question with its state: being worked on, done, failed."""
     streaming: StreamingConfig = StreamingConfig()
-    approval: Literal["none", "strangers", "all"] = "none"
+    reply_approval: Literal["none", "strangers", "all"] = "none"
     """Whose answers the owner sees and approves before they leave: nobody's, those to others, all."""
     encrypt_new_rooms: bool = True
     """Whether conversations that the bot begins by itself are encrypted."""
-    devices: Literal["all", "signed"] = "all"
+    trust_devices: Literal["all", "signed"] = "all"
     """Which devices are trusted in encrypted rooms: all of a person's, or those that they have signed."""
-    queue: Literal["merge", "each"] = "merge"
+    batching: Literal["merge", "each"] = "merge"
     """``merge``: what waits in a conversation is answered together; ``each``: one answer for each message."""
     display: DisplayConfig = DisplayConfig()
 

@@ -267,7 +267,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
 def _approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
     """Whose answers are held, by channel."""
     asked: dict[str, Approval] = {
-        name: getattr(config, "approval", "none") for name, config in settings.channels.enabled().items()
+        name: getattr(config, "reply_approval", "none")
+        for name, config in settings.channels.enabled().items()
     }
     return asked | dict(overrides.approval)
 

@@ -110,7 +110,7 @@ def build_mind(
         system_prompt=BASE_PROMPT,
         clock=clock,
         limits=turn_limits(settings),
-        approve_tools=settings.agents.approve_tools,
+        approve_tools=settings.tools.require_approval,
     )
 
     def extra_tools(session: Session) -> list[ToolPort]:

@@ -59,7 +59,7 @@ def build_channels(
             made = _matrix(name, config, home, clock, access=access, attachments=attachments)
         else:
             made = _email(name, config, home, clock, access=access, notes=notes, attachments=attachments)
-        channels[name] = (made, config.queue)
+        channels[name] = (made, config.batching)
     heartbeat = settings.agents.heartbeat
     if heartbeat.enabled and accounts:
         channels["heartbeat"] = (
@@ -68,7 +68,7 @@ def build_channels(
                 checklist=home.path(settings.agents.workspace) / "HEARTBEAT.md",
                 clock=clock,
                 watches=heartbeat.watch,
-                again_after=timedelta(hours=heartbeat.repeat_after_hours),
+                again_after=timedelta(hours=heartbeat.dedupe_hours),
             ),
             "each",
         )

@@ -167,7 +167,7 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
     if settings.gateway.http is not None:
         host, port = parse_listen(settings.gateway.http.listen)
         more: list[web.AbstractRouteDef] = []
-        if settings.gateway.http.page:
+        if settings.gateway.http.status_page:
             day = DayHistory(built.store.stats, parts.clock)
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tasks.start_soon(day.run)

@@ -167,7 +167,7 @@ def build_turns(
             target=target,
             held=approvals.holds,
             clock=clock,
-            wait_s=settings.agents.approval_minutes * 60,
+            wait_s=settings.tools.approval_timeout_minutes * 60,
             zone=zone,
         ),
         access=access,

@@ -102,7 +102,7 @@ class HeartbeatMonitor:
             StoreUnavailable: Not now; what was not done is due still.
         """
         await self._send_digests()
-        if self._heartbeat is not None and self._config.dead_man_intervals:
+        if self._heartbeat is not None and self._config.alert_after_missed:
             await self._look_for_signs_of_life(self._heartbeat)
         now = self._clock.monotonic()
         if self._pruned_at is None or now - self._pruned_at > _PRUNE_EVERY_S:
@@ -120,7 +120,7 @@ class HeartbeatMonitor:
 
     async def missed(self, name: str, since: datetime, until: datetime) -> None:
         """Ticks were merged into the one at ``until``; if they are many, the owner is told."""
-        limit = self._config.dead_man_intervals
+        limit = self._config.alert_after_missed
         if not limit:
             return
         try:
@@ -165,7 +165,7 @@ class HeartbeatMonitor:
         if since is None or since < self._began_at:
             # Before this start it is the matter of `missed`, and after it nothing can be late at once.
             since = max(self._began_at, since or self._began_at)
-        limit = self._config.dead_man_intervals
+        limit = self._config.alert_after_missed
         if self._schedule.open_between(since, now, at_most=limit) < limit:
             return
         failed = failing_since(entries)

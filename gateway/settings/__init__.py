@@ -35,6 +35,7 @@ from gateway.settings.accounts import KINDS, ChannelSettings
 from gateway.settings.cross_checks import check_whole, permission_warnings
 from gateway.settings.listen import is_loopback, parse_listen
 from gateway.settings.problems import explain, problems_of
+from gateway.settings.renamed import with_new_names
 from gateway.settings.source import Problem, Source, read_source
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "OwnerSettings",
     "Settings",
     "SkillSettings",
+    "ToolSettings",
     "TurnLimitSettings",
     "is_loopback",
     "load_settings",
@@ -128,10 +130,6 @@ class AgentSettings(_Strict):
     """What part of the threshold stays word for word."""
     consolidation_pool: str = ""
     """Which models condense; empty: the default pool."""
-    approve_tools: tuple[str, ...] = ()
-    """Tools that run only after a yes of whoever asked, or of the owner: `send_file`, for example."""
-    approval_minutes: float = Field(default=30.0, ge=0.01, le=10_080)
-    """So long such a yes is waited for; after that the answer is given without the tool."""
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     schedule: ScheduleConfig = ScheduleConfig()
 
@@ -145,14 +143,14 @@ class HttpSettings(_Strict):
     """
     Where health and metrics are served. Anything but this machine must be wished for twice.
 
-    ``page`` serves a status page for people at ``/``, to this machine only.
+    ``status_page`` serves a status page for people at ``/``, to this machine only.
     """
 
     listen: Annotated[str, AfterValidator(_listen)]
     """``host:port``, such as ``127.0.0.1:8811``."""
     allow_remote: bool = False
     """Whether another address than this machine's own may be listened on."""
-    page: bool = False
+    status_page: bool = False
 
     @model_validator(mode="after")
     def _this_machine_only(self) -> Self:
@@ -161,8 +159,10 @@ class HttpSettings(_Strict):
                 f"{self.listen} can be reached from other machines, without a login; listen on "
                 "127.0.0.1, or add allow_remote: true (in a container, for example)"
             )
-        if self.page and not is_loopback(parse_listen(self.listen)[0]):
-            raise ValueError("page: true is for this machine only; listen on 127.0.0.1, or leave page out")
+        if self.status_page and not is_loopback(parse_listen(self.listen)[0]):
+            raise ValueError(
+                "status_page: true is for this machine only; listen on 127.0.0.1, or leave it out"
+            )
         return self
 
 
@@ -217,6 +217,15 @@ class AttachmentSettings(_Strict):
         return self
 
 
+class ToolSettings(_Strict):
+    """Which tool calls wait for a person's yes."""
+
+    require_approval: tuple[str, ...] = ()
+    """Tools that run only once whoever asked, or the owner, approves: ``send_file``, for example."""
+    approval_timeout_minutes: float = Field(default=30.0, ge=0.01, le=10_080)
+    """How long an approval is waited for; after that the answer is given without the tool."""
+
+
 class SkillSettings(_Strict):
     """``always`` are skills whose whole text stands in every prompt."""
 
@@ -231,6 +240,7 @@ class Settings(_Strict):
     agents: AgentSettings = AgentSettings()
     channels: ChannelSettings = ChannelSettings()
     gateway: GatewaySettings = GatewaySettings()
+    tools: ToolSettings = ToolSettings()
     attachments: AttachmentSettings = AttachmentSettings()
     skills: SkillSettings = SkillSettings()
 
@@ -300,7 +310,7 @@ def _validate(source: Source) -> tuple[Settings | None, list[Problem]]:
             missing = {problem.path for problem in problems} & source.referenced
             problems += [one for one in problems_of(error, source, Settings) if one.path not in missing]
         problems += check_whole(source)
-    return settings, problems
+    return settings, with_new_names(problems, source.data)
 
 
 def _soft_warnings(settings: Settings) -> list[str]:

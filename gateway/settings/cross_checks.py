@@ -84,11 +84,11 @@ def _entries_of(email: Any, path: KeyPath) -> list[Problem]:
 
 def _tools(data: Mapping[str, Any]) -> list[Problem]:
     """Only what there is can be approved: a slip of the pen would leave a tool unguarded."""
-    agents = data.get("agents")
-    wanted = agents.get("approve_tools") if isinstance(agents, dict) else None
+    tools = data.get("tools")
+    wanted = tools.get("require_approval") if isinstance(tools, dict) else None
     return [
         Problem(
-            ("agents", "approve_tools", number), f"there is no tool {name!r}; there is {', '.join(TOOLS)}"
+            ("tools", "require_approval", number), f"there is no tool {name!r}; there is {', '.join(TOOLS)}"
         )
         for number, name in enumerate(wanted if isinstance(wanted, list) else ())
         if isinstance(name, str) and name not in TOOLS

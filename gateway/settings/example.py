@@ -75,7 +75,7 @@ _INSTEAD = frozenset({"channels.email.oauth", "channels.matrix.access_token", "c
 """What cannot stand beside what is shown already: for people only."""
 
 
-_LISTS = frozenset({"channels.email.secret_tags", "agents.heartbeat.watch"})
+_LISTS = frozenset({"channels.email.subaddress_secrets", "agents.heartbeat.watch"})
 """Lists whose entries are sections."""
 
 _NOT_TEXT = frozenset({"true", "false", "null", "on", "off", "yes", "no", "y", "n"})

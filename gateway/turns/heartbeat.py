@@ -171,7 +171,7 @@ class HeartbeatTurns:
 
     async def _judged(self, reply: str) -> Verdict:
         verdict = judge(reply)
-        hours = self._config.repeat_after_hours
+        hours = self._config.dedupe_hours
         if not verdict.text or not hours:
             return verdict
         since = self._clock.now() - timedelta(hours=hours)

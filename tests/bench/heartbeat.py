@@ -20,7 +20,7 @@ from tests.unasked_world import ANN, Weeks, house
 
 __all__ = ["measure"]
 
-_SELDOM = {"interval_minutes": 600.0, "repeat_after_hours": 0.0}
+_SELDOM = {"interval_minutes": 600.0, "dedupe_hours": 0.0}
 
 
 async def _idle_week(folder: Path) -> tuple[int, int, float]:

@@ -29,7 +29,7 @@ Rooms = dict[str, dict[bool, list[str]]]
 
 def measure(rig: Rig) -> list[Figure]:
     """Everything about Matrix."""
-    daemon = rig.daemon(mail=False, queue="each")
+    daemon = rig.daemon(mail=False, batching="each")
     daemon.start()
     floor = rig.synapse.register(f"floor-{secrets.token_hex(4)}", "floor")
     rig.helper(

@@ -188,10 +188,10 @@ class Rig:
                 "thread_per_hour": 0,
                 "total_per_hour": 0,
             },
-            "brake": {
+            "circuit_breaker": {
                 "answers_per_hour": 0,
                 "thread_answers_per_hour": 0,
-                "identical_answers": 0,
+                "max_identical_replies": 0,
             },
         }
 

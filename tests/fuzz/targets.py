@@ -39,8 +39,8 @@ CONFIG = EmailConfig.model_validate(
         "smtp": {"host": "h"},
         "allow_from": ["*@mail.test"],
         "trusted_authserv_ids": ["mx.mail.test"],
-        "secret_tags": [{"sender": "alice@mail.test", "secret": "0123456789abcdef"}],
-        "read_only_from": ["robot*@mail.test"],
+        "subaddress_secrets": [{"sender": "alice@mail.test", "secret": "0123456789abcdef"}],
+        "ingest_only_from": ["robot*@mail.test"],
     }
 )
 KEY = Key("rsa", b"\x30" * 64)

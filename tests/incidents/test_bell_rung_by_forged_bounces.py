@@ -40,7 +40,9 @@ async def test_one_alert_for_one_person(mail_server: MailServer, tmp_path: Path,
     bot, owner = mail_server.address(f"bot{number}"), mail_server.address(f"owner{number}")
     addresses = [mail_server.address(f"{name}{number}") for name in ("guest", "friend")]
     allowed = addresses if number == 0 else [f"*@{mail_server.domain}"]
-    async with gateway(mail_server, tmp_path, f"bot{number}", *allowed, owner=owner, brake={}) as built:
+    async with gateway(
+        mail_server, tmp_path, f"bot{number}", *allowed, owner=owner, circuit_breaker={}
+    ) as built:
         told: dict[str, str] = {}
         channel: Any = built.channels["email"]
         channel._alert = told.setdefault

@@ -168,7 +168,7 @@ class Keys:
 
 
 async def test_devices_of_a_crowd_whose_server_hangs():
-    """With ``devices: signed`` each of them cost ten seconds; now their server does, once in a minute."""
+    """With ``trust_devices: signed`` each of them cost ten seconds; now their server does, once in a minute."""
     keys, clock = Keys(), LoopClock()
     reading = Decryption(
         None, None, keys, None, clock, user_id=BOT, allows=lambda _: True, is_owner=OWNER.__eq__

@@ -82,7 +82,7 @@ async def test_five_forged_bounces(
     bot, owner = mail_server.address(f"bot{number}"), mail_server.address(f"owner{number}")
     addresses = {name: mail_server.address(f"{name}{number}") for name in ("guest", "friend")}
     peers = {name: mail_server.peer(f"{name}{number}") for name in ("guest", "friend", "owner")}
-    limits: dict[str, Any] = {"brake": {}}
+    limits: dict[str, Any] = {"circuit_breaker": {}}
     async with gateway(
         mail_server, tmp_path, f"bot{number}", *addresses.values(), owner=owner, **limits
     ) as built:
@@ -111,7 +111,7 @@ async def test_what_the_brake_kept_back_is_let_in(mail_server: MailServer, tmp_p
     bot, owner = mail_server.address("bot2"), mail_server.address("owner2")
     peers = {name: mail_server.peer(f"{name}2") for name in ("guest", "friend", "owner")}
     guests = [mail_server.address(name) for name in ("guest2", "friend2")]
-    brake: dict[str, Any] = {"brake": NO_BRAKE | {"answers_per_hour": 2}}
+    brake: dict[str, Any] = {"circuit_breaker": NO_BRAKE | {"answers_per_hour": 2}}
     async with gateway(mail_server, tmp_path, "bot2", *guests, owner=owner, **brake) as built:
         for each in range(2):
             await write(peers["guest"], bot, f"Question {each}")

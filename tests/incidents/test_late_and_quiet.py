@@ -25,7 +25,7 @@ NIGHT = {"active_hours_start": "08:00", "active_hours_end": "22:00", "timezone":
 @pytest.mark.parametrize("ask", [False, True])
 async def test_a_repeated_job_that_was_missed_says_that_it_is_late(tmp_path, late, note, ask):
     """Of the missed ones the newest comes at the start, and says when it was due; the next one is in time."""
-    clock, setting = ManualClock(START), {"late": late, "jitter_seconds": 0.0}
+    clock, setting = ManualClock(START), {"misfire": late, "jitter_seconds": 0.0}
     async with scheduled(tmp_path, clock, schedule=setting) as home:
         await home.asked(BOB, "hello")
         await made(home, "stretch", ask=ask)

@@ -71,7 +71,7 @@ async def test_the_owner_is_answered_as_often_as_the_owner_writes(
 ) -> None:
     """Thirteen mails within a minute, with the settings that everybody has: thirteen answers."""
     bot, peer = mail_server.address("bot0"), mail_server.peer("owner0")
-    settings = DEFAULTS | {"brake": {}}
+    settings = DEFAULTS | {"circuit_breaker": {}}
     async with gateway(
         mail_server, tmp_path, "bot0", owner=mail_server.address("owner0"), **settings
     ) as built:

@@ -189,7 +189,7 @@ async def hostile(writes: Writes) -> AsyncIterator[tuple[Hostile, str]]:
 def llm(*bases: str, **model: Any) -> dict[str, Any]:
     """One pool with a model at each address."""
     names = [f"m{number}" for number in range(len(bases))]
-    limits = {"first_token_limit_s": 0.8, "idle_limit_s": 0.8, "total_limit_s": 20.0}
+    limits = {"first_token_timeout_s": 0.8, "idle_timeout_s": 0.8, "total_timeout_s": 20.0}
     return {
         "providers": {name: {"api_base": base} for name, base in zip(names, bases, strict=True)},
         "models": {name: {"provider": name, "model": "openai/m"} | limits | model for name in names},
@@ -385,7 +385,7 @@ class TestLimits:
         ("openai/gpt-4o", "", {}, 55),
         ("openai/gpt-5", "", {}, 300),
         ("openai/gpt-5", "", {"reasoning_effort": "minimal"}, 55),
-        ("openai/gpt-5", "", {"first_token_limit_s": 20}, 20),
+        ("openai/gpt-5", "", {"first_token_timeout_s": 20}, 20),
         ("anthropic/claude-sonnet-4-5", "", {}, 55),
         ("anthropic/claude-sonnet-4-5", "", {"reasoning_effort": "high"}, 300),
         ("ollama/qwen3", "", {}, 300),

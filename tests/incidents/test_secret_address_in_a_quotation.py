@@ -29,8 +29,8 @@ def test_it_stands_nowhere(spelled: str) -> None:
             "imap": server,
             "smtp": server,
             "allow_from": ["alice@mail.test", "bob@mail.test"],
-            "secret_tags": [{"sender": "alice@mail.test", "secret": SECRET}],
-            "quote": "full",
+            "subaddress_secrets": [{"sender": "alice@mail.test", "secret": SECRET}],
+            "quote_original": "full",
             "reply_all": True,
         }
     )

@@ -102,7 +102,7 @@ async def taken(raw: bytes, **changes: object) -> InboundMessage:
 
     clock = LoopClock()
     records = TextRecords(lookup, clock.monotonic)
-    prover = SenderProof(records, NOW.timestamp, BOT, ingested=lambda who: who in config.read_only_from)
+    prover = SenderProof(records, NOW.timestamp, BOT, ingested=lambda who: who in config.ingest_only_from)
     intake = Intake("email", config, AnswerLimiter(AnswerLimits()))
     arrival = read_arrival(1, NOW, raw, whole=True)
     open_for = intake.open_question(arrival)
@@ -353,8 +353,8 @@ async def test_mail_that_is_only_read_may_be_for_others() -> None:
     robot = "ci@mail.test"
     raw = f"Delivered-To: {BOT}\r\n".encode() + signed(mail(to="team@mail.test", sender=robot))
     for one in (raw, told(raw)):
-        assert await believed(one, read_only_from=[robot])
-        assert not await believed(BORDER + one, read_only_from=[robot])
+        assert await believed(one, ingest_only_from=[robot])
+        assert not await believed(BORDER + one, ingest_only_from=[robot])
 
 
 def test_signatures_that_cannot_be_read() -> None:

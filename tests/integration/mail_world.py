@@ -30,7 +30,7 @@ USERS = 60
 """For all tests of a run that share the numbers, whichever file they are in."""
 _numbers = itertools.count()
 NO_BRAKE = dict.fromkeys(
-    ("answers_per_hour", "thread_answers_per_hour", "identical_answers", "bounces_per_hour"), 0
+    ("answers_per_hour", "thread_answers_per_hour", "max_identical_replies", "bounces_per_hour"), 0
 )
 
 
@@ -111,7 +111,7 @@ async def mail_world(server: MailServer, folder: Path, **email: Any) -> AsyncIte
                 bot,
                 "pw",
                 *email.pop("allow", (alice, bob)),
-                **{"brake": NO_BRAKE, "probe_grace_s": 2, **email},
+                **{"circuit_breaker": NO_BRAKE, "probe_grace_s": 2, **email},
             )
         },
     }

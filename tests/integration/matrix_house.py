@@ -63,7 +63,7 @@ async def open_house(
     allow=(),
     owner=None,
     approval="none",
-    agents=None,
+    approvals=None,
     tools=(),
     model=None,
     **matrix,
@@ -77,7 +77,8 @@ async def open_house(
             "pools": {"main": ["m"]},
             "default_pool": "main",
         },
-        "agents": {"heartbeat": {"enabled": False}, **(agents or {})},
+        "agents": {"heartbeat": {"enabled": False}},
+        "tools": approvals or {},
         "owner": {"aliases": [owner.user_id] if owner is not None else []},
         "channels": {
             "matrix": {

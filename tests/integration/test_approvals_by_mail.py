@@ -76,7 +76,8 @@ class House:
         allow = [self.address("guest"), self.address("eve")]
         settings = {
             "owner": {"aliases": [self.address("owner")]},
-            "agents": {"heartbeat": {"enabled": False}, "approve_tools": ["write_down"]},
+            "agents": {"heartbeat": {"enabled": False}},
+            "tools": {"require_approval": ["write_down"]},
             "llm": {
                 "default_pool": "main",
                 "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
@@ -226,7 +227,7 @@ async def test_a_draft_is_shown_to_the_owner_and_decided_by_mail(
 ) -> None:
     """A guest's answer waits; the owner, who has never written, is shown it by mail, and says yes or no by mail."""
     house = House(mail_server, 5 if yes else 6, tmp_path)
-    async with house.running(approval="strangers"):
+    async with house.running(reply_approval="strangers"):
         await house.write("guest", "good morning")
         shown, name = await house.asked("owner", kind="good morning")
         assert not own(await run_sync(house.people["guest"].list), house.bot)

@@ -75,7 +75,7 @@ async def test_sessions_of_threads(server: MailServer, tmp_path: Path) -> None:
 
 async def test_addresses_with_a_word(server: MailServer, tmp_path: Path) -> None:
     """One conversation for each word and person, whatever the threads are; answers name the address."""
-    async with mail_world(server, tmp_path, plus_sessions=True) as one:
+    async with mail_world(server, tmp_path, subaddress_sessions=True) as one:
         local, _, domain = one.bot.partition("@")
         work = f"{local}+work@{domain}"
         one_mail, other = await send(one, to=work, subject="A"), await send(one, to=work, subject="B")
@@ -119,7 +119,7 @@ async def test_where_to_answer(server: MailServer, tmp_path: Path) -> None:
 
 async def test_what_is_answered_is_quoted(server: MailServer, tmp_path: Path) -> None:
     """Below the answer, in both versions."""
-    async with mail_world(server, tmp_path, quote="full") as one:
+    async with mail_world(server, tmp_path, quote_original="full") as one:
         answer = await one.asked("hello <you>\n\nsecond paragraph")
     assert f"{one.alice.address} wrote:\n> hello <you>\n>\n> second paragraph" in text_of(answer)
     assert "hello &lt;you&gt;" in answer.get_body(("html",)).get_content()
@@ -147,7 +147,7 @@ async def test_written_to_unasked(server: MailServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["approve", "!approve", "reject"])
 async def test_a_draft_waits_for_a_word(server: MailServer, tmp_path: Path, word: str) -> None:
     """Another person's answer is held; the owner's word below the notice sends it once, or it never leaves."""
-    async with mail_world(server, tmp_path, approval="strangers") as one:
+    async with mail_world(server, tmp_path, reply_approval="strangers") as one:
         await one.asked("hello")  # the owner's own answers are not held
         asked = await send(one, one.bob, subject="Offer?")
         held = await one.out(lambda row: row.state is OutboxState.HELD)
@@ -174,7 +174,7 @@ async def test_who_is_read_and_never_answered(server: MailServer, tmp_path: Path
     A robot's mail stands in the history of the owner's conversation that it belongs to, else in one of its own;
     only the owner's search finds it, no command in it is done, and no model and nobody else hears of it.
     """
-    settings = {"read_only_from": ["robot*@mail.test"]}
+    settings = {"ingest_only_from": ["robot*@mail.test"]}
     async with mail_world(server, tmp_path, **settings) as one:
         await one.asked("hello")
         root = await send(one, subject="Deploy")

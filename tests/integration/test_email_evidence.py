@@ -136,7 +136,7 @@ async def test_a_secret_address(
     number_free = make_bot(mail_server, tmp_path / "probe")
     person = number_free.person.address
     tags = [{"sender": person, "secret": SECRET}]
-    bot = make_bot(mail_server, tmp_path, trusted_authserv_ids=[], secret_tags=tags, allow_from=["*"])
+    bot = make_bot(mail_server, tmp_path, trusted_authserv_ids=[], subaddress_secrets=tags, allow_from=["*"])
     local, _, domain = bot.address.partition("@")
     secret_address = f"{local}+{SECRET}@{domain}"
 
@@ -161,7 +161,7 @@ async def test_a_secret_address(
 
 async def test_robots_that_may_be_read(mail_server: MailServer, tmp_path: Path) -> None:
     """For the history, whatever their fields say; where nobody can be written to, even if they are let in."""
-    bot = make_bot(mail_server, tmp_path, read_only_from=["notif*@mail.test", "*@robots.test"])
+    bot = make_bot(mail_server, tmp_path, ingest_only_from=["notif*@mail.test", "*@robots.test"])
     more = "Auto-Submitted: auto-generated\r\nList-Id: <x.robots.test>\r\n"
     async with bot.running():
         await bot.inject(
@@ -183,7 +183,7 @@ async def test_robots_that_may_be_read(mail_server: MailServer, tmp_path: Path) 
 async def test_a_robot_is_proven_by_its_signature_too(mail_server: MailServer, tmp_path: Path) -> None:
     """Who may be read is looked into although nobody else may write."""
     async with name_server(zone()) as names:
-        bot = dkim_bot(mail_server, tmp_path, names, read_only_from=["ci@mail.test"])
+        bot = dkim_bot(mail_server, tmp_path, names, ingest_only_from=["ci@mail.test"])
         base = bot.channel()
         blind = EmailChannel(
             "email", bot.config, state_dir=bot.state_dir, clock=base._clock, knows=lambda _: False

@@ -182,7 +182,7 @@ async def test_a_file_goes_out_as_it_is(bot: Bot) -> None:
 
 async def test_too_large_a_file_is_told_in_words(mail_server: MailServer, tmp_path: Path) -> None:
     """Larger than the setting: left out and named. Larger than the server takes: the same, once, by its answer."""
-    bot = make_bot(mail_server, tmp_path, max_answer_mb=0.1)
+    bot = make_bot(mail_server, tmp_path, max_reply_mb=0.1)
     large = await bot.files.save("large.bin", "application/x-y", b"x" * 100_001)
     small = await bot.files.save("small.bin", "application/x-y", b"y" * 1_000)
     async with bot.running() as channel:

@@ -92,7 +92,7 @@ class TestFailing:
     async def test_the_dead_mans_notice_comes_once(self, tmp_path):
         """When nothing has worked for so many intervals the owner is told, once, and again only after life."""
         clock = ManualClock()
-        setting = {"interval_minutes": 30.0, "dead_man_intervals": 4}
+        setting = {"interval_minutes": 30.0, "alert_after_missed": 4}
         async with house(tmp_path, heartbeat=setting, clock=clock, sleep=_never) as home:
             await home.asked(ANN, "hello")
             look = home.built.unasked.vigil.look
@@ -114,7 +114,7 @@ class TestFailing:
     async def test_a_machine_that_was_off_tells_it_at_its_start(self, tmp_path):
         """After a night off there is one notice, and after a short pause none."""
         clock = ManualClock()
-        setting = {"interval_minutes": 30.0, "dead_man_intervals": 4, "target": f"matrix:{ANN}"}
+        setting = {"interval_minutes": 30.0, "alert_after_missed": 4, "target": f"matrix:{ANN}"}
         async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
             await home.until(lambda: home.built.supervisor.all_up)
             chat = home.chat
@@ -131,7 +131,7 @@ class TestFailing:
     async def test_a_clock_that_began_with_1970_makes_no_false_alarm(self, tmp_path):
         """A machine without a battery: at its start it is 1970 for a moment, then the right time, ten minutes on."""
         clock = ManualClock()
-        setting = {"interval_minutes": 30.0, "dead_man_intervals": 4, "target": f"matrix:{ANN}"}
+        setting = {"interval_minutes": 30.0, "alert_after_missed": 4, "target": f"matrix:{ANN}"}
         async with house(tmp_path, heartbeat=setting, clock=clock, checklist=None, sleep=_never) as home:
             await home.until(lambda: home.built.supervisor.all_up)
             chat = home.chat
@@ -151,7 +151,7 @@ class TestFailing:
     async def test_what_was_missed_is_told_as_soon_as_there_is_a_place(self, tmp_path):
         """Without an owner at that start it waits, also over another start, is shown, and comes once."""
         clock = ManualClock()
-        setting = {"interval_minutes": 30.0, "dead_man_intervals": 4}
+        setting = {"interval_minutes": 30.0, "alert_after_missed": 4}
         nobody = {"owner": ()}
         quiet = {"heartbeat": setting, "clock": clock, "checklist": None, "sleep": _never}
 

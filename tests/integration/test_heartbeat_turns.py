@@ -63,8 +63,8 @@ async def test_the_same_alert_comes_once_and_a_growing_one_again(tmp_path):
 
 
 async def test_without_that_time_every_alert_comes(tmp_path):
-    """The control: with repeat_after_hours 0 the same words come each time."""
-    async with house(tmp_path, "milk", heartbeat={**SELDOM, "repeat_after_hours": 0.0}) as home:
+    """The control: with dedupe_hours 0 the same words come each time."""
+    async with house(tmp_path, "milk", heartbeat={**SELDOM, "dedupe_hours": 0.0}) as home:
         await home.asked(ANN, "hello")
         assert [await tick(home) for _ in range(2)] == [("delivered", "")] * 2
 

@@ -56,8 +56,10 @@ def test_nothing_that_was_said_and_no_secret_is_in_the_log(
         "llm": {"limits": {"seconds": 10}},
         "agents": {"heartbeat": {"enabled": False}},
         "channels": {
-            "matrix": matrix_settings(synapse, bot.user_id, word, ann.user_id, queue="each"),
-            "email": email_settings(mail_server, mail_server.address(box), word, mail.address, queue="each"),
+            "matrix": matrix_settings(synapse, bot.user_id, word, ann.user_id, batching="each"),
+            "email": email_settings(
+                mail_server, mail_server.address(box), word, mail.address, batching="each"
+            ),
         },
         "gateway": {"log": {"level": "info", "format": "json", "file": "gateway.log"}},
     }

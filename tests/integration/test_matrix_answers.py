@@ -123,10 +123,10 @@ async def test_a_preview_without_an_answer_does_not_stay(make_bot, alice, end):
 
 
 # ── marks ──
-@pytest.mark.parametrize("setting", ["reactions", "off"])
+@pytest.mark.parametrize("setting", [True, False])
 async def test_reactions_show_how_far_a_question_is(make_bot, alice, setting):
     """Taken up, then done or failed, the first one taken back again; nothing without the setting (C5)."""
-    bot = make_bot(allow_from=[alice.user_id], acknowledge=setting)
+    bot = make_bot(allow_from=[alice.user_id], ack_reactions=setting)
 
     async def reactions(room, question):
         path = f"/_matrix/client/v1/rooms/{room}/relations/{question.native_id}/m.annotation"
@@ -143,17 +143,17 @@ async def test_reactions_show_how_far_a_question_is(make_bot, alice, setting):
         good, bad = [await asked(bot, alice, room, text) for text in ("good", "bad")]
         for question in (good, bad, good):
             await channel.stage(question.session, question.context, AckState.RECEIVED)
-        if setting == "reactions":
+        if setting:
             await until(room, good, [SIGNS[AckState.RECEIVED]])
             await until(room, bad, [SIGNS[AckState.RECEIVED]])
     async with bot.up() as channel:  # a new process knows nothing of the first marks
         await channel.stage(good.session, good.context, AckState.DONE)
         await channel.stage(bad.session, bad.context, AckState.FAILED)
-        if setting == "reactions":
+        if setting:
             await until(room, good, [SIGNS[AckState.DONE]])
             await until(room, bad, [SIGNS[AckState.FAILED]])
         await asked(bot, alice, room, "the end")
-        assert (await reactions(room, good) == []) is (setting == "off")
+        assert (await reactions(room, good) == []) is not setting
 
 
 # ── texts ──

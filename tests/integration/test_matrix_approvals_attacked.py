@@ -44,7 +44,7 @@ async def test_nobody_but_the_owner_says_yes_to_the_owners_wish(
         model=Wishful(),
         owner=alice,
         allow=[bob],
-        agents={"approve_tools": ["write_down"], "approval_minutes": 30},
+        approvals={"require_approval": ["write_down"], "approval_timeout_minutes": 30},
         tools=[tool],
         group_policy="open",
     ) as there:

@@ -154,7 +154,9 @@ async def test_a_reaction_that_comes_too_late_does_nothing(house, alice):
     """M27: after the time is over the person is told, the turn goes on, and a late yes changes nothing."""
     tool = Writer()
     model = ModelScript(use("write_down", what="two"), "Without.", "Later.")
-    async with house(model, allow=[alice], tools=[tool], agents={"approval_minutes": 0.02}) as there:
+    async with house(
+        model, allow=[alice], tools=[tool], approvals={"approval_timeout_minutes": 0.02}
+    ) as there:
         room = await there.room(alice)
         await call(alice.send, room, "write two")
         seen = await there.answers(alice, room, 3)

@@ -68,7 +68,7 @@ async def test_a_streamed_answer_through_everything(house, alice):
     """From the model's words to edits: the person sees them grow, and the whole answer at the end."""
     words = [part for number in range(20) for part in (f"word{number} ", 0.08)]
     stream = {"enabled": True, "min_interval_s": 0.2, "max_edits": 4}
-    async with house(words, allow=[alice], streaming=stream, acknowledge="reactions") as there:
+    async with house(words, allow=[alice], streaming=stream, ack_reactions=True) as there:
         room = await there.room(alice)
         await call(alice.send, room, "Speak!")
         whole = "".join(part for part in words if isinstance(part, str)).strip()

@@ -120,9 +120,9 @@ async def test_devices_and_another_device(make_bot, synapse, fresh_credentials, 
 
 @pytest.mark.parametrize("devices", ["all", "signed"])
 async def test_unsigned_devices_by_setting(make_bot, synapse, fresh_credentials, tmp_path, devices):
-    """By default everybody's devices count, as in Element; with `devices: signed` an unsigned one is not heard."""
+    """By default everybody's devices count, as in Element; with `trust_devices: signed` an unsigned one is not heard."""
     nia = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
-    bot = make_bot(allow_from=[nia.user_id], devices=devices)
+    bot = make_bot(allow_from=[nia.user_id], trust_devices=devices)
     async with bot.up() as channel:
         room = nia.create_room(bot.user_id)
         await bot.inbox.until(lambda inbox: inbox.facts[-1].get("rooms") == 1)
@@ -142,7 +142,7 @@ async def test_unsigned_devices_by_setting(make_bot, synapse, fresh_credentials,
 
 async def test_signed_devices_are_heard_and_answered(make_bot, person, account):  # noqa: F811
     """The strict setting takes nothing from a person whose devices are signed."""
-    bot = make_bot(allow_from=[account.user_id], devices="signed")
+    bot = make_bot(allow_from=[account.user_id], trust_devices="signed")
     async with bot.up() as channel, person(account) as uma:
         await uma.do("bootstrap", password=account.password)
         room = await secret_room(uma, bot)

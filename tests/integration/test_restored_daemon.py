@@ -90,10 +90,15 @@ def test_a_lost_daemon_is_brought_back_and_answers_everything_once(
         "agents": {"heartbeat": {"enabled": False}},
         "channels": {
             "matrix": matrix_settings(
-                synapse, bot.user_id, bot.password, ann.user_id, carol.user_id, queue="each"
+                synapse, bot.user_id, bot.password, ann.user_id, carol.user_id, batching="each"
             ),
             "email": email_settings(
-                mail_server, bot_mail.address, bot_mail.password, mail.address, queue="each", probe_grace_s=3
+                mail_server,
+                bot_mail.address,
+                bot_mail.password,
+                mail.address,
+                batching="each",
+                probe_grace_s=3,
             ),
         },
     }

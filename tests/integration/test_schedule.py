@@ -58,7 +58,7 @@ class TestReminders:
     @pytest.mark.parametrize(("late", "note"), [("say", True), ("plain", False)])
     async def test_one_that_fell_due_while_nobody_ran_comes_at_the_start(self, tmp_path, late, note):
         """Two days late it is still said, with or without telling that it is late."""
-        clock, setting = ManualClock(START), {"late": late}
+        clock, setting = ManualClock(START), {"misfire": late}
         async with scheduled(tmp_path, clock, schedule=setting) as home:
             await home.asked(BOB, "remind me at 09:00 to call Tom")
             chat = home.chat

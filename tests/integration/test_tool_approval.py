@@ -81,7 +81,7 @@ async def asking(
         name="matrix",
         settings={
             "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
-            "agents": {"approve_tools": list(tools), "approval_minutes": minutes},
+            "tools": {"require_approval": list(tools), "approval_timeout_minutes": minutes},
         },
         models={"demo": model or Wishful()},
         tools=[tool],

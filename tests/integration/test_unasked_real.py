@@ -41,7 +41,7 @@ def test_a_first_alert_by_matrix_and_a_reminder_over_kills(
         "owner": {"aliases": [alice.user_id]},
         "agents": {
             "heartbeat": {"interval_minutes": EVERY, "target": f"matrix:{alice.user_id}"},
-            "schedule": {"late": "plain"},
+            "schedule": {"misfire": "plain"},
         },
         "channels": {"matrix": matrix_settings(synapse, bot.user_id, bot.password, encrypt_new_rooms=False)},
     }

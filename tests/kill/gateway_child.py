@@ -111,8 +111,8 @@ async def _live(run: Run) -> int:
                 "agents": {
                     "consolidation_threshold": run.condense_above or 100,
                     "keep_recent_ratio": 0.5,
-                    "approve_tools": [run.ask] if run.ask else [],
                 },
+                "tools": {"require_approval": [run.ask] if run.ask else []},
             }
         ),
         home,

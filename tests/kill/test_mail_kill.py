@@ -30,7 +30,7 @@ KILLS = WANTED if ALL else 3
 MAILS = 60 if ALL else 8
 """At least so many."""
 NO_BRAKE = dict.fromkeys(
-    ("answers_per_hour", "thread_answers_per_hour", "identical_answers", "bounces_per_hour"), 0
+    ("answers_per_hour", "thread_answers_per_hour", "max_identical_replies", "bounces_per_hour"), 0
 )
 AFTER = {"DATA", "354", "content", "accepted", "told", "QUIT"}
 """Before DATA is said it is noted that the server may have the mail from then on."""
@@ -51,7 +51,7 @@ def settings(server: MailServer, bot: MailPeer, people: list[MailPeer], **email:
         "channels": {
             "email": email_settings(
                 server, bot.address, bot.password, *(peer.address for peer in people),
-                **{"queue": "each", "probe_grace_s": 2, "brake": NO_BRAKE, **email},
+                **{"batching": "each", "probe_grace_s": 2, "circuit_breaker": NO_BRAKE, **email},
             )
         },
     }  # fmt: skip
@@ -182,7 +182,9 @@ def test_killed_at_random_with_files_and_drafts(
     chance = chance_of("mail")
     bot, alice, bob = fresh_mailbox("bot"), fresh_mailbox("alice"), fresh_mailbox("bob")
     people = People(bot, alice, bob)
-    with Daemon(tmp_path / "home", settings(mail_server, bot, [alice, bob], approval="strangers")) as daemon:
+    with Daemon(
+        tmp_path / "home", settings(mail_server, bot, [alice, bob], reply_approval="strangers")
+    ) as daemon:
         daemon.up()
         for number in range(KILLS):
             if number % max(1, KILLS // MAILS) == 0 or people.said < 3:

@@ -38,8 +38,9 @@ def test_sigkill_amid_approvals_in_a_room(
     settings = {
         "owner": {"aliases": [owner.user_id]},
         "llm": {"models": {"demo": {"model": "demo/rules"}}, "pools": {"main": ["demo"]}, "default_pool": "main"},
-        "agents": {"heartbeat": {"enabled": False}, "approve_tools": ["memory_write"], "approval_minutes": 30},
-        "channels": {"matrix": matrix_settings(synapse, bot.user_id, bot.password, guest.user_id, queue="each")},
+        "agents": {"heartbeat": {"enabled": False}},
+        "tools": {"require_approval": ["memory_write"], "approval_timeout_minutes": 30},
+        "channels": {"matrix": matrix_settings(synapse, bot.user_id, bot.password, guest.user_id, batching="each")},
     }  # fmt: skip
     with Daemon(tmp_path / "home", settings) as daemon:
         daemon.up()

@@ -2,7 +2,7 @@
 The real daemon in encrypted rooms, killed at random moments while people write.
 
 The oracle is the people's own clients: every message has exactly one answer, in its room and in order, every
-answer can be read, and nothing was said in clear. `queue: each`, so that each answer names its message. Where
+answer can be read, and nothing was said in clear. `batching: each`, so that each answer names its message. Where
 Node is there, one of the people has an Element-like client, and what it shows counts: unreadable, or with a shield,
 is no answer.
 """
@@ -178,7 +178,7 @@ async def test_sigkill_at_random_moments_in_encrypted_rooms(
         "agents": {"heartbeat": {"enabled": False}},
         "channels": {
             "matrix": matrix_settings(
-                synapse, bot.user_id, bot.password, *(one.user_id for one in names), queue="each"
+                synapse, bot.user_id, bot.password, *(one.user_id for one in names), batching="each"
             ),
         },
     }  # fmt: skip

@@ -110,10 +110,10 @@ async def test_a_stream_that_is_killed_ends_as_one_answer(
                     bot.user_id,
                     bot.password,
                     *(peer.user_id for peer in people),
-                    queue="each",
+                    batching="each",
                     display={"reply": "always"},
                     streaming={"enabled": True, "min_interval_s": 0.2},
-                    acknowledge="reactions",
+                    ack_reactions=True,
                 )
             },
         }

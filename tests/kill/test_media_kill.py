@@ -90,7 +90,7 @@ def test_every_file_comes_back_once_whatever_dies(
         "llm": {"models": {"demo": {"model": "demo/demo"}}, "pools": {"main": ["demo"]}},
         "agents": {"heartbeat": {"enabled": False}},
         "channels": {
-            "matrix": matrix_settings(synapse, bot.user_id, bot.password, alice.user_id, queue="each")
+            "matrix": matrix_settings(synapse, bot.user_id, bot.password, alice.user_id, batching="each")
         },
     }
     with Daemon(tmp_path / "home", settings) as daemon:

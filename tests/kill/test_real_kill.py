@@ -2,7 +2,7 @@
 The real daemon between a real Synapse and a real mail server, killed at random moments while people write.
 
 The oracle reads what the servers hold: every message has exactly one answer, in its room or its thread, in
-order. `queue: each`, so that each answer names its message; `demo/echo` answers with what was asked.
+order. `batching: each`, so that each answer names its message; `demo/echo` answers with what was asked.
 """
 
 from __future__ import annotations
@@ -109,11 +109,11 @@ def test_sigkill_at_random_moments_on_real_servers(
         "agents": {"heartbeat": {"enabled": False}},
         "channels": {
             "matrix": matrix_settings(
-                synapse, bot.user_id, bot.password, *(peer.user_id for peer in matrix), queue="each"
+                synapse, bot.user_id, bot.password, *(peer.user_id for peer in matrix), batching="each"
             ),
             "email": email_settings(
                 mail_server, bot_mail.address, bot_mail.password, *(peer.address for peer in mail),
-                queue="each", probe_grace_s=3,
+                batching="each", probe_grace_s=3,
             ),
         },
     }  # fmt: skip

@@ -75,8 +75,8 @@ def settings_of(model: Items, owner: str, channels: dict, **heartbeat: object) -
             "default_pool": "main",
         },
         "agents": {
-            "heartbeat": {"interval_minutes": EVERY, "dead_man_intervals": 0, "timezone": "UTC", **heartbeat},
-            "schedule": {"late": "plain", "timezone": "UTC"},
+            "heartbeat": {"interval_minutes": EVERY, "alert_after_missed": 0, "timezone": "UTC", **heartbeat},
+            "schedule": {"misfire": "plain", "timezone": "UTC"},
         },
         "channels": channels,
     }
@@ -232,7 +232,7 @@ def test_the_same_comparison_finds_alerts_that_come_again(
     """A negative control on the same servers: told to repeat itself, a daemon over a kill is found out."""
     bot, ann = fresh_mailbox("bot"), fresh_mailbox("ann")
     mail = email_settings(mail_server, bot.address, bot.password, probe_grace_s=3)
-    target = {"target": f"email:{ann.address}", "digest": {"enabled": False}, "repeat_after_hours": 0.0}
+    target = {"target": f"email:{ann.address}", "digest": {"enabled": False}, "dedupe_hours": 0.0}
     life = Life(tmp_path / "home", settings_of(model, ann.address, {"email": mail}, **target), seed=24)
     with life.daemon as daemon:
 

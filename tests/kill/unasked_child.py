@@ -107,10 +107,10 @@ def settings_for(target: str) -> Settings:
                     "interval_minutes": 1.0,
                     "timezone": "UTC",
                     "target": {"matrix": "matrix:@ann:hs.test", "email": "email:ann@mail.test"}[target],
-                    "dead_man_intervals": 0,
+                    "alert_after_missed": 0,
                     "digest": {"at": "00:03"},
                 },
-                "schedule": {"late": "plain", "timezone": "UTC"},
+                "schedule": {"misfire": "plain", "timezone": "UTC"},
             },
         }
     )

@@ -68,7 +68,7 @@ def _soak(synapse: Synapse, mail: MailServer, folder: Path, *, minutes: float, p
         mail.add_user(who, word)
     authors = [mail.peer("ann"), mail.peer("bob")]
     allowed = [*(peer.user_id for peer in people), carol.user_id]
-    quiet = dict.fromkeys(("answers_per_hour", "thread_answers_per_hour", "identical_answers"), 0)
+    quiet = dict.fromkeys(("answers_per_hour", "thread_answers_per_hour", "max_identical_replies"), 0)
     settings = {
         "owner": {"aliases": [people[0].user_id, authors[0].address]},
         "llm": {
@@ -81,9 +81,14 @@ def _soak(synapse: Synapse, mail: MailServer, folder: Path, *, minutes: float, p
             "heartbeat": {"interval_minutes": 0.5, "pool": "mind"},
         },
         "channels": {
-            "matrix": matrix_settings(synapse, bot.user_id, word, *allowed, queue="each"),
+            "matrix": matrix_settings(synapse, bot.user_id, word, *allowed, batching="each"),
             "email": email_settings(
-                mail, mail.address("bot"), word, *(one.address for one in authors), queue="each", brake=quiet
+                mail,
+                mail.address("bot"),
+                word,
+                *(one.address for one in authors),
+                batching="each",
+                circuit_breaker=quiet,
             ),
         },
     }

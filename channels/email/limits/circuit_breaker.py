@@ -117,7 +117,7 @@ class CircuitBreaker:
         others = sum(not sent.owner for sent in self._sent)
         same = Counter(sent.text for sent in here)[_digest(text)]
         most_here = settings.answers_per_hour if owner else settings.thread_answers_per_hour
-        if not owner and 0 < settings.identical_answers <= same:
+        if not owner and 0 < settings.max_identical_replies <= same:
             return self._pull(thread, f"the same answer was given {same} times in one thread", now)
         if 0 < most_here <= len(here):
             return self._pull(thread, f"{len(here)} answers went into one thread within an hour", now)
@@ -152,7 +152,7 @@ class CircuitBreaker:
     def _pull(self, thread: str, why: str, now: float) -> BreakerOpen:
         if len(self._pulled) >= MAX_KEPT:
             self._pulled = {place: one for place, one in self._pulled.items() if now < one.until}
-        pulled = self._pulled[thread] = BreakerOpen(thread, why, now + self._settings.closed_minutes * 60)
+        pulled = self._pulled[thread] = BreakerOpen(thread, why, now + self._settings.open_minutes * 60)
         self._untold = {place for place in (*self._untold, thread) if place in self._pulled}
         self.changed = self.keeps_back = True
         # Otherwise the first answer afterwards would pull it again.
@@ -189,7 +189,7 @@ class CircuitBreaker:
         A clock that was set back makes nothing last longer than it would have from now on.
         """
         since = wall - now
-        longest = now + self._settings.closed_minutes * 60
+        longest = now + self._settings.open_minutes * 60
         try:
             kept = json.loads(text)
             pulled = [

@@ -110,7 +110,7 @@ class LoopGuard:
         self._file = file
         self._clock = clock
         self._alert = alert
-        self._brake = CircuitBreaker(config.brake)
+        self._brake = CircuitBreaker(config.circuit_breaker)
         self._sent_to: OrderedDict[str, tuple[str, bool]] = OrderedDict()
         """By Message-ID: to whom a mail went, and whether to nobody else."""
         self._came_back: set[str] = set()
@@ -244,7 +244,7 @@ class LoopGuard:
             "limits",  # in one hour one of them is enough, however many addresses somebody has
             f"`{sender}` has had as many answers by mail on {self._name} as the limits allow for now; "
             f"the next one goes out in about {round(wait_s / HOUR_S)} hours. If a program writes from there, "
-            "name it in read_only_from, or take it out of allow_from; the numbers are under limits.",
+            "name it in ingest_only_from, or take it out of allow_from; the numbers are under limits.",
         )
 
     def told(self) -> str:

@@ -59,7 +59,7 @@ class Posting:
         Raises:
             ChannelError: See ``submit``.
         """
-        mail = await self._built(message, int(self._config.max_answer_mb * 1_000_000))
+        mail = await self._built(message, int(self._config.max_reply_mb * 1_000_000))
         try:
             await self._submitter.submit(
                 mail.envelope, mail.raw, context=await self._tls(), uncertain=uncertain

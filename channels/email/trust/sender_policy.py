@@ -107,7 +107,7 @@ class OwnIdentity:
     evidence_needed: bool = True
     headerless: bool = False
     """Whether the topmost Authentication-Results counts if it names no server."""
-    secret_tags: Mapping[str, str] = field(default_factory=dict, repr=False)
+    subaddress_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """By sender: the tag of our address that proves him."""
     listed: Callable[[str], bool] = field(default=lambda _: False, repr=False, compare=False)
     """Whether an address is among those who may write, and so may be named by them as the place to answer."""
@@ -280,7 +280,7 @@ def _knows_secret(headers: Headers, sender: str, own: OwnIdentity) -> bool:
 
     Every candidate is compared, each in constant time, so that the time tells nothing about the secret.
     """
-    secret = own.secret_tags.get(sender)
+    secret = own.subaddress_secrets.get(sender)
     if not secret:
         return False
     mine, known = without_tag(own.address), False

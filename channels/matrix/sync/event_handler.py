@@ -98,7 +98,7 @@ class EventHandler:
         self.rules = Rules(config, rooms.conversation_of)
         self._sent = SentLookup(homeserver, me.user_id)
         self._quotes = ReplyContext(homeserver, rooms, uncover, user_id=me.user_id)
-        talk = config.group_talk
+        talk = config.group_context
         self._talk = GroupContext(messages=talk.messages, chars=talk.chars)
         self.joinings = JoinTimes(me.user_id, rooms)
         self._early = Early(is_owner)
@@ -201,7 +201,7 @@ class EventHandler:
             message = message.model_copy(update={"addressed": answers_us is True})
         if not message.addressed:
             # Who has come since a message was seen, and has not seen it, is not known of one that was late.
-            if seen_at is None and (allowed or self._config.group_talk.people == "everyone"):
+            if seen_at is None and (allowed or self._config.group_context.senders == "everyone"):
                 said = Background(kind="talk", sender=sender, name=message.sender.name, text=message.text)
                 self._talk.hear(place, message.native_id, said)
             if answers_us is None:

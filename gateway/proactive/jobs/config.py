@@ -15,10 +15,10 @@ class ScheduleConfig(BaseModel):
     What people may have done at a time.
 
     ``timezone``: in which the times of jobs are meant unless they say another one; empty: the heartbeat's.
-    ``late``: a job that fell due while squidbot was not running is done at the start, a repeated one for its
-    newest time; ``say`` adds that it is late, ``plain`` does not. ``late_after_minutes``: from then on it is
-    late. ``jitter_seconds``: repeated questions to the model start up to so much later (at most half of their
-    interval), each at its own moment; reminders never.
+    ``misfire``: a job that fell due while squidbot was not running is done at the start, a repeated one for
+    its newest time; ``say`` adds that it is late, ``plain`` does not. ``misfire_grace_minutes``: from then on
+    it is late. ``jitter_seconds``: repeated questions to the model start up to so much later (at most half of
+    their interval), each at its own moment; reminders never.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -32,8 +32,8 @@ class ScheduleConfig(BaseModel):
     """So often in a day may the jobs of somebody else than the owner run, all together; 0 is no limit."""
     min_interval_minutes: float = Field(default=5.0, ge=0.01, le=7 * 24 * 60, allow_inf_nan=False)
     """Nothing is repeated more often."""
-    late: Literal["say", "plain"] = "say"
-    late_after_minutes: float = Field(default=5.0, ge=0.1, le=7 * 24 * 60, allow_inf_nan=False)
+    misfire: Literal["say", "plain"] = "say"
+    misfire_grace_minutes: float = Field(default=5.0, ge=0.1, le=7 * 24 * 60, allow_inf_nan=False)
     jitter_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)
 
     @field_validator("timezone")

@@ -187,8 +187,8 @@ class Scheduler:
     async def _start(self, job: Job, timing: Timing, instant: datetime, now: datetime) -> None:
         following = next_after(timing, max(instant, now))
         due_at = instant + self._jitter(job, timing, instant)
-        late = now - due_at > timedelta(minutes=self._config.late_after_minutes)
-        message = job_message(job, instant, late=late and self._config.late == "say")
+        late = now - due_at > timedelta(minutes=self._config.misfire_grace_minutes)
+        message = job_message(job, instant, late=late and self._config.misfire == "say")
         channel = self._channels.get(job.session.channel)
         if channel is None:
             raise ChannelUnavailable("it is switched off")

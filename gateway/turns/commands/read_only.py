@@ -1,6 +1,6 @@
 """
 What is only read: a message of somebody whom the settings let write and never get an answer
-(``read_only_from`` of a mailbox). It becomes a line of a history, where the owner's search and the owner's
+(``ingest_only_from`` of a mailbox). It becomes a line of a history, where the owner's search and the owner's
 next question find it, and no model is asked.
 
 Which history: that of the owner's own conversation, if the message belongs to one, else that of the message's

@@ -17,11 +17,16 @@ THREAD = SessionKey("email", "thread-" + "a" * 24, "alice@mail.test")
 
 OTHER = SessionKey("email", "thread-" + "b" * 24, "bob@mail.test")
 
-NONE = {"answers_per_hour": 0, "thread_answers_per_hour": 0, "identical_answers": 0, "bounces_per_hour": 0}
+NONE = {
+    "answers_per_hour": 0,
+    "thread_answers_per_hour": 0,
+    "max_identical_replies": 0,
+    "bounces_per_hour": 0,
+}
 
 
 def brake(**limits: Any) -> CircuitBreaker:
-    return CircuitBreaker(CircuitBreakerConfig.model_validate(NONE | {"closed_minutes": 60} | limits))
+    return CircuitBreaker(CircuitBreakerConfig.model_validate(NONE | {"open_minutes": 60} | limits))
 
 
 def send(it: CircuitBreaker, number: int, now: float, *, thread: str = "t", text: str = "") -> bool:
@@ -39,7 +44,7 @@ class TestBrake:
 
     def test_the_same_text_again_and_again(self) -> None:
         """The third in one thread is the last; white space makes no difference, another thread none either."""
-        it = brake(identical_answers=3)
+        it = brake(max_identical_replies=3)
         assert [send(it, n, float(n), text=f"Hello{' ' * (n + 1)}there") for n in range(4)] == [True] * 3 + [
             False
         ]
@@ -62,7 +67,7 @@ class TestBrake:
 
     def test_slow_is_no_loop(self) -> None:
         """As many answers over many hours are none too many."""
-        it = brake(answers_per_hour=10, thread_answers_per_hour=5, identical_answers=3)
+        it = brake(answers_per_hour=10, thread_answers_per_hour=5, max_identical_replies=3)
         assert all(send(it, n, n * 1300.0, text="Done.") for n in range(100))
 
     def test_mails_that_come_back(self) -> None:
@@ -77,7 +82,7 @@ class TestBrake:
 
     def test_the_owner_is_not_shut_out(self) -> None:
         """Not by what others do; only by more in one thread than a person can ask for. The control is anybody else."""
-        it = brake(answers_per_hour=10, thread_answers_per_hour=3, identical_answers=2)
+        it = brake(answers_per_hour=10, thread_answers_per_hour=3, max_identical_replies=2)
         for number in range(11):
             send(it, number, 0.0, thread=f"t{number}")
         assert it.pulled("t", 1.0) is not None

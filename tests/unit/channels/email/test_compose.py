@@ -268,7 +268,7 @@ class TestConfig:
             "tls",
             "starttls",
         )
-        assert (config.imap.port, config.smtp.port, config.queue) == (993, 587, "each")
+        assert (config.imap.port, config.smtp.port, config.batching) == (993, 587, "each")
         assert config.trusted_authserv_ids == ("mx.mail.test",)
         assert "secret-pw" not in repr(config)
 
@@ -289,10 +289,10 @@ class TestConfig:
                 },
                 "must begin with https",
             ),
-            ({"secret_tags": [{"sender": "a@mail.test", "secret": "short"}]}, "16 to 60"),
-            ({"secret_tags": [{"sender": "nobody", "secret": "a" * 20}]}, "not a mail address"),
-            ({"read_only_from": ["*"]}, "neither an address"),
-            ({"read_only_from": ["a@*.test"]}, "neither an address"),
+            ({"subaddress_secrets": [{"sender": "a@mail.test", "secret": "short"}]}, "16 to 60"),
+            ({"subaddress_secrets": [{"sender": "nobody", "secret": "a" * 20}]}, "not a mail address"),
+            ({"ingest_only_from": ["*"]}, "neither an address"),
+            ({"ingest_only_from": ["a@*.test"]}, "neither an address"),
             ({"dns_servers": ["ns.mail.test"]}, "no address of a DNS server"),
             ({"dns_servers": ["127.0.0.1:x"]}, "has no port"),
             ({"answered_keyword": "two words"}, "match pattern"),
@@ -303,7 +303,7 @@ class TestConfig:
             ({"trusted_authserv_ids": []}, "trusted_authserv_ids"),
             ({"adress": "x"}, "Extra inputs"),
             ({"limits": {"sender_per_hour": -1}}, "greater than or equal to 0"),
-            ({"queue": "all"}, "merge"),
+            ({"batching": "all"}, "merge"),
         ],
     )
     def test_mistakes_are_named(self, changes: dict[str, Any], words: str) -> None:

@@ -48,7 +48,7 @@ class TestSafety:
                 "imap": {"host": "h"},
                 "smtp": {"host": "h"},
                 "sender_verification": "off",
-                "brake": NONE | limits,
+                "circuit_breaker": NONE | limits,
             }
         )
         clock, told = ManualClock(), []
@@ -60,7 +60,7 @@ class TestSafety:
 
     def test_a_loop_is_stopped_and_told_once(self, tmp_path: Path) -> None:
         """The answer waits as long as the brake is pulled; alerts to the owner go out all the same."""
-        safety, clock, told = self.make(tmp_path, identical_answers=2)
+        safety, clock, told = self.make(tmp_path, max_identical_replies=2)
         for _ in range(2):
             safety.before_sending(answer())
             safety.sent(answer(), "<id>")
@@ -79,7 +79,7 @@ class TestSafety:
 
     def test_what_comes_at_a_time_is_no_loop(self, tmp_path: Path) -> None:
         """A reminder every quarter of an hour is the same text again and again; answers stop, it does not."""
-        safety, _, told = self.make(tmp_path, identical_answers=2, answers_per_hour=3)
+        safety, _, told = self.make(tmp_path, max_identical_replies=2, answers_per_hour=3)
         reminder = answer("Stretch", context={"message_id": "<m@x>", "job": "abcde"})
         for _ in range(9):
             safety.before_sending(reminder)
@@ -90,7 +90,7 @@ class TestSafety:
 
     async def test_a_pulled_brake_is_kept_at_once(self, tmp_path: Path) -> None:
         """Whatever kills the process next: the next one knows, says so in the status, and a person can end it."""
-        safety, clock, told = self.make(tmp_path, identical_answers=1)
+        safety, clock, told = self.make(tmp_path, max_identical_replies=1)
         await safety.load()
         safety.sent(answer(), "<id>")
         await safety.save()
@@ -100,7 +100,7 @@ class TestSafety:
             safety.before_sending(answer())
         await safety.save()
 
-        after, later, told_again = self.make(tmp_path, identical_answers=1)
+        after, later, told_again = self.make(tmp_path, max_identical_replies=1)
         await after.load()
         assert after.is_braked(str(THREAD))
         assert "squidbot email release" in after.told()
@@ -111,7 +111,7 @@ class TestSafety:
         assert len(await after.let_go()) == 1
         assert after.told() == ""
         after.before_sending(answer())
-        third, _, _ = self.make(tmp_path, identical_answers=1)
+        third, _, _ = self.make(tmp_path, max_identical_replies=1)
         await third.load()
         assert not third.is_braked(str(THREAD))
         later.advance(10)
@@ -119,7 +119,7 @@ class TestSafety:
 
     async def test_counts_are_kept_in_the_end(self, tmp_path: Path) -> None:
         """An orderly stop loses none of them; in between a file is written every few seconds at most."""
-        safety, clock, _ = self.make(tmp_path, identical_answers=2)
+        safety, clock, _ = self.make(tmp_path, max_identical_replies=2)
         safety.sent(answer(), "<id>")
         await safety.save(now=True)
         first = (tmp_path / "answer-brake.json").read_text()

@@ -274,7 +274,7 @@ SECRET = "s3cret-0123456789"
 class TestOtherEvidence:
     @staticmethod
     def look(*more: tuple[str, str], without: str = "", proof: str = "") -> Verdict:
-        own = OwnIdentity("bot@mail.test", ("mx.mail.test",), secret_tags={"alice@mail.test": SECRET})
+        own = OwnIdentity("bot@mail.test", ("mx.mail.test",), subaddress_secrets={"alice@mail.test": SECRET})
         fields = (*(item for item in PLAIN[1:] if item[0] != without), *more)
         return inspect(Headers(fields), own, proof=proof)
 
@@ -295,7 +295,7 @@ class TestOtherEvidence:
 
     def test_the_secret_is_not_shown(self) -> None:
         """Not even by a value that somebody logs."""
-        assert SECRET not in repr(OwnIdentity("b@x.test", secret_tags={"a@x.test": SECRET}))
+        assert SECRET not in repr(OwnIdentity("b@x.test", subaddress_secrets={"a@x.test": SECRET}))
 
     def test_a_proof_of_our_own(self) -> None:
         """It counts where the provider says nothing, and not against its word."""

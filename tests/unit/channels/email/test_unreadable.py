@@ -104,7 +104,7 @@ def test_nobody_else_is(fields: list[str], place: str, monster: str) -> None:
 
 def test_those_who_are_only_read_are_never_written_to() -> None:
     """Not even that they could not be read."""
-    message = taken(mail(PROOF, ALICE, TO, body=PARTS), read_only_from=["alice@mail.test"])
+    message = taken(mail(PROOF, ALICE, TO, body=PARTS), ingest_only_from=["alice@mail.test"])
 
     assert not message.addressed
     assert message.context["refused"] == "unreadable_too_many_parts"

@@ -12,7 +12,7 @@ GOOD = {"homeserver": "http://127.0.0.1:8008", "user_id": "@bot:hs.test", "passw
 def test_the_contract_example_is_taken():
     """The keys of the documented example, and defaults that let nobody in."""
     config = MatrixConfig(
-        **GOOD, enabled=True, allow_from=["@alice:hs.test"], group_policy="mention", queue="merge"
+        **GOOD, enabled=True, allow_from=["@alice:hs.test"], group_policy="mention", batching="merge"
     )
 
     assert config.allows("@alice:hs.test")
@@ -68,11 +68,11 @@ def test_a_bare_off_is_the_word():
     """YAML reads it as false; it means the same as in quotes, wherever it can stand."""
     written = """
     {homeserver: "http://hs", user_id: "@bot:hs.test", password: pw,
-     threads: off, acknowledge: off, rooms: {"!r:hs.test": {policy: off, threads: off}}}
+     threads: off, ack_reactions: off, rooms: {"!r:hs.test": {policy: off, threads: off}}}
     """
     config = MatrixConfig(**yaml.safe_load(written))
 
-    assert (config.threads, config.acknowledge) == ("off", "off")
+    assert (config.threads, config.ack_reactions) == ("off", False)
     assert config.rooms["!r:hs.test"].policy == config.rooms["!r:hs.test"].threads == "off"
 
 

@@ -107,7 +107,7 @@ async def test_talk_is_kept_by_setting():
         ({"messages": 1}, ["two"]),
         ({"messages": 0}, []),
     ]:
-        desk = Desk(GROUP, group_talk=settings)
+        desk = Desk(GROUP, group_context=settings)
         for number, (sender, said) in enumerate([(ALICE, "one"), (MALLORY, "psst"), (CAROL, "two")]):
             await desk.read(text(f"${number}", said, sender))
         question = await desk.read(text("$q", "and?", **MENTION))

@@ -167,9 +167,9 @@ def test_what_is_too_old_is_not_drawn():
 def test_it_is_for_this_machine_only(listen):
     """The setting refuses to show it to others, even where health may be shown."""
     with pytest.raises(ValidationError, match="this machine only"):
-        HttpSettings(listen=listen, allow_remote=True, page=True)
-    assert HttpSettings(listen=listen, allow_remote=True).page is False
-    assert HttpSettings(listen="127.0.0.1:8811", page=True).page is True
+        HttpSettings(listen=listen, allow_remote=True, status_page=True)
+    assert HttpSettings(listen=listen, allow_remote=True).status_page is False
+    assert HttpSettings(listen="127.0.0.1:8811", status_page=True).status_page is True
 
 
 async def test_how_it_is_served():

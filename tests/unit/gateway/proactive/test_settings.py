@@ -56,11 +56,9 @@ def load(tmp_path, agents: str, base: str = BASE):
         ("  heartbeat: {limits: {steps: 0}}", "heartbeat.limits.steps", "greater than or equal to 1"),
         ("  heartbeat: {tarket: x}", "heartbeat.tarket", "tarket"),
         ("  schedule: {timezone: Nowhere}", "schedule.timezone", "unknown time zone"),
-        ("  schedule: {late: perhaps}", "schedule.late", "say"),
+        ("  schedule: {misfire: perhaps}", "schedule.misfire", "say"),
         ("  schedule: {jobs_per_person: 0}", "schedule.jobs_per_person", "greater than or equal to 1"),
         ("  schedule: {min_interval_minutes: 0}", "schedule.min_interval_minutes", "0.01"),
-        ("  approve_tools: [send_file, sendfile]", "approve_tools[1]", "there is no tool 'sendfile'"),
-        ("  approval_minutes: 0", "approval_minutes", "0.01"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path, agents, place, said):
@@ -68,6 +66,21 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, agents, place, said):
     with pytest.raises(ConfigInvalid) as caught:
         load(tmp_path, agents)
     assert f"agents.{place}" in str(caught.value)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tools", "place", "said"),
+    [
+        ("require_approval: [send_file, sendfile]", "require_approval[1]", "there is no tool 'sendfile'"),
+        ("approval_timeout_minutes: 0", "approval_timeout_minutes", "0.01"),
+    ],
+)
+def test_what_is_wrong_with_approvals_is_said_with_its_place(tmp_path, tools, place, said):
+    """A slip of the pen would leave a tool unguarded."""
+    with pytest.raises(ConfigInvalid) as caught:
+        load(tmp_path, "  workspace: w\n" + f"tools: {{{tools}}}")
+    assert f"tools.{place}" in str(caught.value)
     assert said in str(caught.value)
 
 

@@ -87,9 +87,9 @@ class TestExample:
         assert settings.gateway.log == Settings().gateway.log
         assert settings.gateway.http.listen == "127.0.0.1:8811"
         matrix, _ = settings.channels.matrix, settings.channels.email
-        assert (matrix.threads, matrix.acknowledge, set(matrix.rooms)) == (
+        assert (matrix.threads, matrix.ack_reactions, set(matrix.rooms)) == (
             "follow",
-            "off",
+            False,
             {"#name:example.org"},
         )
 

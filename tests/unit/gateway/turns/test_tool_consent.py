@@ -133,7 +133,7 @@ def test_names_of_calls():
 
 
 def test_the_tools_of_the_settings_are_those_there_are():
-    """What can be set in ``agents.approve_tools`` are the names of the built-in tools."""
+    """What can be set in ``tools.require_approval`` are the names of the built-in tools."""
     tools = (
         MemoryWriteTool,
         ReadAttachmentTool,
