@@ -81,7 +81,7 @@ def warn_of_erasures(settings: Settings, home: Home) -> None:
     """Log that a `squidbot forget` was broken off: the daemon works, but somebody waits to be erased."""
     people = broken_off(Layout(home.root, home.path(settings.agents.workspace)))
     if people:
-        _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --state")
+        _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --data")
 
 
 async def _run(settings: Settings, home: Home, overrides: Overrides) -> int:

@@ -91,30 +91,30 @@ def demo(*, keep: Path | None = None, tour: bool = False) -> int:
 
 
 @app.command(alias="doctor")
-def check(*, state: bool = False, fix: bool = False, where: Where = HERE, as_json: Json = False) -> int:
+def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
     Test the configuration, the home folder, each server, the logins and the models, and say what is wrong.
 
     Exit codes: 0, nothing is broken; 1, something is; 78, the configuration cannot be read.
 
     Args:
-        state: Instead: read all that is kept (histories, memory, database, files) for damage.
-        fix: With --state: put right what can be, after a copy; the daemon must not run.
+        data: Instead: read all that is kept (histories, memory, database, files) for damage.
+        repair: With --data: repair what can be, after a copy; the daemon must not run.
     """
     from gateway.cli.check import check as examine
-    from gateway.cli.check import check_state
+    from gateway.cli.check import check_data
     from gateway.cli.output import LOG_VARIABLE
     from gateway.errors import NotFound
     from gateway.observability.logs import configure_logs
     from gateway.system.home import Home, find_home
 
-    if fix and not state:
-        raise NotFound("--fix goes with --state")
+    if repair and not data:
+        raise NotFound("--repair goes with --data")
     shown = where.verbose or LOG_VARIABLE in os.environ
     configure_logs("info" if shown else "error", quiet=not shown)  # the report says it in words
     home = Home(find_home(where.home))
     config = where.named or home.config_file
-    report = check_state(home, config, fix=fix) if state else examine(home, config)
+    report = check_data(home, config, repair=repair) if data else examine(home, config)
     tell(as_json, report.as_dict(), report.as_text())
     return report.exit_code
 

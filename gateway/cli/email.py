@@ -57,25 +57,25 @@ def email_login(*, account: str = "", where: Where = HERE) -> int:
             host.hand_over()
 
 
-@email.command(name="release")
-def email_release(*, account: str = "", where: Where = HERE, as_json: Json = False) -> int:
+@email.command(name="reset-breaker")
+def email_reset_breaker(*, account: str = "", where: Where = HERE, as_json: Json = False) -> int:
     """
-    Answer again after the brake was pulled because of what looked like a loop of two programs.
+    Reset the circuit breaker, which opens when two programs seem to answer each other.
 
     What was to be sent goes out within minutes, and what came in meanwhile is let in.
 
     Args:
         account: Only on this mailbox: its name under channels.email.
     """
-    answer = ask(where, "email_release", channel=account)
+    answer = ask(where, "email_reset_breaker", channel=account)
     lines = [
-        f"{name}: the brake is released; it was pulled because {'; '.join(why)}"
+        f"{name}: the circuit breaker is reset; it was open because {'; '.join(why)}"
         if why
-        else f"{name}: the brake was not pulled, so there is nothing to release"
-        for name, why in answer["released"].items()
+        else f"{name}: the circuit breaker was not open, so there is nothing to reset"
+        for name, why in answer["reset"].items()
     ]
     tell(as_json, answer, "\n".join(lines))
-    return 0 if any(answer["released"].values()) else 1
+    return 0 if any(answer["reset"].values()) else 1
 
 
 def _mailbox(settings: Settings, account: str) -> tuple[str, EmailConfig]:

@@ -122,7 +122,7 @@ EXAMPLES = {
     "cron run": "squidbot cron run 3f2a",
     "demo": "squidbot demo --tour",
     "email login": "squidbot email login --account work",
-    "email release": "squidbot email release",
+    "email reset-breaker": "squidbot email reset-breaker",
     "export": "squidbot export @bob:example.org bob@example.org --output /tmp/bob",
     "forget": "squidbot forget @bob:example.org bob@example.org --dry-run",
     "heartbeat log": "squidbot heartbeat log --limit 5",

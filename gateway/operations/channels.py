@@ -20,7 +20,7 @@ MATRIX_OPERATIONS = frozenset(
         "matrix_standing",
     }
 )
-MAIL_OPERATIONS = frozenset({"email_release"})
+MAIL_OPERATIONS = frozenset({"email_reset_breaker"})
 
 
 class MatrixRefused(GatewayError):
@@ -88,8 +88,8 @@ class MailOperations:
 
     _channels: Mapping[str, Channel]
 
-    async def email_release(self, channel: str = "") -> dict[str, Any]:
-        """Take the brake off (`channels.email.limits.circuit_breaker`); without a name, on all mailboxes."""
+    async def email_reset_breaker(self, channel: str = "") -> dict[str, Any]:
+        """Reset the circuit breaker of a mailbox; without a name, of all."""
         found = {
             name: one
             for name, one in self._channels.items()
@@ -98,8 +98,8 @@ class MailOperations:
         if not found:
             what = f"no mailbox {channel!r}" if channel else "no mailbox"
             raise NotFound(f"there is {what} in a running daemon; start it with `squidbot run`")
-        released: dict[str, list[str]] = {}
+        reset: dict[str, list[str]] = {}
         for name, one in found.items():
             let_go: Any = getattr(one, "let_go")  # noqa: B009 - no other channel has it
-            released[name] = await let_go()
-        return {"released": released}
+            reset[name] = await let_go()
+        return {"reset": reset}

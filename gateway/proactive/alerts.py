@@ -125,7 +125,7 @@ class OwnerAlerts:
         self.alert(
             f"memory {what}",
             f"I cannot read what I have written down: {what}. Until it is moved away I answer without it. "
-            "`squidbot check --state` says it too, and with `--fix`, while I do not run, puts that "
+            "`squidbot check --data` says it too, and with `--repair`, while I do not run, puts that "
             "aside and brings the last text back.",
         )
 

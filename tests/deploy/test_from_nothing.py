@@ -222,7 +222,7 @@ def test_as_a_service_of_the_machine(computer: Booted, synapse: Synapse, mail_se
     person = people.owner.user_id
     computer.shell(
         *shell, "systemctl stop squidbot", "squidbot status", "squidbot inbox list", "squidbot memory list",
-        f"squidbot forget {person} --yes", "squidbot check --state --fix", "squidbot usage",
+        f"squidbot forget {person} --yes", "squidbot check --data --repair", "squidbot usage",
         "squidbot backup /srv/stopped --with-secrets", "systemctl start squidbot",
     )  # fmt: skip
     computer.machine.until("squidbot.service", "ActiveState", "active")

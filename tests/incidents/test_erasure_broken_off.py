@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from agent_core.storage.layout import Layout
 from gateway.app.daemon import warn_of_erasures
-from gateway.cli.check import check_state
+from gateway.cli.check import check_data
 from gateway.operations.privacy.erasure import forget_person
 from gateway.settings import load_settings
 from gateway.system.home import Home
@@ -26,15 +26,15 @@ async def test_it_is_told_until_it_is_done(tmp_path):
     filled = await planted(tmp_path / "home")
     root = filled.home.root
     home, layout = Home(root), Layout(root, root / "workspace")
-    before = check_state(home, home.config_file)
+    before = check_data(home, home.config_file)
     assert "forget" not in before.as_text() and warned(home) == []
     step = places(root)["the room's history"]
     with folder_in_the_way(step), pytest.raises(OSError):
         forget_person(layout, home.database, bob(), now=NOW)
-    told = check_state(home, home.config_file)
+    told = check_data(home, home.config_file)
     assert told.exit_code == 1
     assert "squidbot forget @bob:hs.test" in told.as_text()
     assert warned(home) == ["erasure.unfinished"]
     forget_person(layout, home.database, bob(), now=NOW)
-    assert "squidbot forget" not in check_state(home, home.config_file).as_text()
+    assert "squidbot forget" not in check_data(home, home.config_file).as_text()
     assert warned(home) == []

@@ -131,7 +131,7 @@ async def test_what_the_brake_kept_back_is_let_in(mail_server: MailServer, tmp_p
     async with gateway(mail_server, tmp_path, "bot2", *guests, owner=owner, **brake) as built:
         assert await quarantined(built, 1) == ["brake_pulled"]
         desk = Operations(built.store, built.memory, channels=built.channels)
-        await desk.call("email_release", {})
+        await desk.call("email_reset_breaker", {})
         assert len(await answers(peers["friend"], bot, 1)) == 1
         assert not await built.store.inbox(states=[InboxState.QUARANTINED])
 

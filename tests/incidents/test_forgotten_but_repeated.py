@@ -11,7 +11,7 @@ import pytest
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
-from gateway.cli.check import check_state
+from gateway.cli.check import check_data
 from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.repetitions import BLANK, Words
 from tests.home_world import ALICE, BOB, ROOM, fill, tree
@@ -89,7 +89,7 @@ async def test_with_it_they_are_blanked(home):
             json.loads(row[0])["text"] for row in db.execute("SELECT payload FROM outbox WHERE payload <> ''")
         ]
     assert any(BLANK in text for text in said)
-    report = check_state(home.home, home.home.config_file)
+    report = check_data(home.home, home.home.config_file)
     assert report.exit_code == 0, report.as_text()
 
 

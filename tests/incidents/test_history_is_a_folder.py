@@ -13,7 +13,7 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.cli.check import check_state
+from gateway.cli.check import check_data
 from gateway.system.home import Home
 from tests.clock import ManualClock
 from tests.unasked_world import ANN, house
@@ -66,10 +66,10 @@ def test_the_check_says_it_and_mends_it(tmp_path: Path, make) -> None:
     history = tmp_path / "sessions" / f"{SessionKey('matrix', '!r:hs.test').file_name}.jsonl"
     make(history)
     home = Home(tmp_path)
-    report = check_state(home, home.config_file)
+    report = check_data(home, home.config_file)
     assert report.exit_code == 1 and "is no file" in report.as_text()
-    check_state(home, home.config_file, fix=True)
-    assert check_state(home, home.config_file).exit_code == 0
+    check_data(home, home.config_file, repair=True)
+    assert check_data(home, home.config_file).exit_code == 0
     assert not os.path.lexists(history)
     assert list((tmp_path / "backups").rglob(history.name))
 

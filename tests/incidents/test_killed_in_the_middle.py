@@ -19,7 +19,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.cli.check import check_state
+from gateway.cli.check import check_data
 from gateway.queue.sqlite.migrations import VERSION
 from gateway.system.home import Home
 from tests.home_world import ALICE, fill
@@ -32,7 +32,7 @@ from pathlib import Path
 import anyio
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.cli.check import check_state
+from gateway.cli.check import check_data
 from gateway.system.home import Home
 from gateway.queue.sqlite.store import SqliteWorkStore
 from tests.clock import ManualClock
@@ -60,7 +60,7 @@ async def reindex(root):
     await index.rebuild()
     await index.aclose()
 async def mend(root):
-    check_state(Home(root), root / "squidbot.yaml", fix=True)
+    check_data(Home(root), root / "squidbot.yaml", repair=True)
 for point in range(0, 100_000, step):
     root = folder / str(point)
     shutil.copytree(like, root)
@@ -105,7 +105,7 @@ def again(operation, like, root):
 
 
 def whole(root):
-    report = check_state(Home(root), root / "squidbot.yaml")
+    report = check_data(Home(root), root / "squidbot.yaml")
     assert report.exit_code == 0, report.as_text()
 
 
@@ -148,7 +148,7 @@ def test_mending(home, tmp_path):
     next((home / "attachments").rglob("*.txt")).write_bytes(b"DAMAGE-2")
     roots = killed("mend", home, tmp_path / "homes", step=2)
     for root in roots:
-        check_state(Home(root), root / "squidbot.yaml", fix=True)
+        check_data(Home(root), root / "squidbot.yaml", repair=True)
         whole(root)
         everything = b"\0".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
         assert b"DAMAGE-1" in everything and b"DAMAGE-2" in everything, root.name

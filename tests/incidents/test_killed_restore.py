@@ -18,7 +18,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.cli.check import check_state
+from gateway.cli.check import check_data
 from gateway.errors import AlreadyRunning
 from gateway.operations.backup.restore import finish_restore, restore
 from gateway.system.home import Home
@@ -152,7 +152,7 @@ def test_killed_at_every_rename(backup, other, tmp_path, content):
             restore(file, root, now=NOW, moved=True)  # nothing was changed: it can be done again
         assert not is_refused(root)
         assert wanted.items() <= tree(root).items(), point
-        report = check_state(Home(root), root / "squidbot.yaml")
+        report = check_data(Home(root), root / "squidbot.yaml")
         assert report.exit_code == 0, (point, report.as_text())
         if content:
             (aside,) = root.glob("before-restore-*")
@@ -189,7 +189,7 @@ def test_what_the_commands_say(backup, other, tmp_path):
         done = squidbot(*command, "--home", root)
         assert done.returncode == 78, (command, done.stderr)
         assert finish in done.stderr, (command, done.stderr)
-    checked = squidbot("check", "--state", "--home", root)
+    checked = squidbot("check", "--data", "--home", root)
     assert checked.returncode != 0
     assert finish in checked.stdout + checked.stderr
     done = squidbot("restore", "--finish", "--home", root)

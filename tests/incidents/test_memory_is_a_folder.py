@@ -23,4 +23,4 @@ async def test_the_owner_is_answered_and_told_once(tmp_path: Path) -> None:
         (told,) = home.alerts()
 
     assert "MEMORY.md is a folder" in told.text
-    assert "check --state" in told.text
+    assert "check --data" in told.text

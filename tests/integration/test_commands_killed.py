@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.cli.check import check_state
+from gateway.cli.check import check_data
 from gateway.operations.backup.archive import look_into
 from gateway.operations.backup.create import backup_name
 from gateway.operations.backup.restore import restore
@@ -66,9 +66,9 @@ def killed(done, point):
     return False
 
 
-def state_of(root, *, fix=False):
-    """`check --state` here: its exit code and its words."""
-    report = check_state(Home(root), root / "squidbot.yaml", fix=fix)
+def state_of(root, *, repair=False):
+    """`check --data` here: its exit code and its words."""
+    report = check_data(Home(root), root / "squidbot.yaml", repair=repair)
     return report.exit_code, report.as_text()
 
 
@@ -138,7 +138,7 @@ def test_a_restore(home, tmp_path):
 
 
 def test_mending(home, tmp_path):
-    """`check --state --fix`: every byte that could not be read is kept somewhere, and the next try ends it."""
+    """`check --data --repair`: every byte that could not be read is kept somewhere, and the next try ends it."""
     history = home / "sessions" / f"{ALICE.file_name}.jsonl"
     lines = history.read_bytes().splitlines(keepends=True)
     history.write_bytes(lines[0] + b"DAMAGE-1 {\n" + b"".join(lines[1:]) + b"DAMAGE-2 \xff\n")
@@ -150,8 +150,8 @@ def test_mending(home, tmp_path):
     for point in POINTS:
         root = tmp_path / f"m{point}"
         shutil.copytree(home, root)
-        count += killed(squidbot("check", "--state", "--fix", "--home", root, kill_at=point), point)
-        state_of(root, fix=True)
+        count += killed(squidbot("check", "--data", "--repair", "--home", root, kill_at=point), point)
+        state_of(root, repair=True)
         assert state_of(root)[0] == 0, state_of(root)[1]
         everything = b"\0".join(tree(root).values())
         for number in (1, 2, 3, 4):

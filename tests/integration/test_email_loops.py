@@ -180,23 +180,23 @@ async def test_a_brake_is_told_to_the_owner(mail_server: MailServer, tmp_path: P
         await robot_mails(robot, at_most=9)
         alert = await run_sync(lambda: person.wait_for(lambda mail: "looks like a loop" in mail.as_string()))
     assert alert["Auto-Submitted"] == "auto-generated"
-    assert "squidbot email release" in alert.as_string()
+    assert "squidbot email reset-breaker" in alert.as_string()
 
     # A restart does not take it off, which would begin the loop anew; the operator's word does.
     async with gateway(mail_server, tmp_path / "home", bot, address, owner=owner, **limits) as built:
         status = built.supervisor.status("email").as_dict()
         waiting = await built.store.outbox(states=[OutboxState.PENDING])
         desk = Operations(built.store, built.memory, channels=built.channels)
-        released = await desk.call("email_release", {})
-        again = await desk.call("email_release", {"channel": "email"})
+        released = await desk.call("email_reset_breaker", {})
+        again = await desk.call("email_reset_breaker", {"channel": "email"})
         with pytest.raises(NotFound):
-            await desk.call("email_release", {"channel": "other"})
+            await desk.call("email_reset_breaker", {"channel": "other"})
         after = built.supervisor.status("email").as_dict()
     assert status["state"] == after["state"] == "up"
     assert "the brake is pulled until" in status["detail"]
     assert after["detail"] == ""
     assert waiting
-    assert (len(released["released"]["email"]), again["released"]["email"]) == (1, [])
+    assert (len(released["reset"]["email"]), again["reset"]["email"]) == (1, [])
 
 
 async def test_a_mail_that_is_kept_back_and_let_in(mail_server: MailServer, tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ class LoopGuard:
         self._alert(
             "brake bounces" if pulled.recipient else "brake",
             f"{where} on {self._name} for {minutes} minutes: {pulled.why}.{loop} What comes in meanwhile "
-            "waits and is let in then. To end it sooner: squidbot email release.",
+            "waits and is let in then. To end it sooner: squidbot email reset-breaker.",
         )
 
     def crowded(self, sender: str, wait_s: float) -> None:
@@ -256,7 +256,7 @@ class LoopGuard:
         until = self._clock.now() + timedelta(seconds=max(one.until for one in pulled) - now)
         why = "; ".join(one.why for one in pulled[:MOST_TOLD])
         more = f" (and {len(pulled) - MOST_TOLD} threads more)" if len(pulled) > MOST_TOLD else ""
-        return f"the brake is pulled until {until:%H:%M} UTC (squidbot email release): {why}{more}"
+        return f"the brake is pulled until {until:%H:%M} UTC (squidbot email reset-breaker): {why}{more}"
 
     async def let_go(self) -> list[str]:
         """Take the brake off at a person's word; why it was pulled."""

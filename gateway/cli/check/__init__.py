@@ -1,7 +1,7 @@
 """
 `squidbot check`: is everything there that the daemon needs? The configuration, the home folder and its
 machine, each server by itself, the logins, the encryption, an answer of each pool of models; in plain words,
-each with what to do. With ``--state`` instead: is everything whole that is kept?
+each with what to do. With ``--data`` instead: is everything whole that is kept?
 
 ``report`` is what comes of it, ``machine`` and ``network`` look at what is around, ``logins`` logs in,
 ``integrity`` walks through the files and mends them.
@@ -30,7 +30,7 @@ from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of
 from gateway.system.restore_marker import RestoreMarker, refuse_unfinished
 
-__all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_state"]
+__all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_data"]
 
 _MOST_TROUBLES = 50
 
@@ -52,9 +52,9 @@ def check(home: Home, config: Path) -> Report:
     return report
 
 
-def check_state(home: Home, config: Path, *, fix: bool = False) -> Report:
+def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
     """
-    Walk through everything that is kept; with ``fix``, put right what can be put right.
+    Walk through everything that is kept; with ``repair``, put right what can be put right.
 
     Nothing outside of the home is asked, and without damage nothing in it is changed.
     """
@@ -80,7 +80,7 @@ def check_state(home: Home, config: Path, *, fix: bool = False) -> Report:
             examine_state(home, layout, clock=clock, keep_days=keep_days, in_use=running is not None)
         )
         mended = Mended()
-        if fix and found and running is not None:
+        if repair and found and running is not None:
             who = f"process {running}" if running else "another process"
             report.add(
                 "daemon",
@@ -88,7 +88,7 @@ def check_state(home: Home, config: Path, *, fix: bool = False) -> Report:
                 f"squidbot runs on this home ({who}), so nothing was put right",
                 "stop it, and try again",
             )
-        elif fix and found:
+        elif repair and found:
             with hold_home(home, purpose="command"):
                 found = list(examine_state(home, layout, clock=clock, keep_days=keep_days))
                 mended = mend_state(home, found, now=datetime.now(UTC))

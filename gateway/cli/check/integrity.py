@@ -1,5 +1,5 @@
 """
-`squidbot check --state`: is everything in the home folder whole? And `--fix`: what of it can be put right.
+`squidbot check --data`: is everything in the home folder whole? And `--repair`: what of it can be put right.
 
 Looking changes no byte. Mending first copies every file that it will touch into a folder of its own
 (``HOME/backups/check-…``), then works on the files, and never throws anything away: lines that cannot be read
@@ -160,7 +160,8 @@ def _lines(path: Path, *, in_use: bool) -> Iterator[IntegrityFinding]:
             f"{path.name} is no file, so squidbot begins a new history in its place",
             (),
             lambda kept: _moved(path, kept / "moved" / path.name),
-            remedy="if you have the file, put it back; squidbot check --state --fix puts aside what is there",
+            remedy="if you have the file, put it back; "
+            "squidbot check --data --repair puts aside what is there",
         )
         return
     if not bad:
@@ -188,7 +189,7 @@ def _lines(path: Path, *, in_use: bool) -> Iterator[IntegrityFinding]:
         f"{path.name}: {count} cannot be read: {where}{more}",
         (path,),
         mend,
-        remedy="squidbot check --state --fix puts them aside; everything else stays in its place",
+        remedy="squidbot check --data --repair puts them aside; everything else stays in its place",
     )
 
 
@@ -212,7 +213,7 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
             f"{path.stem}: {text}{more}",
             tuple(filter(Path.is_file, files)),
             mend,
-            remedy="squidbot check --state --fix makes them fit, from the record or its spare",
+            remedy="squidbot check --data --repair makes them fit, from the record or its spare",
         )
 
 
@@ -258,7 +259,7 @@ def _database(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
             "\n".join(mendable),
             files,
             mend,
-            remedy="squidbot check --state --fix makes its indexes again",
+            remedy="squidbot check --data --repair makes its indexes again",
         )
     elif mendable:
         yield IntegrityFinding("database", "\n".join(mendable), remedy="after the other damage, by a backup")
@@ -280,7 +281,7 @@ def _index(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
             said,
             (),
             mend,
-            remedy="squidbot check --state --fix puts it aside; it is made again by itself",
+            remedy="squidbot check --data --repair puts it aside; it is made again by itself",
         )
 
 
@@ -302,7 +303,7 @@ def _contents(home: Home) -> Iterator[IntegrityFinding]:
                 f"{path.relative_to(home.root)} is not what was saved (its content has changed)",
                 (),
                 lambda kept, path=path: _moved(path, kept / "moved" / path.name),  # type: ignore[misc]
-                remedy="squidbot check --state --fix puts it aside, so that nobody is shown it",
+                remedy="squidbot check --data --repair puts it aside, so that nobody is shown it",
             )
 
 
@@ -325,7 +326,7 @@ def _files(home: Home, named: dict[str, bool], clock: Clock) -> Iterator[Integri
                 (),
                 lambda kept, path=path: _moved(path, kept / "moved" / path.name),  # type: ignore[misc]
                 serious=False,
-                remedy="squidbot removes such files by itself after two days; --fix puts it aside now",
+                remedy="squidbot removes such files by itself after two days; --repair puts it aside now",
             )
 
 
@@ -414,5 +415,5 @@ def unusable_documents(layout: Layout) -> Iterator[IntegrityFinding]:
             f"{wrong}; squidbot answers without this memory",
             (),
             mend,
-            remedy="squidbot check --state --fix puts it aside, and brings the last text back",
+            remedy="squidbot check --data --repair puts it aside, and brings the last text back",
         )

@@ -203,7 +203,7 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
     try:
         built = await build(settings, home)
     except (StoreUnusable, StoreUnavailable) as error:
-        report.fail("database", StateUnusable(str(error)), "squidbot check --state looks through it")
+        report.fail("database", StateUnusable(str(error)), "squidbot check --data looks through it")
         return
     try:
         report.add("database", Verdict.OK, str(home.database))

@@ -103,7 +103,7 @@ class TestSafety:
         after, later, told_again = self.make(tmp_path, max_identical_replies=1)
         await after.load()
         assert after.is_braked(str(THREAD))
-        assert "squidbot email release" in after.told()
+        assert "squidbot email reset-breaker" in after.told()
         assert "the same answer was given 1 times" in after.told()
         with pytest.raises(ChannelUnavailable):
             after.before_sending(answer("another"))

@@ -103,7 +103,7 @@ async def test_talk_is_kept_by_setting():
     """Of the people of the setting, as much as it says, and only until somebody asks."""
     for settings, wanted in [
         ({}, ["one", "two"]),
-        ({"people": "everyone"}, ["one", "psst", "two"]),
+        ({"senders": "everyone"}, ["one", "psst", "two"]),
         ({"messages": 1}, ["two"]),
         ({"messages": 0}, []),
     ]:

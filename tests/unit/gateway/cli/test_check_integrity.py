@@ -1,4 +1,4 @@
-"""`squidbot check --state`: each kind of damage is found and put right without a loss; without damage, nothing."""
+"""`squidbot check --data`: each kind of damage is found and put right without a loss; without damage, nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.cli.check import Verdict, check_state
+from gateway.cli.check import Verdict, check_data
 from gateway.operations.backup.catalog import known_backups
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
@@ -51,8 +51,8 @@ def root(pattern, tmp_path):
     return tmp_path / "h"
 
 
-def examine(root, *, fix=False):
-    return check_state(Home(root), root / "squidbot.yaml", fix=fix)
+def examine(root, *, repair=False):
+    return check_data(Home(root), root / "squidbot.yaml", repair=repair)
 
 
 def failing(report):
@@ -60,12 +60,12 @@ def failing(report):
 
 
 class TestWhole:
-    @pytest.mark.parametrize("fix", [False, True])
-    def test_nothing_is_found_and_nothing_changed(self, root, fix):
-        """Not a byte, not a file more, not the time of one: also with --fix, and after a daemon was killed."""
+    @pytest.mark.parametrize("repair", [False, True])
+    def test_nothing_is_found_and_nothing_changed(self, root, repair):
+        """Not a byte, not a file more, not the time of one: also with --repair, and after a daemon was killed."""
         before = tree(root)
         times = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-        report = examine(root, fix=fix)
+        report = examine(root, repair=repair)
         assert [one for one in report.findings if one.verdict in (Verdict.FAILED, Verdict.WARNING)] == []
         assert {"histories", "records", "memory", "database", "search index", "attachments"} <= {
             one.part for one in report.findings
@@ -103,7 +103,7 @@ class TestDamage:
         """Afterwards nothing is found; every file that was touched is kept as it was, byte for byte."""
         damage(root)
         before = tree(root)
-        report = examine(root, fix=True)
+        report = examine(root, repair=True)
         assert failing(report) == set(), report.as_text()
         assert any(one.text.startswith("put right") for one in report.findings)
         [(_, kept)] = known_backups(root)
@@ -113,7 +113,7 @@ class TestDamage:
                 copies = [path.read_bytes() for path in kept.rglob("*") if path.is_file()]
                 assert content in copies, name
         assert failing(examine(root)) == set()
-        again = examine(root, fix=True)
+        again = examine(root, repair=True)
         assert again.exit_code == 0
         assert len(known_backups(root)) == 1  # nothing was left to do
 
@@ -122,7 +122,7 @@ class TestDamage:
         clock = ManualClock()
         whole = await JsonlMemory(root, clock=clock).load_history(str(ALICE))
         a_line_in_the_middle(root)
-        await anyio.to_thread.run_sync(lambda: examine(root, fix=True))
+        await anyio.to_thread.run_sync(lambda: examine(root, repair=True))
         mended = await JsonlMemory(root, clock=clock).load_history(str(ALICE))
         assert mended.total == whole.total
         assert (mended.messages[-1], mended.positions[-1]) == (whole.messages[-1], whole.positions[-1])
@@ -138,7 +138,7 @@ class TestDamage:
             file.seek(4096)
             file.write(b"\x00" * 4096 * 6)
         before = (root / "gateway.db").read_bytes()
-        report = examine(root, fix=True)
+        report = examine(root, repair=True)
         assert failing(report) == {"database"}
         assert "backup" in next(one.what_to_do for one in report.findings if one.part == "database")
         assert (root / "gateway.db").read_bytes() == before
@@ -147,10 +147,10 @@ class TestDamage:
         """Neither is ours to touch."""
         with closing(sqlite3.connect(root / "gateway.db", isolation_level=None)) as db:
             db.execute("PRAGMA user_version = 99")
-        assert "a later one wrote it" in examine(root, fix=True).as_text()
+        assert "a later one wrote it" in examine(root, repair=True).as_text()
         with closing(sqlite3.connect(root / "gateway.db", isolation_level=None)) as db:
             db.execute("PRAGMA application_id = 7")
-        assert "not a database of squidbot's" in examine(root, fix=True).as_text()
+        assert "not a database of squidbot's" in examine(root, repair=True).as_text()
 
     def test_a_payload_that_cannot_be_read_is_told(self, root):
         """The row goes its own way (the queue apologises); a machine cannot know what stood there."""
@@ -199,7 +199,7 @@ class TestFiles:
         self.name_it(root, file, "2020-01-01T00:00:00Z")
         assert "named by no message" not in examine(root).as_text()
         history(root, BOB).write_text("")
-        examine(root, fix=True)
+        examine(root, repair=True)
         assert not path.exists()
         assert [each.read_bytes() for each in (root / "backups").rglob(path.name)] == [b"b"]
 
@@ -210,12 +210,12 @@ class TestDaemon:
         a_line_of_rubbish(root)
         with hold_home(Home(root)):
             before = tree(root)
-            report = examine(root, fix=True)
+            report = examine(root, repair=True)
             assert "so nothing was put right" in report.as_text()
             assert report.exit_code == 1
             # What every reader of a database in use brings along.
             assert {name: text for name, text in tree(root).items() if "gateway.db-" not in name} == before
-        assert failing(examine(root, fix=True)) == set()
+        assert failing(examine(root, repair=True)) == set()
 
     def test_what_is_just_being_written_is_no_damage(self, root):
         """A line without an end may be half-way; when nobody writes it is torn."""

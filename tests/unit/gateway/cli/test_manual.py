@@ -45,7 +45,7 @@ def test_a_second_name_is_the_same_command():
     assert app["doctor"] is app["check"]
     assert "doctor" not in commands(app)
     assert "check (doctor)" in overview(app)
-    assert squidbot("doctor", "--fix").stderr == squidbot("check", "--fix").stderr != ""
+    assert squidbot("doctor", "--repair").stderr == squidbot("check", "--repair").stderr != ""
 
 
 def test_an_example_that_is_wrong_is_noticed():

@@ -19,7 +19,7 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.cli.check import Verdict, check_state
+from gateway.cli.check import Verdict, check_data
 from gateway.queue.model import JobState, Outcome
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.migrations import VERSION, copy_name
@@ -82,8 +82,8 @@ def test_the_schema_has_not_changed_behind_its_number(tmp_path):
 
 
 def test_nothing_is_wrong_with_it(home):
-    """`squidbot check --state` walks through all of it without a complaint."""
-    report = check_state(home, home.config_file)
+    """`squidbot check --data` walks through all of it without a complaint."""
+    report = check_data(home, home.config_file)
     assert [one.text for one in report.findings if one.verdict in (Verdict.FAILED, Verdict.WARNING)] == []
 
 
