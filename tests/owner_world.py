@@ -45,7 +45,6 @@ class Owner:
         )
         self.notes = OwnerAlerts(
             store=store,
-            plans=store,
             target=self.target,
             reaches=lambda name: name == "matrix",
             clock=self.clock,

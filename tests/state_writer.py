@@ -145,7 +145,7 @@ async def _plans(store: SqliteWorkStore) -> None:
     await store.write_state(
         "owner.alerts", '{"at": "2026-01-01T00:00:00+00:00", "alerts": {"brake": "pulled"}}'
     )
-    await store.post_once("digest", "2026-01-01", [out("the digest")])
+    await store.post([out("the digest")], once=("digest", "2026-01-01"))
     await store.lease("matrix", holder="a", ttl_s=60)
 
 

@@ -125,7 +125,6 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     target = OwnerContact(store, setting=settings.agents.heartbeat.target, access=access)
     notes = OwnerAlerts(
         store=store,
-        plans=plans,
         target=target,
         reaches=lambda name: name in deliveries,
         clock=clock,
@@ -153,7 +152,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     )
     stages = Acknowledgements(by_name)
     ends = TurnCommit(store=store, channels=by_name, stages=stages)
-    budget = BudgetAlerts(costs=sqlite, spending=spending, target=target, clock=clock, wakeups=wakeups)
+    budget = BudgetAlerts(
+        store=store, costs=sqlite, spending=spending, target=target, clock=clock, wakeups=wakeups
+    )
     began_at = clock.now()
     unasked = build_unasked(
         settings,
@@ -172,7 +173,6 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         store=store,
         plans=plans,
         questions=questions,
-        costs=sqlite,
         mind=mind,
         commit=ends,
         history=history,

@@ -84,6 +84,7 @@ def build_unasked(
     heartbeat = next((one for one in channels.values() if isinstance(one, HeartbeatChannel)), None)
     vigil = HeartbeatMonitor(
         plans=plans,
+        store=store,
         target=target,
         channels=channels,
         config=config,

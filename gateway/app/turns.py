@@ -15,7 +15,7 @@ from channels.base import Channel
 from gateway.app.agent import AgentParts, turn_limits
 from gateway.budget.metering import Metering
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.ports import AskStore, PlanStore, SpendStore, WorkStore
+from gateway.queue.ports import AskStore, PlanStore, WorkStore
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Acknowledgements
@@ -59,7 +59,6 @@ def build_turns(
     store: WorkStore,
     plans: PlanStore,
     questions: AskStore,
-    costs: SpendStore,
     mind: AgentParts,
     commit: TurnCommit,
     history: HistoryWriter,
@@ -83,7 +82,6 @@ def build_turns(
     zone = heartbeat.schedule().zone
     budget = BudgetDeferral(
         store=store,
-        costs=costs,
         ends=commit,
         spending=spending,
         access=access,
@@ -183,7 +181,7 @@ def build_turns(
         commit=commit,
         failure=TurnFailure(
             commit=commit,
-            pacing=Pacing(store=store, notices=costs, ends=commit, clock=clock),
+            pacing=Pacing(store=store, ends=commit, clock=clock),
             suspects=suspects,
             policy=policy,
         ),

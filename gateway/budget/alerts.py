@@ -1,6 +1,6 @@
 """
 What the owner is told of the daily budget, in the direct conversation: once when four fifths are spent, and
-once when nothing is left. Each goes out once a day, whatever crashes (`SpendStore.post_once`).
+once when nothing is left. Each goes out once a day, whatever crashes (`WorkStore.post`).
 
 What was spent is looked at after every call, also for the gauges; what the store did not take is tried again.
 """
@@ -29,7 +29,7 @@ from gateway.budget.policy import (
 )
 from gateway.observability import metrics
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.ports import NewOutbound, SpendStore, StoreUnavailable
+from gateway.queue.ports import NewOutbound, SpendStore, StoreUnavailable, WorkStore
 from gateway.queue.wakeups import Wakeups
 
 __all__ = ["WARN_AT", "BudgetAlerts"]
@@ -45,7 +45,8 @@ class BudgetAlerts:
     Watches the budget.
 
     Args:
-        costs: Where notes are put.
+        store: Where notes are put.
+        costs: What was spent.
         spending: What is watched.
         target: Where the owner is reached.
         clock: The time.
@@ -55,12 +56,14 @@ class BudgetAlerts:
     def __init__(
         self,
         *,
+        store: WorkStore,
         costs: SpendStore,
         spending: Metering,
         target: OwnerContact,
         clock: Clock,
         wakeups: Wakeups,
     ) -> None:
+        self._store = store
         self._costs = costs
         self._spending = spending
         self._target = target
@@ -135,7 +138,7 @@ class BudgetAlerts:
         text = _spent_text(spent, limits, opens) if kind == "spent" else _warning(spent, limits, opens)
         name = notice_name(to.session) if kind == "spent" else "budget warning"
         note = NewOutbound(to.channel, to.account, to.session, text, OutboundKind.NOTICE)
-        if await self._costs.post_once(name, day, [note]):
+        if await self._store.post([note], once=(name, day)):
             _log.info("budget.owner_told", what=kind)
         self._told = (day, kind)
         return True

@@ -31,7 +31,7 @@ from agent_core.ports import Clock
 from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact, Reached
-from gateway.queue.ports import InboxRow, NewOutbound, PlanStore, StoreUnavailable, WorkStore
+from gateway.queue.ports import InboxRow, NewOutbound, StoreUnavailable, WorkStore
 from gateway.queue.states import InboxState
 
 __all__ = ["OwnerAlerts", "told_daily"]
@@ -65,7 +65,6 @@ class OwnerAlerts:
 
     Args:
         store: Where messages wait, and where notes are put.
-        plans: The same store; puts what was kept into the outbox once, whatever is killed when.
         target: Where the owner is reached.
         reaches: Whether a channel of this name runs.
         clock: Where time comes from.
@@ -76,7 +75,6 @@ class OwnerAlerts:
         self,
         *,
         store: WorkStore,
-        plans: PlanStore,
         target: OwnerContact,
         reaches: Callable[[str], bool],
         clock: Clock,
@@ -84,7 +82,6 @@ class OwnerAlerts:
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._store = store
-        self._plans = plans
         self._target = target
         self._reaches = reaches
         self._clock = clock
@@ -278,11 +275,8 @@ class OwnerAlerts:
         if not self._reaches(target.channel):
             return Reached(why=f"the owner's channel, {target.channel}, is switched off")
         note = NewOutbound(target.channel, target.account, target.session, text, kind)
-        if once is None or not _alerts_of(once):
-            await self._store.post([note])
-        else:
-            value = hashlib.sha256(once.encode()).hexdigest()
-            await self._plans.post_planned("owner alerts", value, [note])
+        digest = hashlib.sha256(once.encode()).hexdigest() if once is not None and _alerts_of(once) else None
+        await self._store.post([note], once=None if digest is None else ("owner alerts", digest))
         return reached
 
 

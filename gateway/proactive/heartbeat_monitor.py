@@ -28,7 +28,7 @@ from gateway.proactive.jobs.triggers import Cron, newest_due
 from gateway.proactive.owner_contact import OwnerContact, Target
 from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
-from gateway.queue.ports import NewOutbound, PlanStore, StoreUnavailable
+from gateway.queue.ports import NewOutbound, PlanStore, StoreUnavailable, WorkStore
 from gateway.routing.delivery import parcels
 
 __all__ = ["HeartbeatMonitor", "alive_at", "digest_text"]
@@ -48,6 +48,7 @@ class HeartbeatMonitor:
 
     Args:
         plans: Ledger and digest.
+        store: Where alerts and digests are put.
         target: Where the owner is reached unasked.
         channels: All channels by name.
         config: The settings of the heartbeat.
@@ -61,6 +62,7 @@ class HeartbeatMonitor:
         self,
         *,
         plans: PlanStore,
+        store: WorkStore,
         target: OwnerContact,
         channels: Mapping[str, Channel],
         config: HeartbeatConfig,
@@ -71,6 +73,7 @@ class HeartbeatMonitor:
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
         self._plans = plans
+        self._store = store
         self._target = target
         self._channels = channels
         self._config = config
@@ -247,9 +250,10 @@ class HeartbeatMonitor:
             for part, _ in parcels(text, (), channel.capabilities)
         ]
         line = alert_line(text, f"{what} {value}.alert", self._clock.now())
-        return await self._plans.post_planned(
-            what, value, outbound, history=[(target.session, (line,))], collected=collected or ()
+        posted = await self._store.post(
+            outbound, once=(what, value), history=[(target.session, (line,))], collected=collected or ()
         )
+        return bool(posted)
 
     # ── what is shown ──
 

@@ -235,8 +235,22 @@ class WorkStore(LeasePort, StateStore, Protocol):
         ...
 
     # ── sending ──
-    async def post(self, outbound: Sequence[NewOutbound]) -> list[OutboxRow]:
-        """Put messages that answer nothing into the outbox."""
+    async def post(
+        self,
+        outbound: Sequence[NewOutbound],
+        *,
+        once: tuple[str, str] | None = None,
+        history: Sequence[OtherHistory] = (),
+        collected: Sequence[int] = (),
+    ) -> list[OutboxRow]:
+        """
+        Put messages that answer nothing into the outbox; with them, in the same transaction, lines of
+        histories, and the removal of what was collected for a digest.
+
+        With ``once``, a topic and a value, all of this happens unless the topic has that value already, and
+        the topic gets it in the same transaction. So a topic is posted once for each value that follows
+        another one, over kills and restarts. What was posted before is not returned.
+        """
         ...
 
     async def next_sends(
@@ -551,24 +565,9 @@ class PlanStore(Protocol):
         """Whether something with this fingerprint was delivered or collected since then."""
         ...
 
-    # ── digest and notices ──
+    # ── digest ──
     async def collected(self) -> list[Collected]:
         """What waits for the digest, oldest first."""
-        ...
-
-    async def post_planned(
-        self,
-        what: str,
-        value: str,
-        outbound: Sequence[NewOutbound],
-        *,
-        history: Sequence[OtherHistory] = (),
-        collected: Sequence[int] = (),
-    ) -> bool:
-        """
-        Put something into the outbox, unless ``what`` has the value ``value`` already; with
-        it, in one transaction, its lines in histories, the removal of what was collected, and the value.
-        """
         ...
 
     async def prune_plans(self, *, older_than_s: float) -> int:
@@ -585,11 +584,4 @@ class SpendStore(Protocol):
 
     async def spent(self, *, since: str, by: By) -> list[Spent]:
         """From a day on: days in their order, anything else with the most tokens first."""
-        ...
-
-    async def post_once(self, name: str, value: str, outbound: Sequence[NewOutbound]) -> list[OutboxRow]:
-        """
-        Put messages into the outbox, unless that was done under this name with this value last time; that it
-        was done and the messages are one transaction. Nothing is returned for what was said already.
-        """
         ...

@@ -3,7 +3,7 @@ What becomes of a turn that the daily budget refuses, and what is said about it.
 
 People's messages wait until the budget opens again and are answered then: a question that was accepted needs
 no second writing, and nobody is sent the same apology for every line. One notice for each conversation and
-day says so, with the time. It is committed under a name of its own (`SpendStore.post_once`), so it is said
+day says so, with the time. It is committed under a name of its own (`WorkStore.post`), so it is said
 once, whatever crashes. Commands do not wait: they overtake (`WorkStore.claim`).
 
 A turn that waits is looked at again at each start, because the limit may be another one, when the day ends or
@@ -22,7 +22,7 @@ from agent_core.models import Purpose
 from agent_core.ports import Clock
 from gateway.budget.metering import Metering, UsageMeter
 from gateway.budget.policy import day_of, notice_name, opens_at, wait_s
-from gateway.queue.ports import NewOutbound, SpendStore, Turn, WorkStore
+from gateway.queue.ports import NewOutbound, Turn, WorkStore
 from gateway.queue.states import BUDGET
 from gateway.routing.access import Access, Role
 from gateway.turns.commit import TurnCommit
@@ -37,8 +37,7 @@ class BudgetDeferral:
     Puts turns off.
 
     Args:
-        store: Where they wait.
-        costs: Where notices are put.
+        store: Where they wait, and where notices are put.
         ends: Keeps a write in hand until the store takes it.
         spending: What a day has cost and may cost.
         access: Tells the owner from others.
@@ -49,14 +48,12 @@ class BudgetDeferral:
         self,
         *,
         store: WorkStore,
-        costs: SpendStore,
         ends: TurnCommit,
         spending: Metering,
         access: Access,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._costs = costs
         self._ends = ends
         self._spending = spending
         self._limits = spending.limits
@@ -102,7 +99,7 @@ class BudgetDeferral:
         day = day_of(now, self._limits.zone)
         name = notice_name(turn.session)
         # In this order: after a crash in between the turn is taken up and put off again, silently.
-        said = await self._ends.until_stored(lambda: self._costs.post_once(name, day, notice))
+        said = await self._ends.until_stored(lambda: self._store.post(notice, once=(name, day)))
         delay_s = wait_s(now, self._limits)
         await self._ends.until_stored(
             lambda: self._store.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)

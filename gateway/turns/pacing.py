@@ -15,7 +15,7 @@ import structlog
 
 from agent_core.messages import InboundMessage
 from agent_core.ports import Clock
-from gateway.queue.ports import InboxRow, NewOutbound, SpendStore, Turn, WorkStore
+from gateway.queue.ports import InboxRow, NewOutbound, Turn, WorkStore
 from gateway.queue.states import PLACE
 from gateway.turns.commit import TurnCommit
 
@@ -60,8 +60,7 @@ class Pacing:
     Lets turns wait for their place.
 
     Args:
-        store: Where they wait.
-        notices: Where notices are put.
+        store: Where they wait, and where notices are put.
         ends: Keeps a write in hand until the store takes it.
         clock: The time.
     """
@@ -70,12 +69,10 @@ class Pacing:
         self,
         *,
         store: WorkStore,
-        notices: SpendStore,
         ends: TurnCommit,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._notices = notices
         self._ends = ends
         self._clock = clock
 
@@ -98,7 +95,7 @@ class Pacing:
         if message.context.get("tell_wait"):
             # In this order: after a crash in between the turn is taken up and put off again, silently.
             await self._ends.until_stored(
-                lambda: self._notices.post_once(_name(message), message.native_id, notice)
+                lambda: self._store.post(notice, once=(_name(message), message.native_id))
             )
         await self._ends.until_stored(
             lambda: self._store.postpone(turn, "waits for its place", delay_s=wait_s, waits_for=PLACE)

@@ -179,7 +179,7 @@ class JobTurns:
             NewOutbound(channel.name, channel.account, session, part, OutboundKind.ALERT)
             for part, _ in parcels(text, (), channel.capabilities)
         ]
-        await self._plans.post_planned(f"job {_id_of(turn)} elsewhere", turn.head.message.native_id, notes)
+        await self._store.post(notes, once=(f"job {_id_of(turn)} elsewhere", turn.head.message.native_id))
         _log.info("job.moved", job=_id_of(turn), channel=channel.name)
         return f"said in the direct conversation: {OVERHEARD}"
 

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from agent_core.messages import OutboundKind, SessionKey
+from agent_core.models import Message
 from gateway.queue.ports import Completion, OutboxRow, WorkStore
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
@@ -40,6 +41,26 @@ class SendsContract:
             await store.uncertain(row)
             await store.sent(row, f"${expected}")
         assert await due(store) == ["x"]
+
+    async def test_a_topic_is_posted_once_for_a_value(self, store: WorkStore, clock: ManualClock):
+        """
+        The second time nothing happens, with its history and all; another value and another topic are posted,
+        and each under a key of its own.
+        """
+        line = Message(role="assistant", content="1", id="once")
+        first = await store.post([out("1")], once=("digest", "monday"), history=[(ROOM, [line])])
+        again = await store.post([out("2")], once=("digest", "monday"), history=[(ROOM, [line])])
+        assert [row.message.text for row in first] == ["1"]
+        assert again == []
+        assert [found.message.id for found in await store.journal(ROOM)] == ["once"]
+        others = [
+            *await store.post([out("3")], once=("digest", "tuesday")),
+            *await store.post([out("4")], once=("budget", "monday")),
+            *await store.post([out("5")]),
+            *await store.post([out("5")]),
+        ]
+        assert [row.message.text for row in await store.outbox()] == ["5", "5", "4", "3", "1"]
+        assert len({row.message.id for row in [*first, *others]}) == 5
 
     async def test_channels_and_accounts_are_apart(self, store: WorkStore, clock: ManualClock):
         """Each channel and account sees its own rows only."""

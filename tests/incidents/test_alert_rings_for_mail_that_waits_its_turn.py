@@ -45,7 +45,6 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteWorkS
 def for_the_place(store: SqliteWorkStore, clock: ManualClock) -> Wait:
     pacing = Pacing(
         store=store,
-        notices=store,
         ends=cast("Any", StoredAtOnce()),
         clock=clock,
     )
@@ -62,7 +61,6 @@ def for_the_budget(store: SqliteWorkStore, clock: ManualClock) -> Wait:
 
     refusals = BudgetDeferral(
         store=store,
-        costs=store,
         ends=cast("Any", StoredAtOnce()),
         spending=cast("Any", Spending()),
         access=cast("Any", None),

@@ -59,7 +59,6 @@ def target_of(store, on, **settings) -> OwnerContact:
 def notes_of(store, target) -> OwnerAlerts:
     return OwnerAlerts(
         store=store,
-        plans=store,
         target=target,
         reaches=lambda _: True,
         clock=SystemClock(),

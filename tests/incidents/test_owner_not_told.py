@@ -66,7 +66,6 @@ class World:
         self.target = OwnerContact(store, channels=channels, access=access)
         self.notes = OwnerAlerts(
             store=store,
-            plans=store,
             target=self.target,
             reaches=lambda _: True,
             clock=SystemClock(),

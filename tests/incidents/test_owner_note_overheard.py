@@ -77,7 +77,6 @@ async def notes_of(store: SqliteWorkStore, kind: type[OwnerContact], channel: Lo
     await store.accept("email", "bot@mail.test", [kept], {})
     notes = OwnerAlerts(
         store=store,
-        plans=store,
         target=target,
         reaches=lambda _: True,
         clock=ManualClock(),

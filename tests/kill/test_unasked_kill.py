@@ -54,7 +54,7 @@ MOMENTS = [
     "plans.ledger.after",
     "plans.was_said.after",
 ]
-MAIL_MOMENTS = ["plans.post_planned.before", "plans.post_planned.after", "store.complete.after", "taken"]
+MAIL_MOMENTS = ["store.post.before", "store.post.after", "store.complete.after", "taken"]
 
 
 class Children:

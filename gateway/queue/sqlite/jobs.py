@@ -6,22 +6,18 @@ The SQL is in ``jobs_sql.py``.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 
-from gateway.queue.model import Collected, Entry, Job, JobState, OtherHistory
-from gateway.queue.ports import NewOutbound
-from gateway.queue.sqlite import inbox_sql, jobs_sql, outbox_sql
+from gateway.queue.model import Collected, Entry, Job, JobState
+from gateway.queue.sqlite import jobs_sql
 from gateway.queue.sqlite.base import Part
-from gateway.queue.sqlite.codec import dump, new_outbox
-from gateway.queue.sqlite.state import claim_once
 
 __all__ = ["Planning"]
 
 
 class Planning(Part):
-    """Jobs, ledger, digest and notices."""
+    """Jobs, ledger and digest."""
 
     async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:
         """Keep a job, within the person's limit."""
@@ -81,31 +77,6 @@ class Planning(Part):
     async def collected(self) -> list[Collected]:
         """What waits for the digest, oldest first."""
         return await self._reader.call("collected", jobs_sql.collected)
-
-    async def post_planned(
-        self,
-        what: str,
-        value: str,
-        outbound: Sequence[NewOutbound],
-        *,
-        history: Sequence[OtherHistory] = (),
-        collected: Sequence[int] = (),
-    ) -> bool:
-        """Put something into the outbox, with what belongs to it, once for this value."""
-        now = self._now()
-        messages = new_outbox(outbound, secret=self._secret, origin=f"once\0{what}\0{value}", now=now)
-        lines = [(str(session), [dump(line) for line in told]) for session, told in history]
-
-        def write(db: sqlite3.Connection) -> bool:
-            if not claim_once(db, what, value):
-                return False
-            jobs_sql.forget_collected(db, collected)
-            for session, told in lines:
-                inbox_sql.journal(db, session, told)
-            outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now)
-            return True
-
-        return await self._writer.call("post_planned", write)
 
     async def prune_plans(self, *, older_than_s: float) -> int:
         """Forget what is long over."""

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message
+from gateway.queue.model import OtherHistory
 from gateway.queue.ports import NewOutbound, OutboxRow
-from gateway.queue.sqlite import outbox_sql
+from gateway.queue.sqlite import inbox_sql, jobs_sql, outbox_sql
 from gateway.queue.sqlite.base import Part, pending
 from gateway.queue.sqlite.codec import OUTBOX, dump, error_text, instant, new_outbox, outbox_row
 from gateway.queue.sqlite.due import due_at
+from gateway.queue.sqlite.state import claim_once
 
 __all__ = ["Sending"]
 
@@ -20,15 +22,31 @@ __all__ = ["Sending"]
 class Sending(Part):
     """The sending methods of `gateway.queue.ports.WorkStore`."""
 
-    async def post(self, outbound: Sequence[NewOutbound]) -> list[OutboxRow]:
-        """Put messages that answer nothing into the outbox."""
+    async def post(
+        self,
+        outbound: Sequence[NewOutbound],
+        *,
+        once: tuple[str, str] | None = None,
+        history: Sequence[OtherHistory] = (),
+        collected: Sequence[int] = (),
+    ) -> list[OutboxRow]:
+        """Put messages that answer nothing into the outbox, with what belongs to them."""
         now = self._now()
-        messages = new_outbox(outbound, secret=self._secret, origin=secrets.token_hex(16), now=now)
+        origin = secrets.token_hex(16) if once is None else "\0".join(("once", *once))
+        messages = new_outbox(outbound, secret=self._secret, origin=origin, now=now)
         held = [new.hold for new in outbound]
-        ids = await self._writer.call(
-            "post", lambda db: outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)
-        )
-        return pending(ids, messages, None, held)
+        lines = [(str(session), [dump(line) for line in told]) for session, told in history]
+
+        def write(db: sqlite3.Connection) -> list[int] | None:
+            if once is not None and not claim_once(db, *once):
+                return None
+            jobs_sql.forget_collected(db, collected)
+            for session, told in lines:
+                inbox_sql.journal(db, session, told)
+            return outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)
+
+        ids = await self._writer.call("post", write)
+        return [] if ids is None else pending(ids, messages, None, held)
 
     async def next_sends(
         self, channel: str, account: str, *, busy: Sequence[SessionKey] = (), limit: int = 16

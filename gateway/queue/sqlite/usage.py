@@ -1,20 +1,14 @@
-"""The embedded store, fifth part: what models have cost, and notices that go out once."""
+"""The embedded store, fifth part: what models have cost."""
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
 from __future__ import annotations
 
-import secrets
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
 from agent_core.models import Usage
 from gateway.queue.model import By, Spent
-from gateway.queue.ports import NewOutbound, OutboxRow
-from gateway.queue.sqlite import outbox_sql
-from gateway.queue.sqlite.base import Part, pending
-from gateway.queue.sqlite.codec import new_outbox
-from gateway.queue.sqlite.state import claim_once
+from gateway.queue.sqlite.base import Part
 
 __all__ = ["Spending"]
 
@@ -60,17 +54,3 @@ class Spending(Part):
             )
             for name, *sums, unpriced in raws
         ]
-
-    async def post_once(self, name: str, value: str, outbound: Sequence[NewOutbound]) -> list[OutboxRow]:
-        """Put messages into the outbox, unless that was done already."""
-        now = self._now()
-        messages = new_outbox(outbound, secret=self._secret, origin=secrets.token_hex(16), now=now)
-        held = [new.hold for new in outbound]
-
-        def write(db: sqlite3.Connection) -> list[int]:
-            if not claim_once(db, name, value):
-                return []
-            return outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)
-
-        ids = await self._writer.call("post_once", write)
-        return pending(ids, messages, None, held) if ids else []

@@ -245,7 +245,6 @@ class TestWaiting:
         spending = Metering(store, store, limits(1_000), clock)
         refusals = BudgetDeferral(
             store=store,
-            costs=store,
             ends=AtOnce(),
             spending=spending,
             access=Access([], {}),

@@ -128,7 +128,7 @@ class TestOnce:
         from gateway.queue.ports import NewOutbound
 
         note = [NewOutbound("test", "", ROOM, "text")]
-        assert len(await store.post_once("budget", "2026-01-01", note)) == 1
-        assert await store.post_once("budget", "2026-01-01", note) == []
-        assert len(await store.post_once("budget", "2026-01-02", note)) == 1
+        assert len(await store.post(note, once=("budget", "2026-01-01"))) == 1
+        assert await store.post(note, once=("budget", "2026-01-01")) == []
+        assert len(await store.post(note, once=("budget", "2026-01-02"))) == 1
         assert len(await store.outbox()) == 2

@@ -30,7 +30,6 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
     target = OwnerContact(store, channels={"email": LoopbackChannel(LoopbackServer(), name="email")})
     notes = OwnerAlerts(
         store=store,
-        plans=store,
         target=target,
         reaches=lambda _: True,
         clock=clock,

@@ -52,7 +52,6 @@ def notes_of(store: Any) -> OwnerAlerts:
     target = OwnerContact(store, channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")})
     return OwnerAlerts(
         store=store,
-        plans=store,
         target=target,
         reaches=lambda _: True,
         clock=SystemClock(),

@@ -165,11 +165,27 @@ class TestTogether:
         await store.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
         [one] = await store.collected()
         new = [NewOutbound("email", "bot", SessionKey("email", "t"), "milk")]
-        assert await store.post_planned("digest", "monday", new, collected=[one.id])
-        assert not await store.post_planned("digest", "monday", new)
+        assert await store.post(new, once=("digest", "monday"), collected=[one.id])
+        assert not await store.post(new, once=("digest", "monday"))
         assert await store.collected() == []
         assert len(await store.outbox()) == 1
-        assert await store.post_planned("digest", "tuesday", new)
+        assert await store.post(new, once=("digest", "tuesday"))
+
+    async def test_what_could_not_be_posted_was_not_posted_once(self, store):
+        """The topic's value, the removal of what was collected and the message are one transaction."""
+        await store.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
+        turn = await store.claim(message("m1").session)
+        await store.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
+        [one] = await store.collected()
+        new = [NewOutbound("email", "bot", SessionKey("email", "t"), "milk")]
+        refuse = "CREATE TEMP TRIGGER full BEFORE INSERT ON outbox BEGIN SELECT RAISE(ABORT, 'full'); END"
+        await store._writer.call("spoil", lambda db: db.execute(refuse) and None)
+        with pytest.raises(sqlite3.IntegrityError, match="full"):
+            await store.post(new, once=("digest", "monday"), collected=[one.id])
+        await store._writer.call("mend", lambda db: db.execute("DROP TRIGGER IF EXISTS temp.full") and None)
+        assert await store.collected() == [one]
+        assert await store.post(new, once=("digest", "monday"), collected=[one.id])
+        assert await store.collected() == []
 
 
 def test_an_older_database_gets_the_same_tables(tmp_path):

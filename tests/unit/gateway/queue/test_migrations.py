@@ -142,16 +142,14 @@ async def test_what_the_gateway_remembered_in_a_channel_of_its_own_moves(tmp_pat
     async with await SqliteWorkStore.open(path, clock=ManualClock()) as store:
         target = await OwnerContact(store).get()
         assert (target.channel, str(target.session)) == ("matrix", "matrix/!owner%3ahs.test")
-        alerts = OwnerAlerts(
-            store=store, plans=store, target=OwnerContact(store), reaches=bool, clock=ManualClock()
-        )
+        alerts = OwnerAlerts(store=store, target=OwnerContact(store), reaches=bool, clock=ManualClock())
         await alerts._load()
         assert list(alerts._alerts) == ["channel email"]
         assert json.loads(await store.read_state("owner.quarantine_digest"))["id"] == 3
         assert await NewConversation(store, None, flush=None).waits(ROOM)
         for topic in ("budget:tokens:warned", "digest"):
-            assert await store.post_once(topic, "2026-01-01", [out("again")]) == []
-            assert await store.post_once(topic, "2026-01-02", [out("another day")])
+            assert await store.post([out("again")], once=(topic, "2026-01-01")) == []
+            assert await store.post([out("another day")], once=(topic, "2026-01-02"))
     assert rows(path, "SELECT * FROM positions") == before
     assert sorted(rows(path, "SELECT value FROM state")) == sorted(kept)
 

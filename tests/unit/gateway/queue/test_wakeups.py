@@ -75,11 +75,7 @@ async def posted(house: House):
 
 
 async def once(house: House):
-    return house.store.post_once("budget", "today", [NOTE])
-
-
-async def planned(house: House):
-    return house.store.post_planned("digest", "today", [NOTE])
+    return house.store.post([NOTE], once=("budget", "today"))
 
 
 async def completed(house: House):
@@ -139,7 +135,7 @@ async def dropped(house: House):
 
 
 SENDS: list[Callable[[House], Awaitable[Awaitable[object]]]] = [
-    posted, once, planned, completed, buried, asked, settled, approved, apologised, link_up,
+    posted, once, completed, buried, asked, settled, approved, apologised, link_up,
     unsure_link_up, requeued, dropped,
 ]  # fmt: skip
 
@@ -160,7 +156,7 @@ async def test_what_cannot_be_sent_yet_is_not_told(house):
         house.store.uncertain(row),
         house.store.sent(row, "id"),
         house.store.next_sends("email", "bot@mail.test"),
-        house.store.post_once("budget", "today", []),
+        house.store.post([], once=("budget", "today")),
     ):
         assert await house.told("outbox", call) == []
 
@@ -178,7 +174,7 @@ async def test_lines_of_every_history_are_told(house):
     line = Message(role="assistant", content="Hi", id="1", timestamp=EPOCH)
     both = Completion(history=[line], others=[(OTHER, (line,))])
     assert await house.told("history", house.store.complete(await running(house), both)) == [ROOM, OTHER]
-    digest = house.store.post_planned("digest", "today", [NOTE], history=[(OTHER, (line,))])
+    digest = house.store.post([NOTE], once=("digest", "today"), history=[(OTHER, (line,))])
     assert await house.told("history", digest) == [OTHER]
     [row] = await house.store.post([replace(NOTE, remembered=True)])
     await house.store.sending(row)
