@@ -23,11 +23,8 @@ class BackoffPolicy:
     The shape of a series of delays.
 
     Args:
-        first_s: The ceiling after the first failure.
-        cap_s: The highest ceiling.
         factor: What the ceiling is multiplied with at each further failure.
         jitter: Which part of the ceiling is left to chance: 1.0 is full jitter, 0.0 none.
-        floor_s: No delay is shorter.
         early_cap_s: The highest ceiling until the delays add up to a minute: most outages are restarts.
     """
 
@@ -78,7 +75,6 @@ class Backoff:
     Counts the failures of one link.
 
     Args:
-        policy: The shape of the delays.
         stable_after_s: How long the link must have been up for its next failure to count as the first.
         failures: How far the delays have grown.
         waited_s: What the delays in a row add up to.

@@ -74,7 +74,6 @@ class TokenEstimate:
     Guesses how many tokens a text has.
 
     Args:
-        chars_per_token: For ASCII letters and spaces.
         margin: The guess is multiplied by this, because too long is worse than too short.
         factor: What experience adds; see `corrected`.
     """

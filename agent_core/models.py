@@ -160,7 +160,6 @@ class MemoryScope:
     Names one memory document.
 
     Args:
-        kind: Whose it is.
         name: Empty for the owner; the address of the person, with the account behind a blank if it is not the
             same person elsewhere; or the text of the room's session key.
     """

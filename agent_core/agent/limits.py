@@ -14,11 +14,8 @@ class TurnLimits:
 
     Args:
         steps: Model calls. The last of them gets no tools and must answer.
-        seconds: From the beginning to the answer.
         tokens: Read and written in all calls together; one more call is made after that, without tools.
-        tool_seconds: One run of a tool.
         tool_result_chars: What the model gets to see of one result.
-        answer_chars: The text of one model answer.
     """
 
     steps: int = 20

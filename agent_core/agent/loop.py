@@ -32,12 +32,9 @@ class AgentLoop:
     Runs turns; one instance serves all sessions, any number at a time.
 
     Args:
-        memory: Builds prompts.
         registry: Tools for every run. Never changed from here.
         llm: The model, unless a run brings its own.
-        system_prompt: The beginning of every prompt.
         limits: What one turn may cost.
-        clock: For the time of history lines.
         approve_tools: Names of tools that need a person's yes, besides those that say so themselves.
     """
 

@@ -60,7 +60,6 @@ class Failure:
         status: The HTTP status, if the server really gave one.
         text: What the server or the library said.
         code: The server's own short name of the error, if any.
-        headers: Of the answer, for Retry-After.
         transport: No answer came: refused, cut, not resolved, timed out.
         secret: The key in use, to be kept out of the text.
         unreadable: An answer came and cannot be used; the kind of `ModelUnreadable`.

@@ -55,9 +55,7 @@ class OpenAIClient:
     Args:
         model: The model's name, as it is reported; sent is the endpoint's, or what follows ``openai/``.
         api_base: The server's address up to and with ``/v1``.
-        clock: For dates in Retry-After.
         api_key: Sent as bearer token if it is not empty.
-        max_tokens: Limit of one answer, if any.
         extra: Further fields of the request, such as ``temperature``; they win.
         limits: How long an answer may take.
         price: What tokens cost, if it is known.

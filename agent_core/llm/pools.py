@@ -188,7 +188,6 @@ class ModelPool:
     Args:
         name: For errors, the log and ``status``.
         members: Name and model, in the order in which they are tried; at least one.
-        clock: For cool-downs.
     """
 
     def __init__(self, name: str, members: Sequence[tuple[str, LLMPort]], clock: Clock) -> None:

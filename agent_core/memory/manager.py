@@ -61,7 +61,6 @@ class MemoryManager(Consolidation):
     Builds prompts from what is remembered, keeps what was said, and condenses what becomes too much.
 
     Args:
-        storage: Where history, summaries and documents are.
         skills: Where skills come from; without it the prompt has none.
         llm: Who condenses. Without it nothing is condensed, and nothing is announced either.
         consolidation_threshold: So many messages after the cursor are too many.

@@ -63,7 +63,6 @@ class _Shelf(Generic[K, F]):
 
     Args:
         limit: How many may be open.
-        opened: Opens one.
         held: How many bytes one keeps that it can do without.
         let_go: Makes it do without.
         held_limit: How many bytes all may keep.
@@ -127,7 +126,6 @@ class JsonlMemory:
 
     Args:
         home: The home folder. Folders below it are made when something is written.
-        clock: Dates what has no date yet.
         workspace: The folder of the owner's ``MEMORY.md``; ``home/workspace`` by default.
         read_at: Stands for ``os.pread``; a test counts what is read.
         sync: Stands for ``os.fdatasync`` of a history; a test lets it fail.

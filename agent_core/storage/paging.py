@@ -44,7 +44,6 @@ class Numbering:
     those after it that say nothing: damage must not push what is sound out of its place.
 
     Args:
-        last: The position before the first line.
         unread: How many lines that cannot be read have come since.
     """
 

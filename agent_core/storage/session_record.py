@@ -52,10 +52,8 @@ class RecordFile:
     The record of one session.
 
     Args:
-        path: Where it is.
         copy: Where the summary alone is, for people.
         spare: Where the record is once more.
-        key: Whose record.
     """
 
     def __init__(self, path: Path, copy: Path, spare: Path, key: SessionKey) -> None:

@@ -46,7 +46,6 @@ class ConversationFiles:
 
     Args:
         session: The conversation, with what came in this turn.
-        memory: Where its history is.
     """
 
     def __init__(self, session: Session, memory: MemoryPort) -> None:
@@ -96,7 +95,6 @@ class ReadAttachmentTool:
 
     Args:
         files: What may be read.
-        attachments: Where the content is.
     """
 
     name = "read_attachment"
@@ -148,10 +146,6 @@ class SendFileTool:
 
     Args:
         files: Attachments of this conversation, which may be sent again.
-        attachments: Keeps the copy that is sent.
-        session: Whose conversation it is.
-        workspace: The owner's files.
-        max_bytes: No larger file is sent.
         beyond: Files elsewhere on this machine may be sent, too, but none below ``private``.
         private: The home folder with its keys and other people's conversations.
     """

@@ -30,7 +30,6 @@ class ToolRunner:
     Runs calls of the given tools.
 
     Args:
-        tools: By name.
         seconds: How long one run may take.
         result_chars: Longer results are cut, with a note.
     """

@@ -33,12 +33,9 @@ class MemoryWriteTool:
     The tool ``memory_write`` of one run.
 
     Args:
-        storage: Where the document is.
         session_id: Who writes; kept with the version.
-        scope: Whose document.
         turn: The turn in hand; kept with the version.
         shown_version: Which version the prompt of this run showed; None if unknown, then nothing is compared.
-        max_chars: A longer document is refused.
     """
 
     name = "memory_write"

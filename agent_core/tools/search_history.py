@@ -30,10 +30,7 @@ class SearchHistoryTool:
     The tool ``search_history`` of one run.
 
     Args:
-        search: Where to look.
         session_id: The conversation in hand, to tell it from others.
-        scope: Whose conversations.
-        clock: What "days" are counted from.
         not_before: Nothing of what was said earlier is found.
     """
 

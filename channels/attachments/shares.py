@@ -27,9 +27,7 @@ class Shares:
     Who has filled how much. What touches the disk blocks.
 
     Args:
-        attachments: The folder of the store.
         max_total_bytes: What all files together may take.
-        least_bytes: What a file counts at least.
     """
 
     def __init__(self, attachments: Path, max_total_bytes: int, least_bytes: int = 0) -> None:

@@ -58,7 +58,6 @@ class AttachmentStore:
     Nothing is touched before the first use.
 
     Args:
-        home_root: The home folder.
         max_file_bytes: No file is larger, whatever limit a caller names.
         max_total_bytes: What all files together may take.
         share_of: On whose share the file of a message counts (see `channels.attachments.shares`); None: on

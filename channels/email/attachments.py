@@ -41,7 +41,6 @@ class Keeper:
     Keeps the files of mails.
 
     Args:
-        config: How many files of which size.
         store: Where they go; None: they are only named.
         knows: Whether somebody with this address may write, if it is proven.
     """

@@ -113,14 +113,12 @@ class EmailChannel(EmailDirectMessages):
 
     Args:
         name: The key under ``channels:``.
-        config: The settings.
         state_dir: A folder of its own, for what is good to know after a restart and no harm to lose.
         clock: Where time comes from.
         timing, submit_timing: How long things may take.
         knows: Whether the gateway would let an address in if it were proven; others are not looked into.
         is_owner: Whether an address is the owner's, if it is proven.
         alert: Tells the operator that something was stopped.
-        lookup: One question to DNS.
         ask: One question to a provider of tokens.
         attachments: Where the files of mails are; without it they are only named.
     """

@@ -26,12 +26,7 @@ _log = structlog.get_logger(__name__)
 
 
 class CrashMarks:
-    """
-    The marks of one account.
-
-    Args:
-        file: Where they are.
-    """
+    """The marks of one account."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

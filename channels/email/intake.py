@@ -141,9 +141,6 @@ class Intake:
     Turns arrivals into messages for one account.
 
     Args:
-        channel: The configured name of the channel.
-        config: Its settings.
-        limiter: Counts what is answered.
         braked: Whether the brake is pulled for a thread and whoever writes there.
         welcome: Whether the gateway would let an address in if it were proven.
         is_owner: Whether a proven address is the owner's, who is never kept waiting.

@@ -49,7 +49,6 @@ class ProofQueue:
 
     Args:
         prove: Looks for a proof of a sender, given the raw mail and his address.
-        start: Starts a task.
         news: Told when a proof was found, or none.
     """
 

@@ -61,9 +61,6 @@ class Receiver:
     Takes mails in over one connection.
 
     Args:
-        mailbox: A fresh connection.
-        inbox: Where the messages go.
-        intake: What makes messages of them.
         chores: Where our own copies are put down for filing.
         now: The wall clock, for mails without an arrival time.
         went_out: What is known of the mails that left.

@@ -101,16 +101,12 @@ class HeartbeatChannel:
     A channel on which only the clock speaks, in the session ``heartbeat/owner``.
 
     Args:
-        schedule: When.
         checklist: The file that says what to look after (``HEARTBEAT.md``).
         clock: The wall clock.
         name, account: As in `channels.base.Channel`.
         watches: What decides instead of the checklist whether a model is asked.
         again_after: A watch does not call for the same thing again before that.
-        log: Is told what happens to ticks.
         forward: Takes alerts to the owner. Without it `deliver` refuses: time reads no messages.
-        look_every_s: The longest piece of waiting.
-        sleep: Lets time pass.
     """
 
     capabilities = Capabilities(redelivery=Redelivery.SAME_KEY)

@@ -34,12 +34,9 @@ class LoopbackChannel:
     A channel to a `LoopbackServer`.
 
     Args:
-        server: The server, which outlives the channel.
-        name: The channel's name in the configuration.
         account: The bot's own name there; what comes from it is an echo and is not handed over.
         timeout_s: How long the server may take for a delivery.
         batch: How many messages are fetched at once.
-        letters: Whether it shall look like mail.
         point: Called at each named moment, for tests that strike there: ``fetched`` (not yet accepted),
             ``accepted`` (not yet acknowledged), ``acknowledged``; ``sending`` (nothing said yet),
             ``uncertain`` (recorded, not yet sent), ``taken`` (the server has it, nobody knows).

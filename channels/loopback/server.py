@@ -77,7 +77,6 @@ class LoopbackServer:
 
     Args:
         redelivery: What makes a repeated delivery safe here.
-        now: The wall clock.
 
     Knobs, to be set at any time:
 

@@ -24,11 +24,7 @@ class MatrixAdmin:
     Every method raises `ChannelError` if it cannot be done (now).
 
     Args:
-        user_id: The account.
-        crypto: Its keys.
-        verifications: Its verifications.
         allows: Who may verify the bot.
-        homeserver: The connection.
     """
 
     def __init__(

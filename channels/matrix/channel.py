@@ -72,11 +72,8 @@ class MatrixChannel:
 
     Args:
         name: The key under ``channels:``.
-        config: The account.
         state_dir: A folder of the channel's own; the login is kept there.
-        clock: Where time comes from.
         may_invite: Whose invitations are followed; by default those whom ``allow_from`` names.
-        is_owner: Whose come first.
         connect: Makes the connection; by default one through nio.
         machines: Opens what holds the keys, given folder, user and the key of the stores; by default nio's.
             With a ``connect`` of one's own there is none unless it is given, and no encryption.

@@ -57,7 +57,6 @@ class Overrides:
     What a test or a command puts in place of what the settings say.
 
     Args:
-        clock: Where time comes from.
         channels: Used instead of the configured channels, with their queue modes.
         models: Models by the name of their key under ``llm.models``.
         allow_from: Who may talk on those channels, besides what the settings say.

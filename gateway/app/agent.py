@@ -53,10 +53,8 @@ class AgentParts:
     The parts; see each one's own description.
 
     Args:
-        files: The histories on disk.
         memory: The same, with what was put around them.
         tools: The tools of one run, which belong to its session.
-        pools: The model of a purpose.
     """
 
     files: JsonlMemory

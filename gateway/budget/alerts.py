@@ -41,17 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 class BudgetAlerts:
-    """
-    Watches the budget.
-
-    Args:
-        store: Where notes are put.
-        costs: What was spent.
-        spending: What is watched.
-        target: Where the owner is reached.
-        clock: The time.
-        wakeups: Say when something was spent.
-    """
+    """Watches the budget."""
 
     def __init__(
         self,

@@ -57,10 +57,7 @@ class Metering:
     The tallies of all runs, and what a day has cost.
 
     Args:
-        store: Where costs are noted.
-        costs: Where their sums are.
         limits: What a day may cost.
-        clock: The time.
     """
 
     def __init__(

@@ -107,7 +107,6 @@ class Decision:
         go: It may.
         last: It may, and must be the last one: without tools, with what is there.
         reason: Why it is refused, or the last one; for logs and ledgers.
-        until: When refused calls are possible again.
     """
 
     go: bool

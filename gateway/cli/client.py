@@ -37,9 +37,7 @@ class Asker:
     Calls operations.
 
     Args:
-        home: Whose.
         config: The configuration file, for where the workspace is.
-        must_exist: Whether somebody has named it.
         verbose: Whether what is logged meanwhile is shown.
     """
 

@@ -60,15 +60,9 @@ class Operations(
     Answers a person's questions.
 
     Args:
-        store: The durable queue.
-        memory: Histories, summaries and memory documents.
         status: The report of the running daemon; None outside of one.
         wake: Told of sessions that have something to do again.
-        upkeep: Knows prompts and the search index.
         accounts: The bot's own address on each channel that is switched on.
-        channels: The channels of the running daemon.
-        planned: Jobs and check-ins.
-        costs: What models have cost.
         questions: The calls of tools that wait for a yes.
     """
 

@@ -65,9 +65,7 @@ class OwnerAlerts:
 
     Args:
         store: Where messages wait, and where notes are put.
-        target: Where the owner is reached.
         reaches: Whether a channel of this name runs.
-        clock: Where time comes from.
         by_letter: Whether what goes by this channel is a letter each: nobody wants ten of them in a row.
     """
 

@@ -47,13 +47,7 @@ class HeartbeatMonitor:
     Looks now and then whether anything is to be told; implements `channels.heartbeat.channel.TickLog`.
 
     Args:
-        plans: Ledger and digest.
-        store: Where alerts and digests are put.
-        target: Where the owner is reached unasked.
-        channels: All channels by name.
-        config: The settings of the heartbeat.
         zone: The zone of the digest's hour, as a name.
-        clock: The time.
         heartbeat: The name of the heartbeat's channel; None: there is none.
         keep: Keeps a note for the owner until there is a place to tell it; what it is about, and its text.
     """

@@ -75,10 +75,8 @@ class OwnerContact:
     Learns and remembers the owner's direct conversation, and finds where to write.
 
     Args:
-        store: Keeps what was learned.
         setting: What the settings name (`agents.heartbeat.target`); empty: what was learned.
         channels: All channels by name; may be set later, when they are known.
-        access: Tells the owner from others.
     """
 
     def __init__(

@@ -267,7 +267,6 @@ class Job:
         timing: When, as ``gateway.proactive.jobs.triggers`` reads and writes it.
         session, account: The conversation in which it answers, and the bot's address there.
         person: Who wanted it; without this person's right to speak it does not run.
-        audience: Who can read along there.
         context: The channel's note of the message that it was wanted in, to answer it.
         next_at: The scheduled instant that is waited for; None: there is none.
         last_at: The scheduled instant that was run last.
@@ -348,10 +347,7 @@ class Question:
     A question whose turn has not ended.
 
     Args:
-        name: By which people call it.
-        session: Where it was asked.
         asked: The addresses of those whose messages the turn answers.
-        tool: What wants to run.
         until: When it is too late for a yes.
         verdict: What was decided; None: it waits.
     """

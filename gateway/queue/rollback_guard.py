@@ -136,13 +136,7 @@ def warning_of(path: Path, now: datetime) -> str | None:
 
 
 class RollbackGuard:
-    """
-    Looks once, and notes from then on.
-
-    Args:
-        path: Where the mark is kept.
-        extent: How far the database is.
-    """
+    """Looks once, and notes from then on."""
 
     def __init__(self, path: Path, extent: Callable[[], Awaitable[Extent]], clock: Clock) -> None:
         self._path = path

@@ -68,7 +68,6 @@ class Access:
     Decides about senders.
 
     Args:
-        owner_aliases: The owner's addresses.
         allow_from: For each channel, by its name, who else may talk to the bot there.
         kinds: What each channel is (``matrix``, ``email``), by its name; one that is not there is named after
             its kind.

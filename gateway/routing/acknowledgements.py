@@ -47,8 +47,6 @@ class StaleAcknowledgements:
     Tells channels of questions that were taken back after work on them had begun.
 
     Args:
-        store: Knows them.
-        stages: Tells.
         channels: All channels by name; without one that shows stages nothing is ever looked at.
         clock: What is older than a day is left alone.
     """

@@ -36,11 +36,7 @@ class AttachmentSweeper:
     Sweeps one home folder.
 
     Args:
-        attachments: The files.
         store: Knows what is still to be answered and sent.
-        sessions: The folder of the histories.
-        clock: For ages.
-        keep_days: How long a file is kept.
     """
 
     def __init__(

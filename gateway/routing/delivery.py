@@ -58,9 +58,6 @@ class Delivery:
     Sends what the outbox holds for one channel.
 
     Args:
-        channel: Where to.
-        store: The durable queue.
-        clock: For ages.
         give_up_after_s: How long a message is tried while the server is away or refuses for the moment; a
             few tries are made even if it is older, for example because this machine was off.
         suspects: Knows what the process may have died of; by default only these messages are in flight.

@@ -93,7 +93,6 @@ class Gateway:
     A gateway that runs once.
 
     Args:
-        parts: What it is made of.
         drain_s: How long a stop waits for turns in hand.
     """
 

@@ -53,8 +53,6 @@ class Supervisor:
         clock: For the times in the status and for the age of a link.
         on_change: Told of every change of a status, for example to hold delivery back. Must not raise.
         jitter: Numbers in [0, 1).
-        link_retry: Delays after a lost link.
-        operator_retry: Delays after refused credentials or settings.
         stable_after_s: How long a link must have been up for its next failure to count as the first.
     """
 

@@ -85,12 +85,9 @@ class TurnWatchdog:
     Watches the turns. One instance for one dispatcher.
 
     Args:
-        dispatcher: Who runs sessions.
         open_sessions: Which sessions have work, and in how many seconds: `WorkStore.open_sessions`.
         allowed_s: How long one run of a session may take.
-        clock: The time.
         blocked: Whether the disk takes nothing at the moment.
-        look_every_s: How often to look.
     """
 
     def __init__(

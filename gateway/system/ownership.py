@@ -26,12 +26,7 @@ _PEOPLE_S_OWN = "workspace"
 
 
 class Host:
-    """
-    Whose home it is.
-
-    Args:
-        root: The home folder, which exists.
-    """
+    """Whose home it is."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

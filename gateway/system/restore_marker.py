@@ -37,12 +37,8 @@ class UnfinishedRestore:
     What a restore moves, all of it names directly in the home.
 
     Args:
-        backup: Tells one backup from another.
         stage: The folder with what is moved in.
         aside: The folder into which goes what was there.
-        put_aside: What goes there.
-        brings: What comes in its place.
-        told: What is reported at the end.
     """
 
     backup: str

@@ -40,8 +40,6 @@ class BudgetDeferral:
         store: Where they wait, and where notices are put.
         ends: Keeps a write in hand until the store takes it.
         spending: What a day has cost and may cost.
-        access: Tells the owner from others.
-        clock: The time.
     """
 
     def __init__(

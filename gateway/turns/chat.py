@@ -30,7 +30,6 @@ class ChatTurns:
 
     Args:
         target: Learns here where the owner is reached.
-        channels: The names of all channels.
         approvals: Knows which replies the owner approves before they leave.
     """
 

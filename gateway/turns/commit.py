@@ -34,14 +34,7 @@ _Result = TypeVar("_Result")
 
 
 class TurnCommit:
-    """
-    Ends claimed turns. One instance serves all sessions.
-
-    Args:
-        store: Where an end becomes true.
-        channels: All channels by name.
-        stages: Told how far messages are.
-    """
+    """Ends claimed turns. One instance serves all sessions."""
 
     def __init__(
         self,

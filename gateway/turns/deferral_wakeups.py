@@ -35,10 +35,8 @@ class DeferralWakeups:
     Ends waits. One instance for the whole gateway.
 
     Args:
-        store: Where rows wait.
         clock: The time; it may jump.
         zone: Where the days of the budget begin.
-        wake: Told of sessions with work.
         wakeups: Told of channels whose link has come up, after what waited for it is due.
     """
 

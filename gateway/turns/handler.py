@@ -59,9 +59,7 @@ class TurnHandler:
     Works on one session until nothing is due. One instance serves all sessions.
 
     Args:
-        batching: How many messages a turn takes.
         kinds: By `InboundMessage.kind`, what is particular about such turns.
-        model: Answers what needs a model.
         wake: Asks for another run of a session after so many seconds.
     """
 

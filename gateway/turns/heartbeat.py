@@ -54,7 +54,6 @@ class HeartbeatPlan(Plan):
     How a check-in is run.
 
     Args:
-        target: Where an alert goes.
         digest: Whether an alert that is not urgent waits for the digest.
         began: When it began, on the clock that never goes back.
     """

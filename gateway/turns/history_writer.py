@@ -33,8 +33,6 @@ class HistoryWriter:
     Appends journal lines to the histories and clears the journal once they are durable.
 
     Args:
-        store: Where the journal is.
-        memory: Where the histories are.
         wakeups: Say in which sessions there are lines in the journal.
     """
 

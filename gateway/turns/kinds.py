@@ -30,7 +30,6 @@ class Plan:
         purpose: What it is counted as; it decides the model.
         question: What the model is asked; None is what was written.
         hold: The reply waits for the owner's approval, and nobody sees a preview of it.
-        note: What the reply says besides.
         limits: What the run may cost; None is what any turn may cost.
     """
 

@@ -33,8 +33,6 @@ class ModelRun:
     Runs the agent for planned turns. One instance serves all sessions.
 
     Args:
-        pools: The model of a purpose.
-        consent: Asks people about tools.
         zone: The time zone in which the model is told the time; None is that of this machine.
     """
 

@@ -35,7 +35,6 @@ class OutOfBandTurns:
     Args:
         lanes: Runs sessions; of these lanes alone.
         store, history: What a turn is made with.
-        desk: Knows what needs no model.
         channels: The names of all channels; what came by one that is switched off now waits, untouched.
         hold: Runs a claimed turn to its end, whatever happens.
         wake: Asks for a run of a session by what runs turns in order, after so many seconds.

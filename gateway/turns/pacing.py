@@ -62,7 +62,6 @@ class Pacing:
     Args:
         store: Where they wait, and where notices are put.
         ends: Keeps a write in hand until the store takes it.
-        clock: The time.
     """
 
     def __init__(

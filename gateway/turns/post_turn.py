@@ -36,11 +36,7 @@ class PostTurn:
     Looks after sessions in the background.
 
     Args:
-        manager: Condenses.
         history: Has lines that may not be in their files yet.
-        search: The index.
-        spending: Pays for model calls.
-        clock: For back-off.
         wakeups: Say in which sessions there is something new.
     """
 
@@ -96,7 +92,6 @@ class MeteredConsolidation:
 
     Args:
         manager: Condenses; its model is one of `Metering.in_current`.
-        spending: Pays.
         clock: For how long to wait where the budget says no.
     """
 
@@ -120,13 +115,7 @@ class MeteredConsolidation:
 
 
 class OfflinePostTurn:
-    """
-    The same knowledge while no daemon runs: for commands on the home folder.
-
-    Args:
-        manager: Builds prompts.
-        search: The index.
-    """
+    """The same knowledge while no daemon runs: for commands on the home folder."""
 
     def __init__(self, manager: MemoryManager, search: SearchIndex) -> None:
         self._manager = manager

@@ -61,10 +61,8 @@ class JobTurns:
     Implements `TurnKind` for due jobs.
 
     Args:
-        plans: The jobs.
         access: Who may still speak.
         conversations: Begins one anew where that was asked for before the job.
-        told_time: An instant, as people read it.
         approvals: Knows which replies the owner approves before they leave.
     """
 

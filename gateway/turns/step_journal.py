@@ -56,8 +56,6 @@ class StoreStepJournal:
     Implements `agent_core.ports.StepJournal` for a claimed turn.
 
     Args:
-        store: The durable queue.
-        turn: The claim.
         steps: What ``store.steps(turn)`` gave at its start.
         tools: The tools of this run; of interest are the `Resumable` and the `Repeatable` ones.
     """

@@ -78,7 +78,6 @@ class DemoModel:
 
     Args:
         delay_s: How long it thinks before it answers; a tenth of it passes between the pieces of an answer.
-        piece_chars: How long the pieces are.
     """
 
     def __init__(self, *, delay_s: float = 0.0, piece_chars: int = 12) -> None:
@@ -158,12 +157,7 @@ class DemoModel:
 
 
 class EchoModel:
-    """
-    An `LLMPort` that answers ``echo: …`` with the last message of a user, at once.
-
-    Args:
-        delay_s: How long it waits before.
-    """
+    """An `LLMPort` that answers ``echo: …`` with the last message of a user, at once."""
 
     def __init__(self, *, delay_s: float = 0.0) -> None:
         self._delay_s = delay_s

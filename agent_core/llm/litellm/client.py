@@ -32,11 +32,8 @@ class LiteLLMClient:
 
     Args:
         model: litellm's name of it, such as ``anthropic/claude-…`` or ``openai/…``.
-        clock: For dates in Retry-After.
-        process: Where litellm lives.
         api_base: Where the provider is, if not at its usual address.
         api_key: The key, if the provider wants one.
-        max_tokens: Limit of one answer, if any.
         extra: Further parameters, such as ``temperature``.
         limits: How long an answer may take.
         price: What tokens cost, where litellm's own table is wrong or silent.

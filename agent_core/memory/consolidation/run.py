@@ -89,9 +89,7 @@ class Consolidation:
     The half of `MemoryManager` that condenses.
 
     Args:
-        storage: Where history, record and documents are.
         llm: Who condenses; without it nothing is.
-        rules: When and how much.
         summary_tokens: The share of a prompt that a summary may have; a longer one is rewritten.
         call_limit_s: How long one call may take.
     """

@@ -74,11 +74,8 @@ class Consolidator:
     Condenses sessions after their turns.
 
     Args:
-        manager: Who condenses.
-        clock: For the waiting.
         chores: What is done for a session before.
         spent: Told what the calls for a session have cost.
-        concurrency: How many sessions at a time.
         pause_s: How long the answers have the machine for themselves.
     """
 

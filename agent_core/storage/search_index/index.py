@@ -47,13 +47,7 @@ _Result = TypeVar("_Result")
 
 
 class SearchIndex:
-    """
-    Finds messages.
-
-    Args:
-        path: The file of the index.
-        layout: Where the histories are.
-    """
+    """Finds messages."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self._path = path

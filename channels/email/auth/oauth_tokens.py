@@ -206,16 +206,7 @@ class TokenFile:
 
 
 class TokenCredentials:
-    """
-    Logins with tokens.
-
-    Args:
-        username: Whose mailbox.
-        oauth: The settings.
-        file: Where tokens are kept.
-        ask: How the provider is asked.
-        clock: Where time comes from.
-    """
+    """Logins with tokens."""
 
     def __init__(self, username: str, oauth: OAuth, file: TokenFile, ask: AskProvider, clock: Clock) -> None:
         self._username = username

@@ -23,9 +23,7 @@ class Connections:
     Opens them.
 
     Args:
-        config: The settings.
         timing: How long things may take.
-        credentials: What to log in with.
     """
 
     def __init__(self, config: EmailConfig, timing: Timing, credentials: Credentials) -> None:

@@ -79,18 +79,7 @@ class LoginPatience:
 
 
 class LoopGuard:
-    """
-    See the module.
-
-    Args:
-        name: The channel's.
-        config: Its settings.
-        limiter: What is kept in a file.
-        file: That file.
-        clock: Where time comes from.
-        alert: Tells the operator.
-        is_owner: Whether an address is the owner's.
-    """
+    """See the module."""
 
     def __init__(
         self,

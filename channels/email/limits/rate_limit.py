@@ -60,7 +60,6 @@ class AnswerLimiter:
     Remembers the last day.
 
     Args:
-        limits: How many.
         brake_per_hour: So many answers within an hour pull the brake for everybody; 0: none do.
     """
 

@@ -48,7 +48,6 @@ class Report:
     What is reported of mails of ours.
 
     Args:
-        message_ids: Their Message-IDs, as they were sent.
         fate: The worst that is said of any recipient.
         recipient: Of whom; empty if it is not said.
         why: In the words of the server that refused it, on one line.

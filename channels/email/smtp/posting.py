@@ -31,10 +31,7 @@ class Posting:
     Builds mails and hands them in.
 
     Args:
-        config: The settings.
-        submitter: Where to.
         attachments: Where the files are; None: none is sent.
-        tls: What connections are verified with.
         seal: By what our copies are known again.
     """
 

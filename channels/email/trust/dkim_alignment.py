@@ -46,9 +46,7 @@ class SenderProof:
     Verifies signatures.
 
     Args:
-        records: DNS.
         now: Seconds since 1970.
-        own: Our address.
         knows: Whether somebody of this address may write to us at all.
         ingested: Whose mail is only read; it may be for others.
     """

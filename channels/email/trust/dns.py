@@ -93,7 +93,6 @@ class TextRecords:
     Texts by name.
 
     Args:
-        lookup: One try.
         monotonic: Seconds that never go back.
     """
 

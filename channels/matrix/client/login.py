@@ -46,15 +46,7 @@ class _Stored(BaseModel):
 
 
 class Login:
-    """
-    Keeps ``homeserver`` logged in.
-
-    Args:
-        config: The account.
-        homeserver: Whose credentials are set here.
-        state_dir: Where the token is kept.
-        clock: For the age of a device.
-    """
+    """Keeps ``homeserver`` logged in."""
 
     def __init__(self, config: MatrixConfig, homeserver: Homeserver, state_dir: Path, clock: Clock) -> None:
         self._config = config

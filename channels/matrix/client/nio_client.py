@@ -56,9 +56,6 @@ class NioHomeserver:
     A `Homeserver` that speaks through nio's client.
 
     Args:
-        address: The homeserver's address.
-        user_id: Whose client this is.
-        tls_ca_file: A further authority to believe.
         max_answer_bytes: A longer answer (to anything but ``/sync``) is not read to its end.
         sync_slack_s: How much longer than it may wait an answer to ``/sync`` is waited for.
 

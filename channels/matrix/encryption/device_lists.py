@@ -50,14 +50,7 @@ def by_server(user_ids: Iterable[str], own: str = "") -> list[list[str]]:
 
 
 class DeviceLists:
-    """
-    The lists of devices of one account's acquaintances.
-
-    Args:
-        requests: Asks the homeserver.
-        clock: For pauses.
-        learn: Where the answers go.
-    """
+    """The lists of devices of one account's acquaintances."""
 
     def __init__(self, requests: KeyRequests, clock: Clock, learn: Learn) -> None:
         self._requests = requests

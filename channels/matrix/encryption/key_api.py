@@ -39,9 +39,6 @@ class KeyRequests:
     """
     Asks a homeserver about keys. Whatever is not answered well raises `ChannelUnavailable` (or another
     `ChannelError`), `TokenRefused` or `LinkBroken`.
-
-    Args:
-        homeserver: The connection.
     """
 
     def __init__(self, homeserver: Homeserver) -> None:

@@ -74,9 +74,7 @@ class KeySharing:
     The sharing of one account.
 
     Args:
-        requests: Asks the homeserver.
         lists: Knows whose devices are known.
-        clock: For pauses.
         trusted: Which of some devices may have keys.
         lock_of: The lock under which a room's key is used.
     """

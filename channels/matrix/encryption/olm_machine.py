@@ -56,7 +56,6 @@ class Machine(KeyStore):
     Args:
         folder: Where the store is kept.
         user_id, device_id: Whose it is.
-        pickle_key: What the store is encrypted with.
 
     Raises:
         StoreBroken: The store exists and cannot be read: it is lost.

@@ -130,7 +130,6 @@ class RoomKeys:
 
     Args:
         database: Where they are kept, in whatever transaction is open there.
-        pickle_key: What they are encrypted with.
     """
 
     def __init__(self, database: Any, pickle_key: str) -> None:
@@ -252,7 +251,6 @@ class KeyStore:
     Args:
         folder: Where the file is.
         user_id, device_id: Whose it is.
-        pickle_key: What the keys are encrypted with.
 
     Raises:
         StoreBroken: The file exists and cannot be read: it is lost.

@@ -104,11 +104,9 @@ class Sas:
     One emoji verification.
 
     Args:
-        machine: Makes keys (`new_sas`, `meet`).
         transaction: The verification's id.
         us, them: User and device of both sides.
         start: The content of their ``start``.
-        canonical_start: The same as canonical JSON.
 
     Raises:
         SasFailed: They do not speak what we do.

@@ -78,8 +78,6 @@ class Verifications:
 
     Args:
         crypto: Our keys and the way to other devices.
-        clock: For ages.
-        user_id: Who we are.
         allows: Who may verify the bot.
         send_in_room: Sends an event into a room, encrypted if the room is.
     """

@@ -40,7 +40,6 @@ class Rules:
     The rules of one account.
 
     Args:
-        config: The settings.
         conversation_of: What is the same for a room and the rooms that it has replaced.
     """
 

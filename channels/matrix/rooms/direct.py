@@ -39,11 +39,7 @@ class DirectRooms:
     The rooms of two of one account.
 
     Args:
-        homeserver: Where they are.
         rooms: What is known about rooms.
-        save: Commits a position.
-        user_id: Who we are.
-        encrypted: Whether new rooms are.
         expects: Whether a person's own invitation is just being followed: their room is better than ours.
     """
 

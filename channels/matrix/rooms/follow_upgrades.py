@@ -28,8 +28,6 @@ class UpgradeFollower:
 
     Args:
         rooms: What is known about rooms.
-        invites: Joins.
-        may_invite: Whose invitation is followed.
     """
 
     def __init__(self, rooms: Rooms, invites: Invites, *, may_invite: Callable[[str], bool]) -> None:

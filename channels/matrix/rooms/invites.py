@@ -76,12 +76,7 @@ class Invites:
     The open invitations of one account.
 
     Args:
-        homeserver: Where they are answered.
-        rooms: Learns which rooms were called direct.
-        clock: For the pauses between tries.
         user_id: The bot's own id.
-        may_invite: Whether somebody's invitation is followed.
-        is_owner: Whose invitations come first.
     """
 
     def __init__(

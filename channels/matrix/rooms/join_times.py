@@ -44,7 +44,6 @@ class JoinTimes:
     The joinings of one account's rooms.
 
     Args:
-        user_id: Who we are.
         rooms: What is known about rooms.
     """
 

@@ -89,12 +89,7 @@ def read_reaction(
 
 
 class AckReactions:
-    """
-    Marks questions.
-
-    Args:
-        homeserver: Where to.
-    """
+    """Marks questions."""
 
     def __init__(self, homeserver: Homeserver) -> None:
         self._homeserver = homeserver

@@ -32,13 +32,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SentLookup:
-    """
-    Finds events of ours by their mark.
-
-    Args:
-        homeserver: Where to look.
-        user_id: Who we are.
-    """
+    """Finds events of ours by their mark."""
 
     def __init__(self, homeserver: Homeserver, user_id: str) -> None:
         self._homeserver = homeserver

@@ -35,13 +35,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TypingAndReceipts:
-    """
-    Sends hints.
-
-    Args:
-        homeserver: Where to.
-        user_id: Who is typing.
-    """
+    """Sends hints."""
 
     def __init__(self, homeserver: Homeserver, user_id: str) -> None:
         self._homeserver = homeserver

@@ -40,7 +40,6 @@ class Uploads:
     Stores files at one homeserver.
 
     Args:
-        homeserver: Where to.
         store: Where they are here; None: no file can be sent.
     """
 

@@ -56,9 +56,7 @@ class Downloads:
     Fetches for one account.
 
     Args:
-        homeserver: Where files come from.
         store: Where they go; None: nowhere, and the text says that they were there.
-        allows: Whose files are fetched.
         limit_s: How long all files that are fetched together may take.
     """
 

@@ -63,15 +63,9 @@ class EventHandler:
     Reads for one account.
 
     Args:
-        homeserver: Where quoted events are fetched.
-        inbox: Knows what was delivered.
-        me: Who the bot is.
         rooms: What is known about rooms.
-        config: The settings.
-        clock: For the time of reception.
         allows: Who may talk to the bot, by the channel's own list.
         uncover: Reads an encrypted event without any other effect.
-        is_owner: Whose early edits are dropped last.
     """
 
     def __init__(

@@ -71,12 +71,9 @@ class Fetching:
     The lanes of one account.
 
     Args:
-        inbox: Where messages go.
-        downloads: Fetches files.
         is_gone: Whether an event of a room was taken back.
         accepted: Told of each message that was accepted.
         late: Told of each event with a late key that was read; gives what to commit with it.
-        is_owner: Who waits for nobody else.
     """
 
     def __init__(

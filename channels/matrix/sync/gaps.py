@@ -61,7 +61,6 @@ class Gaps:
         fill: Hands over all that came in a room after a token.
         read: Hands over these events of a room; the token from which they can be had again.
         left: Told of each gap that is left, with the error.
-        is_urgent: Which rooms wait for no other.
     """
 
     def __init__(

@@ -71,15 +71,7 @@ class Asker(NamedTuple):
 
 
 class ReplyContext:
-    """
-    Finds what messages point to.
-
-    Args:
-        homeserver: Where events are fetched.
-        rooms: For the names of people.
-        user_id: Who we are.
-        uncover: Reads what is encrypted.
-    """
+    """Finds what messages point to."""
 
     def __init__(self, homeserver: Homeserver, rooms: Rooms, uncover: Uncover, *, user_id: str) -> None:
         self._homeserver = homeserver

@@ -83,13 +83,9 @@ class Timeline:
     Reads for one account.
 
     Args:
-        homeserver: Where gaps are filled from.
-        me: Who the bot is.
         rooms: What is known about rooms.
         inbox: Takes over the pages of a gap.
-        conversation: Knows what events mean.
         reading: Reads what is encrypted; None: nobody does.
-        downloads: Fetches the files of messages.
         fetching: Takes over what needs a server that may be slow.
         accepted: Told of messages that were handed over beside the loop.
         is_owner: Whose conversations are waited for in any case.

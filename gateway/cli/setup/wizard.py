@@ -93,14 +93,8 @@ class Init:
     One set-up.
 
     Args:
-        given: What needs no asking.
-        home: The home folder.
-        config: The configuration that is written.
-        dialogue: Who is asked.
-        environ: The environment.
         home_args: How this home and configuration are named on a command line.
         places: Where a system service has its things.
-        program: What to type for squidbot itself.
     """
 
     given: Given

@@ -40,8 +40,6 @@ class Wanted:
 
     Args:
         session: The session stands in the line, whole or as its beginning.
-        turn: The turn's id, or its beginning.
-        level: This level or a higher one.
         since: Not older.
     """
 

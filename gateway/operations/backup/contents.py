@@ -62,7 +62,6 @@ class Choice:
     Chooses files of one home.
 
     Args:
-        root: The home folder.
         workspace: Where the workspace is; it may be elsewhere.
         with_secrets: Also files that hold nothing but secrets.
     """

@@ -76,7 +76,6 @@ class BackupSource:
     What is backed up.
 
     Args:
-        choice: Which files.
         snapshot: Copies the database; see `operations_backup.BackupOperations.backup_snapshot`.
         config: The text of the configuration as it shall be kept, None without one.
         facts: More for the head, for whoever restores it.

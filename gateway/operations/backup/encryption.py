@@ -87,8 +87,6 @@ class Sealing(io.RawIOBase):
     Takes plaintext, writes ciphertext; `finish` writes the final chunk; the file below stays open.
 
     Args:
-        below: Where the ciphertext goes.
-        passphrase: What opens it again.
         log_n: The cost of guessing; a test takes a small one.
     """
 

@@ -39,7 +39,6 @@ class ControlClient:
     Asks the daemon of a home folder.
 
     Args:
-        home: The home folder.
         limit_s: How long an answer may take.
     """
 

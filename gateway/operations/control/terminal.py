@@ -120,10 +120,6 @@ class RemoteTerminal:
     """
     A link to the terminal channel of a running daemon: an async context manager, and an async iterator.
 
-    Args:
-        home: Whose daemon.
-        session: The name of the conversation.
-
     Raises:
         DaemonGone: On entering, nobody answers.
     """

@@ -49,7 +49,6 @@ class Health:
     Answers about the daemon's health.
 
     Args:
-        channels: The state of the links.
         status: Makes the report of ``/status``; it may take a moment, and may fail.
         refresh: Brings the gauges of the metrics up to date; called before each ``/metrics``.
         started: Whether the start is over; not ready before.

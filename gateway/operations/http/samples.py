@@ -66,14 +66,7 @@ def read_counters() -> Counters:
 
 
 class DayHistory:
-    """
-    Keeps the samples of a day.
-
-    Args:
-        stats: The queue at this moment.
-        clock: The time.
-        counters: What was counted so far.
-    """
+    """Keeps the samples of a day."""
 
     def __init__(
         self,

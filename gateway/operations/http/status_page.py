@@ -67,8 +67,6 @@ class StatusPage:
 
     Args:
         status: `Operations.status` without reasons.
-        history: The last day.
-        clock: The time.
         stuck: Why turns are not worked on; None while they are.
     """
 

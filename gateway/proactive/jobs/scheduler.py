@@ -62,13 +62,9 @@ class Scheduler:
     Watches the jobs.
 
     Args:
-        plans: The jobs.
-        store: Takes what is due.
         access: Who may still speak.
         channels: The channels that are there, by name.
         config: Jitter, and what is said of what is late.
-        clock: The wall clock.
-        wake: Told of sessions that have work.
         wakeups: Say when a job is due sooner than was known, and when a link has come up.
     """
 

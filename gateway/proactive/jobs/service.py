@@ -68,10 +68,7 @@ class JobService:
     Keeps jobs.
 
     Args:
-        plans: Where they are.
-        config: Limits.
         zone: The zone that is meant if none is said.
-        clock: The time.
     """
 
     def __init__(
@@ -184,8 +181,6 @@ class SessionJobs:
     Implements `agent_core.tools.schedule.JobsPort` for one run.
 
     Args:
-        desk: Where jobs are kept.
-        place: For whom, and where.
         refusal: Why no job may be made in this run; empty if one may.
         closed: Why jobs may not even be looked at in this run; empty if they may.
     """

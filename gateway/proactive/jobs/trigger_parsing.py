@@ -55,9 +55,6 @@ class TriggerRequest:
 
     Args:
         at: A time: ``2026-11-22 09:00`` (with an offset or without), ``09:00``, ``tomorrow 09:00``.
-        in_minutes: So many minutes from now.
-        every_minutes: Each so many minutes.
-        cron: A cron expression of five fields.
         zone: Whose wall clock; a name of the IANA database.
     """
 

@@ -83,8 +83,6 @@ class Worker:
     One thread, one connection.
 
     Args:
-        name: The thread's name.
-        path: The database, for errors.
         connect: Makes the connection; called on the thread, at the start and whenever it must be replaced.
     """
 
@@ -244,8 +242,6 @@ class Writer(Worker):
     The one thread that writes.
 
     Args:
-        path: The database.
-        connect: Makes the connection.
         synchronous: ``full`` syncs each commit that asks for it; ``normal`` none, so that a power cut may
             take the last moments back, which a kill of the process does not.
         watch: Notes what becomes true on this connection, and is told of each commit. What it has noted is

@@ -76,12 +76,7 @@ class Approvals:
     Asks the owner and takes the decisions.
 
     Args:
-        store: Where the items are.
-        target: Where the owner is asked.
-        channels: All channels by name.
-        access: Who is the owner.
         wake: There is something to do in this session.
-        wakeups: Say when something is held.
         calls: Takes the decisions about calls of tools.
         held: Whose replies the owner approves, by channel; elsewhere nobody's.
     """

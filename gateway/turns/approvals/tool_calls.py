@@ -92,8 +92,6 @@ class ToolApprovals:
     Takes decisions about calls.
 
     Args:
-        store: Where they wait.
-        access: Who is who.
         wake: There is something to do in this session.
     """
 

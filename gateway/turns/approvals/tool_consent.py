@@ -55,12 +55,8 @@ class ToolConsent:
     Asks people about calls. One instance serves all sessions.
 
     Args:
-        store: Where questions are.
         ends: Makes notices, and waits for the disk.
-        channels: All channels by name.
-        target: Where the owner is asked.
         held: Whether the owner sees the answer to a turn before anybody else.
-        clock: The time.
         wait_s: How long a question waits for its answer.
         zone: In which people are told until when.
     """

@@ -69,17 +69,7 @@ class _Asked:
 
 
 class CommandHandlers:
-    """
-    Does commands. One instance for all sessions.
-
-    Args:
-        store: The durable queue.
-        memory: Histories and memory documents.
-        anew: Sets histories aside.
-        access: Who is the owner.
-        approvals: Takes decisions.
-        status: The report of the running daemon.
-    """
+    """Does commands. One instance for all sessions."""
 
     def __init__(
         self,

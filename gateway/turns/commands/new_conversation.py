@@ -35,7 +35,6 @@ class NewConversation:
 
     Args:
         store: Where the numbers of waiting ``!new`` are kept.
-        memory: Histories.
         flush: Returns when the history of a session can be read in full.
     """
 

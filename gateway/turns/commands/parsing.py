@@ -43,7 +43,6 @@ class Command:
     A command.
 
     Args:
-        name: One of `COMMANDS`.
         argument: What stands after it in its line.
         more: There are further lines, which nobody has looked at.
     """

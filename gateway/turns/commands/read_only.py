@@ -29,13 +29,7 @@ def is_only_read(message: InboundMessage) -> bool:
 
 
 class IngestOnly:
-    """
-    Finds the place.
-
-    Args:
-        memory: The histories.
-        access: Knows the owner's addresses.
-    """
+    """Finds the place."""
 
     def __init__(self, memory: MemoryPort, access: Access) -> None:
         self._memory = memory

@@ -42,10 +42,7 @@ class CommandService:
     Implements `TurnKind` for what people write and no model answers.
 
     Args:
-        chat: What becomes of everything else.
-        answers: Does what commands say.
         anew: Knows conversations that begin anew at their next message.
-        approvals: Asks the owner, and takes decisions.
         filing: Finds the place of what is only read.
     """
 
