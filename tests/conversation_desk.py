@@ -10,8 +10,8 @@ from channels.matrix.events.inbound import Me
 from channels.matrix.sync.event_handler import EventHandler
 from channels.matrix.sync.reply_context import in_clear
 from tests.clock import ManualClock
-from tests.inbox_double import MemoryInbox
-from tests.matrix_double import ScriptedHomeserver, member, text
+from tests.doubles.homeserver import ScriptedHomeserver, member, text
+from tests.doubles.inbox import MemoryInbox
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, DIRECT, ROOM
 
 CAROL, MALLORY = "@carol:hs.test", "@mallory:hs.test"

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from aioimaplib import aioimaplib
 
 from channels.email.imap.protocol import HardenedProtocol
-from tests.fake_imap import Dialogue, fake_imap
+from tests.doubles.imap_server import Dialogue, fake_imap
 
 __all__ = ["LIMIT_S", "begin", "now", "ours", "stock"]
 

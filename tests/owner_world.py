@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import OutboxRow, Pending
@@ -16,6 +15,7 @@ from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import OutboxState
 from gateway.routing.access import Role
 from tests.clock import ManualClock
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 THREAD = SessionKey("email", "thread-" + "a" * 24, "alice@mail.test")
 

@@ -14,12 +14,12 @@ import anyio
 from agent_core.llm.demo.model import DemoModel
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
 from channels.heartbeat.channel import HeartbeatChannel
-from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
 from tests.clock import EPOCH, ManualClock
+from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 
 __all__ = ["ANN", "ANN_MAIL", "BOB", "CountingModel", "House", "Weeks", "house"]
 

@@ -35,10 +35,9 @@ Files: ``layout`` (paths), ``lines`` (a message as a line), ``reverse_lines`` (r
 (what is handed out), ``history`` (one history file), ``fsync`` (when it is on the disk), ``session_record``
 (cursor and summary), ``session_files`` (those two together), ``documents`` (memory documents and their
 versions), ``disk`` (atomic writes, errors), ``threads`` (where all of that blocks), ``jsonl`` (the
-`MemoryPort` over it), ``in_memory`` (the twin), ``search_index`` (the `SearchPort`).
+`MemoryPort` over it), ``search_index`` (the `SearchPort`).
 """
 
-from agent_core.storage.in_memory import InMemoryMemory
 from agent_core.storage.jsonl import JsonlMemory
 
-__all__ = ["InMemoryMemory", "JsonlMemory"]
+__all__ = ["JsonlMemory"]

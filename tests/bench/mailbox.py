@@ -23,7 +23,7 @@ from channels.email.config import EmailConfig
 from gateway.system.clock import SystemClock
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
-from tests.inbox_double import MemoryInbox, running
+from tests.doubles.inbox import MemoryInbox, running
 from tests.mail_corpus import corpus
 
 __all__ = ["measure"]

@@ -30,7 +30,6 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import encode_object, to_line
-from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.app import Overrides, build
 from gateway.observability.logs import configure_logs
 from gateway.queue.ports import Completion, OutboxRow, Pending, Turn, WorkStore
@@ -38,6 +37,7 @@ from gateway.settings import Settings
 from gateway.system.home import open_home
 from tests.bench.rig import Rig, in_child
 from tests.bench.table import Figure, Goal, median, share
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 __all__ = ["measure", "run"]
 

@@ -21,11 +21,11 @@ import structlog
 from agent_core.memory import MemoryManager
 from agent_core.memory.consolidation.key_facts import KeyFact
 from agent_core.models import Message, ModelChunk, ToolDefinition, Usage
-from agent_core.storage import InMemoryMemory
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal
 from tests.clock import EPOCH
-from tests.condensing_doubles import material_in
+from tests.doubles.consolidation import material_in
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 __all__ = ["cost_curve", "measure", "planted", "recall"]
 

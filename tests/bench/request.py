@@ -15,14 +15,14 @@ from typing import Any
 import anyio
 import orjson
 
-from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.app import Overrides, build
 from gateway.observability.logs import configure_logs
 from gateway.settings import Settings
 from gateway.system.home import open_home
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal
-from tests.fake_openai import FakeOpenAI, Say
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.doubles.openai_server import FakeOpenAI, Say
 
 __all__ = ["cacheable_share", "common_beginning", "conversation", "first_request", "measure"]
 

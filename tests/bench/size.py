@@ -83,7 +83,10 @@ def _idle_mb(daemon: Daemon) -> float:
 
 def _with_litellm(rig: Rig) -> list[Figure]:
     fake = subprocess.Popen(
-        [sys.executable, "-m", "tests.fake_openai"], cwd=ROOT, env=child_environment(), stdout=subprocess.PIPE
+        [sys.executable, "-m", "tests.doubles.openai_server"],
+        cwd=ROOT,
+        env=child_environment(),
+        stdout=subprocess.PIPE,
     )
     try:
         assert fake.stdout is not None

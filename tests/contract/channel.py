@@ -26,7 +26,7 @@ from tests.contract.channel_delivery import (
     RefusalContract,
 )
 from tests.contract.far_side import FarSide, Mark, Part
-from tests.inbox_double import running
+from tests.doubles.inbox import running
 
 __all__ = [
     "CloseContract",

@@ -7,7 +7,7 @@ import pytest
 
 from channels.base import ChannelUnavailable, DeliveryFailed, DeliveryUncertain
 from tests.contract.far_side import Mark, Part, deliver_again
-from tests.inbox_double import running
+from tests.doubles.inbox import running
 
 __all__ = ["DeliveryContract", "LostAnswerContract", "ProbeContract", "RefusalContract"]
 

@@ -15,7 +15,7 @@ import anyio
 
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import Channel, Receipt, Redelivery
-from tests.inbox_double import MemoryInbox
+from tests.doubles.inbox import MemoryInbox
 
 __all__ = ["FarSide", "Mark", "Part", "deliver_again"]
 

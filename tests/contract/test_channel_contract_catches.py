@@ -12,9 +12,9 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import ChannelError, LinkState, Receipt, Redelivery
-from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.contract import channel as contract
 from tests.contract.test_loopback_channel import LoopbackFarSide
+from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 
 
 class AcknowledgesFirst(LoopbackChannel):

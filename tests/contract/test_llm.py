@@ -22,7 +22,7 @@ from agent_core.llm.streaming import AnswerLimits
 from agent_core.models import Message, ToolCall
 from tests.clock import LoopClock, ManualClock
 from tests.contract.llm import LLMContract, Situation, collect
-from tests.fake_openai import TOO_LONG, Call, Cut, FakeOpenAI, Raw, Say, Status, bound
+from tests.doubles.openai_server import TOO_LONG, Call, Cut, FakeOpenAI, Raw, Say, Status, bound
 
 # litellm 1.105 asks pydantic objects for attributes that pydantic wants to be asked of their class.
 pytestmark = [

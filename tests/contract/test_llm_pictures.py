@@ -17,7 +17,7 @@ from agent_core.models import Message
 from channels.attachments import AttachmentStore
 from tests.clock import LoopClock
 from tests.contract.llm import collect
-from tests.fake_openai import FakeOpenAI, Status
+from tests.doubles.openai_server import FakeOpenAI, Status
 from tests.pictures import jpeg, png
 
 pytestmark = [

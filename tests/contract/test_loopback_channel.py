@@ -10,8 +10,8 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import DeliveryFailed, Redelivery
-from channels.loopback import FileLoopbackServer, LoopbackChannel, LoopbackServer
 from tests.contract import channel as contract
+from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel, LoopbackServer
 
 
 class LoopbackFarSide(contract.FarSide):

@@ -8,9 +8,10 @@ import pytest
 
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryDocument, MemoryScope
-from agent_core.storage import InMemoryMemory, JsonlMemory
+from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock
 from tests.contract.memory import MemoryContract
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 
 class TestInMemoryMemory(MemoryContract):

@@ -14,7 +14,7 @@ from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable
 from channels.skeleton import FolderChannel
 from tests.contract import channel as contract
-from tests.inbox_double import MemoryInbox, running
+from tests.doubles.inbox import MemoryInbox, running
 
 LOOK_S = 0.005
 

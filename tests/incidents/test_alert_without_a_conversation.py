@@ -12,7 +12,6 @@ import pytest
 
 from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed
-from channels.loopback import LoopbackChannel, LoopbackServer
 from channels.matrix.client.api import Answer
 from channels.matrix.rooms.direct import DirectRooms
 from channels.matrix.rooms.invites import Invites
@@ -23,7 +22,8 @@ from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access, Alias
 from gateway.system.clock import SystemClock
 from tests.clock import LoopClock
-from tests.matrix_double import ScriptedHomeserver
+from tests.doubles.homeserver import ScriptedHomeserver
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 ANN, MAIL = "@ann:hs.test", "ann@mail.test"
 

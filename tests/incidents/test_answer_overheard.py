@@ -17,7 +17,7 @@ from channels.matrix.config import MatrixConfig
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.sender import NOT_ALONE, Sender
 from tests.clock import EPOCH, ManualClock
-from tests.matrix_double import ScriptedHomeserver, member
+from tests.doubles.homeserver import ScriptedHomeserver, member
 
 BOT, ALICE, CAROL, ROOM = "@bot:hs.test", "@alice:hs.test", "@carol:hs.test", "!room:hs.test"
 SECRET = "your PIN is 4711"

@@ -17,13 +17,13 @@ import pytest
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import SessionKey
 from channels.base import ChannelUnavailable
-from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.proactive.jobs.service import Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.states import BUDGET, InboxState, OutboxState
 from gateway.system.clock import SystemClock
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import World, world
 
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"

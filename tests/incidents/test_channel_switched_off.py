@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
-from channels.loopback import LoopbackServer
 from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.clock import SystemClock
 from tests.clock import EPOCH
+from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import world
 
 STARTS = 4

@@ -14,8 +14,8 @@ from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_sharing import OTHERS_LIMIT_S
 from tests.clock import LoopClock
+from tests.doubles.homeserver import ScriptedHomeserver
 from tests.incidents.test_thousands_of_devices import BOT, ROOM, Person, private_olm
-from tests.matrix_double import ScriptedHomeserver
 
 OWNER, EVE, ABROAD = "@owner:hs.test", "@eve:evil.test", "@abroad:good.test"
 ENDPOINTS = ["/keys/query", "/keys/claim"]

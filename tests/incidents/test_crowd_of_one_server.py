@@ -16,9 +16,9 @@ from channels.matrix.client.api import Answer
 from channels.matrix.config import MatrixConfig
 from channels.matrix.sync.decryption import Decryption
 from tests.clock import LoopClock
-from tests.inbox_double import running
+from tests.doubles.homeserver import member, text
+from tests.doubles.inbox import running
 from tests.incidents.test_slow_server_of_another import BOT, MINE, OWNER, Setup, file
-from tests.matrix_double import member, text
 
 CAROL = "@carol:good.test"
 

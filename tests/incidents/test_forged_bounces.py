@@ -20,9 +20,9 @@ from channels.base import ChannelUnavailable
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.operations.service import Operations
 from gateway.queue.states import InboxState
+from tests.doubles.mailbox import Post, Store
 from tests.incidents.test_mail_beyond_the_limit import answers
 from tests.integration.test_email_loops import NO_BRAKE, Built, gateway, own
-from tests.scripted_mailbox import Post, Store
 from tests.unit.channels.email.test_loop_guard import answer
 
 

@@ -18,8 +18,8 @@ from channels.matrix.config import MatrixConfig
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Rooms
 from tests.clock import LoopClock
-from tests.inbox_double import MemoryInbox, running
-from tests.matrix_double import ScriptedHomeserver, failure, member, text
+from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
+from tests.doubles.inbox import MemoryInbox, running
 
 BOT, OWNER, GUEST, MALLORY = "@bot:hs.test", "@owner:hs.test", "@guest:hs.test", "@mallory:evil.test"
 

@@ -13,9 +13,9 @@ import pytest
 from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.sync.fetching import FETCHING
 from channels.matrix.sync.gaps import GAP_TRIES
-from tests.inbox_double import running
+from tests.doubles.homeserver import member, text
+from tests.doubles.inbox import running
 from tests.incidents.test_slow_server_of_another import BOT, GUEST, MINE, OWNER, THEIRS, Setup
-from tests.matrix_double import member, text
 
 
 @pytest.fixture

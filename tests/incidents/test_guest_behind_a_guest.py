@@ -8,10 +8,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from channels.loopback import LoopbackServer
 from gateway.settings import Settings
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from tests.clock import ManualClock
+from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, CID, EVE, Mind, settled
 from tests.integration.gateway_world import World, world
 

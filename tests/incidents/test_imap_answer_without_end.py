@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from channels.email.imap import protocol as imap
-from tests.fake_imap import Dialogue
+from tests.doubles.imap_server import Dialogue
 from tests.imap_links import begin, ours
 
 MAIL = b"x" * 100_000

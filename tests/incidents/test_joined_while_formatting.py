@@ -12,7 +12,7 @@ from channels.matrix.events.outbound import build_content
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending import sender as sending
 from tests.clock import EPOCH, ManualClock
-from tests.matrix_double import ScriptedHomeserver, member
+from tests.doubles.homeserver import ScriptedHomeserver, member
 
 BOT, ALICE, CAROL, ROOM = "@bot:hs.test", "@alice:hs.test", "@carol:hs.test", "!room:hs.test"
 LONG = "your PIN is *4711* " * 200

@@ -15,7 +15,7 @@ from channels.matrix.encryption.types import NoKey
 from channels.matrix.encryption.undecryptable import MAX_WAITING, PATIENCE_S, UndecryptableEvents
 from channels.matrix.sync.decryption import Decryption
 from tests.clock import ManualClock
-from tests.matrix_double import ScriptedHomeserver
+from tests.doubles.homeserver import ScriptedHomeserver
 from tests.unit.channels.matrix.test_undecryptable import MALLORY, NIA, ROOM, withheld
 
 

@@ -13,7 +13,6 @@ import pytest
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment, Audience, Background, InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, Purpose, ScopeKind, Session
-from agent_core.storage.in_memory import InMemoryMemory
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.attachments import ConversationFiles
@@ -25,9 +24,10 @@ from gateway.routing.access import Access
 from gateway.turns.user_input import question_of, session_of, user_lines
 from tests.clock import EPOCH, ManualClock
 from tests.conversation_desk import MENTION, Desk
+from tests.doubles.homeserver import member, text
+from tests.doubles.in_memory_storage import InMemoryMemory
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
-from tests.matrix_double import member, text
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, ROOM, rooms_with
 
 CAROL = "@carol:hs.test"

@@ -16,9 +16,9 @@ from channels.email.auth.oauth_flow import HttpProvider
 from channels.email.auth.oauth_tokens import ProviderAway
 from channels.email.channel import EmailChannel
 from tests.clock import LoopClock
-from tests.fake_imap import Dialogue, fake_imap
-from tests.inbox_double import MemoryInbox, running
-from tests.scripted_mailbox import CAPABILITIES, Store, config
+from tests.doubles.imap_server import Dialogue, fake_imap
+from tests.doubles.inbox import MemoryInbox, running
+from tests.doubles.mailbox import CAPABILITIES, Store, config
 from tests.unit.channels.email.test_submission import ENVELOPE, SILENCE, submitter
 from tests.unit.channels.email.test_submission import Post as SmtpPost
 

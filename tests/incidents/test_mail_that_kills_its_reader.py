@@ -25,8 +25,8 @@ from channels.email.imap.mailbox import MailInfo, Selected
 from channels.email.intake import Intake
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.sent_tracker import SentTracker
-from tests.inbox_double import MemoryInbox
-from tests.scripted_mailbox import config, raw_mail
+from tests.doubles.inbox import MemoryInbox
+from tests.doubles.mailbox import config, raw_mail
 
 folder, mortal, spare = Path(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3])
 

@@ -18,7 +18,7 @@ from channels.matrix.events.outbound import MARK, transaction_id
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.sender import Sender
 from tests.clock import EPOCH, ManualClock
-from tests.matrix_double import ScriptedHomeserver, member, text
+from tests.doubles.homeserver import ScriptedHomeserver, member, text
 
 BOT, ROOM = "@bot:hs.test", "!room:hs.test"
 

@@ -27,9 +27,9 @@ from agent_core.llm.pools import ModelPool
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.messages import OutboundKind
 from agent_core.models import Message
-from channels.loopback import LoopbackChannel, LoopbackServer
 from tests.clock import LoopClock
-from tests.fake_openai import Cut, FakeOpenAI, Raw, Say, Status, bound
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.doubles.openai_server import Cut, FakeOpenAI, Raw, Say, Status, bound
 from tests.integration.gateway_world import world
 
 ASK = [Message(role="user", content="hello")]

@@ -18,7 +18,7 @@ from agent_core.llm.sse import SseDecoder
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Message
 from tests.clock import LoopClock
-from tests.fake_openai import FakeOpenAI, Raw
+from tests.doubles.openai_server import FakeOpenAI, Raw
 
 ENDLESS = 1_000_000
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import anyio
 
-from channels.loopback import LoopbackServer
+from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, EVE, Mind, settled
 from tests.integration.gateway_world import World, world
 

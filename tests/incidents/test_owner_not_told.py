@@ -12,13 +12,13 @@ import pytest
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable, LinkState
 from channels.email.channel import EmailDirectMessages
-from channels.loopback import LoopbackChannel, LoopbackServer
 from channels.status import ChannelStatus
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access, Alias, Role
 from gateway.system.clock import SystemClock
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.owner_world import inbound
 
 ANN, MAIL = "@ann:hs.test", "ann@mail.test"

@@ -13,7 +13,6 @@ import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
-from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.proactive.alerts import ASK_AGAIN_S, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact, Reached
 from gateway.queue.ports import Pending
@@ -21,6 +20,7 @@ from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 ANN = "@ann:hs.test"
 ROOM = SessionKey("matrix", f"dm-{ANN}")

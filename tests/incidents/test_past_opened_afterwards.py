@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.doubles.homeserver import member
 from tests.incidents.test_late_joiner import CAROL, Clock
-from tests.matrix_double import member
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, ROOM, rooms_with
 
 NEW = "!new:hs.test"

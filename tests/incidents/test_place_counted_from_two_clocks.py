@@ -12,10 +12,10 @@ import pytest
 
 from channels.email.config import AnswerLimits
 from channels.email.limits.rate_limit import AnswerLimiter, Place
-from tests import scripted_mailbox
 from tests.clock import EPOCH
-from tests.fake_imap import Dialogue
-from tests.scripted_mailbox import Post, Store, config, raw_mail
+from tests.doubles import mailbox
+from tests.doubles.imap_server import Dialogue
+from tests.doubles.mailbox import Post, Store, config, raw_mail
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -97,7 +97,7 @@ class TestFromTheMailbox:
     ) -> None:
         """One answer an hour: the second mail of that moment waits for the quarter of an hour that is left."""
         limits = dict.fromkeys(AnswerLimits.model_fields, 0) | {"sender_per_hour": 1}
-        monkeypatch.setattr(scripted_mailbox, "config", lambda port: config(port, limits=limits))
+        monkeypatch.setattr(mailbox, "config", lambda port: config(port, limits=limits))
         store = CameEarlier()
         post = Post(store, tmp_path)
         async with post.running():

@@ -15,7 +15,7 @@ from agent_core.messages import Audience, InboundMessage
 from channels.matrix.events.inbound import Me, read_event
 from channels.matrix.rooms.state import Rooms
 from tests.clock import EPOCH
-from tests.matrix_double import member, text
+from tests.doubles.homeserver import member, text
 
 BOT, ALICE, BOB, ROOM = "@bot:hs.test", "@alice:hs.test", "@bob:hs.test", "!r:hs.test"
 ME = Me(channel="matrix", user_id=BOT, group_policy="open")

@@ -17,9 +17,10 @@ from agent_core.memory import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
-from agent_core.storage import InMemoryMemory, JsonlMemory
+from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock
-from tests.condensing_doubles import TokenKeeper
+from tests.doubles.consolidation import TokenKeeper
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 KEY = SessionKey("matrix", "!room:hs.test")
 S = str(KEY)

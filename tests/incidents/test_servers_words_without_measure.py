@@ -15,9 +15,9 @@ from channels.matrix.rooms.follow_upgrades import UpgradeFollower
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Rooms
 from tests.clock import LoopClock
-from tests.inbox_double import running
+from tests.doubles.homeserver import ScriptedHomeserver, text
+from tests.doubles.inbox import running
 from tests.incidents.test_crowd_of_one_server import CAROL, Crowd
-from tests.matrix_double import ScriptedHomeserver, text
 
 MALLORY, ROOM = "@mallory:evil.test", "!r:evil.test"
 

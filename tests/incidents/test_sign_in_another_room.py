@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from channels.loopback import LoopbackServer
 from channels.matrix.rooms.state import Room
+from tests.doubles.homeserver import member
+from tests.doubles.loopback import LoopbackServer
 from tests.integration.test_tool_approval import ANN, Writer, answers, asking, question, reaction
-from tests.matrix_double import member
 
 
 async def test_the_owners_sign_counts_where_the_question_stands(tmp_path):

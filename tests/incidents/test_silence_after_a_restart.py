@@ -16,8 +16,8 @@ from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.api import Answer, LinkBroken, Pauses
 from channels.matrix.config import MatrixConfig
 from tests.clock import LoopClock
-from tests.inbox_double import MemoryInbox, running
-from tests.matrix_double import ScriptedHomeserver
+from tests.doubles.homeserver import ScriptedHomeserver
+from tests.doubles.inbox import MemoryInbox, running
 
 BOT = "@bot:hs.test"
 _LONG_S = 30.0

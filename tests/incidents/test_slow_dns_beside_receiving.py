@@ -17,11 +17,11 @@ from channels.email.channel import EmailChannel
 from channels.email.imap.connect import Timing
 from channels.email.proof_queue import MOST_OF_DOMAIN, TOO_MUCH
 from channels.email.trust.dns import NoSuchName
-from tests import scripted_mailbox
 from tests.clock import LoopClock
-from tests.fake_imap import fake_imap
-from tests.inbox_double import MemoryInbox, running
-from tests.scripted_mailbox import Store, config
+from tests.doubles import mailbox
+from tests.doubles.imap_server import fake_imap
+from tests.doubles.inbox import MemoryInbox, running
+from tests.doubles.mailbox import Store, config
 from tests.unit.channels.email.test_dkim import KEY_NAME, record, signed
 
 FRIEND, GUEST = "alice@mail.test", "alice@slow.test"
@@ -69,7 +69,7 @@ class World:
         self.inbox = MemoryInbox()
         self._folder = folder
         self._dns = dns
-        monkeypatch.setattr(scripted_mailbox, "raw_mail", self.mails.__getitem__)
+        monkeypatch.setattr(mailbox, "raw_mail", self.mails.__getitem__)
 
     def put(self, *mails: bytes) -> None:
         for raw in mails:

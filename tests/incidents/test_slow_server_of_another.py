@@ -19,8 +19,8 @@ from channels.matrix.client.api import Answer, Download, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.sync.fetching import FETCHING
 from tests.clock import LoopClock
-from tests.inbox_double import MemoryInbox, running
-from tests.matrix_double import ScriptedHomeserver, member, text
+from tests.doubles.homeserver import ScriptedHomeserver, member, text
+from tests.doubles.inbox import MemoryInbox, running
 
 BOT, OWNER, GUEST = "@bot:hs.test", "@owner:hs.test", "@guest:hs.test"
 MINE, THEIRS = "!mine:hs.test", "!theirs:hs.test"

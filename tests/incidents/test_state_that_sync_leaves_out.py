@@ -16,8 +16,8 @@ from channels.matrix.channel import MatrixChannel
 from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.config import MatrixConfig
 from tests.clock import LoopClock
-from tests.inbox_double import MemoryInbox, running
-from tests.matrix_double import ScriptedHomeserver, failure, member, text
+from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
+from tests.doubles.inbox import MemoryInbox, running
 
 BOT, ALICE, BOB, ROOM = "@bot:hs.test", "@alice:hs.test", "@bob:hs.test", "!r:hs.test"
 

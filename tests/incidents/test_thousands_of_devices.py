@@ -19,7 +19,7 @@ from channels.matrix.encryption.cross_signing import canonical
 from channels.matrix.encryption.device_lists import AT_ONCE
 from channels.matrix.encryption.engine import EncryptionEngine
 from tests.clock import ManualClock
-from tests.matrix_double import ScriptedHomeserver
+from tests.doubles.homeserver import ScriptedHomeserver
 
 BOT, CROWD, OWNER, ROOM = "@bot:hs.test", "@crowd:evil.test", "@owner:hs.test", "!r:hs.test"
 private_olm = import_module("channels.matrix.encryption.olm_machine")

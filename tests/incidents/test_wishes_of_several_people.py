@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
-from channels.loopback import LoopbackServer
+from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, Mind, settled, talking
 
 ROOM = "room"

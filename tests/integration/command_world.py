@@ -11,8 +11,8 @@ import anyio
 
 from agent_core.errors import ModelUnavailable
 from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult, Usage
-from channels.loopback import Delivered
-from tests.agent_doubles import call
+from tests.doubles.agent import call
+from tests.doubles.loopback import Delivered
 from tests.integration.gateway_world import World, world
 
 __all__ = [

@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 
 from agent_core.messages import Amendment, InboundMessage
-from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
+from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 
 __all__ = ["World", "world"]
 

@@ -22,7 +22,7 @@ from channels.email.imap.connect import Timing
 from channels.email.smtp.submission import SubmitTiming
 from devservers import MailPeer, MailServer, ToolsMissing
 from tests.clock import LoopClock
-from tests.inbox_double import MemoryInbox, running
+from tests.doubles.inbox import MemoryInbox, running
 
 USERS = 120
 _numbers = itertools.count()

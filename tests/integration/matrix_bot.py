@@ -16,7 +16,7 @@ from channels.matrix.channel import MatrixChannel
 from channels.matrix.channel_setup import connect_by_nio, nio_machines
 from channels.matrix.config import MatrixConfig
 from gateway.system.clock import SystemClock
-from tests.inbox_double import MemoryInbox, running
+from tests.doubles.inbox import MemoryInbox, running
 from tests.integration.secret_peer import SecretPeer
 
 __all__ = ["Bot", "bodies", "bot_joined", "call", "joined_room", "wait_until"]

@@ -9,7 +9,7 @@ import anyio
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.system.home import open_home
-from tests.agent_doubles import ModelScript
+from tests.doubles.agent import ModelScript
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_talk import shown
 

@@ -12,10 +12,10 @@ import anyio
 from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import AckState, Capabilities, Redelivery
-from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
 from gateway.turns.approvals.review import ASKING
+from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import World, world
 
 ANN, BOB, EVE = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test"

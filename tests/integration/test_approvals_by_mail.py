@@ -22,8 +22,8 @@ from gateway.queue.states import InboxState
 from gateway.settings import Settings
 from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
-from tests.agent_doubles import call
 from tests.daemon import email_settings
+from tests.doubles.agent import call
 from tests.integration.test_email_loops import own
 from tests.integration.test_tool_approval import Writer
 

@@ -12,12 +12,12 @@ from agent_core.models import Message
 from agent_core.storage.jsonl import JsonlMemory
 from channels.attachments import AttachmentStore
 from channels.base import Capabilities
-from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.queue.ports import NewOutbound, Pending, StoreUnavailable
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweeper
 from gateway.system.clock import SystemClock
 from tests.clock import EPOCH, ManualClock
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import world
 from tests.pictures import png
 

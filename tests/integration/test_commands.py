@@ -8,8 +8,8 @@ import pytest
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
-from channels.loopback import LoopbackServer
 from gateway.queue.states import InboxState
+from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import (
     ANN,
     BOB,

@@ -22,7 +22,7 @@ from channels.email.smtp.submission import SubmitTiming
 from devservers import MailServer, ToolsMissing, text_of
 from tests.clock import LoopClock
 from tests.contract import channel as contract
-from tests.inbox_double import running
+from tests.doubles.inbox import running
 
 ROOT = "<root@peer.test>"
 QUICK = Timing(connect_s=5, command_s=5, idle_refresh_s=2, idle_deadline_s=1)

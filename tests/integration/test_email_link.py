@@ -28,7 +28,7 @@ from channels.email.imap.connect import Timing
 from channels.email.imap.mailbox import Mailbox
 from devservers import MailServer
 from tests.clock import LoopClock
-from tests.inbox_double import MemoryInbox, running
+from tests.doubles.inbox import MemoryInbox, running
 from tests.integration.mail_bot import (
     QUICK,
     Bot,

@@ -24,8 +24,8 @@ from channels.email.imap.housekeeping import Answered, Housekeeping, UploadCopy
 from channels.email.imap.mailbox import Mailbox
 from gateway.supervision.supervisor import Supervisor
 from tests.clock import LoopClock
-from tests.fake_imap import Dialogue, fake_imap
-from tests.inbox_double import MemoryInbox, running
+from tests.doubles.imap_server import Dialogue, fake_imap
+from tests.doubles.inbox import MemoryInbox, running
 from tests.integration.black_hole import BlackHole
 from tests.integration.mail_bot import QUICK
 from tests.own_dovecot import OwnDovecot, own_dovecot

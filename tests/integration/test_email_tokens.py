@@ -25,7 +25,7 @@ from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from channels.email.imap.mailbox import Mailbox
 from tests.clock import LoopClock
-from tests.inbox_double import MemoryInbox, running
+from tests.doubles.inbox import MemoryInbox, running
 from tests.integration.mail_bot import QUICK, Marks, answer_to
 from tests.own_dovecot import OwnDovecot, own_dovecot
 from tests.token_provider import KEY, Provider, jwt, provider

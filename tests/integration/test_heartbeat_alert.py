@@ -14,12 +14,12 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import DeliveryFailed
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.config import HeartbeatConfig
-from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.app import Overrides, build
 from gateway.settings import Settings
 from gateway.supervision.gateway import Built
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 
 class Watchman:

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from agent_core.models import ToolResult
-from tests.agent_doubles import ModelScript
-from tests.agent_doubles import call as use
+from tests.doubles.agent import ModelScript
+from tests.doubles.agent import call as use
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from devservers import MatrixPeer
-from tests.agent_doubles import call as use
+from tests.doubles.agent import call as use
 from tests.integration.matrix_bot import Bot, call
 from tests.integration.matrix_person import KINDS, Person, room_of_kind
 from tests.integration.secret_peer import SecretPeer

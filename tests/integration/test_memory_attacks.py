@@ -18,11 +18,11 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.config import HeartbeatConfig
-from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.cli import render
 from gateway.operations.service import Operations
 from gateway.routing.access import Alias
 from gateway.system.clock import SystemClock
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import World, world
 
 ANN = SessionKey("loopback", "dm-ann")

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from agent_core.messages import Amendment
-from channels.loopback import LoopbackServer
 from gateway.queue.states import InboxState
+from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import (
     ANN,
     BOB,

@@ -13,9 +13,9 @@ import pytest
 
 from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
-from channels.loopback import Delivered, LoopbackChannel, LoopbackServer
 from gateway.system.clock import SystemClock
-from tests.agent_doubles import call
+from tests.doubles.agent import call
+from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import World, world
 
 ANN, BOB, EVE = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test"

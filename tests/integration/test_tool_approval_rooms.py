@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import anyio
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from channels.loopback import LoopbackServer
+from tests.doubles.loopback import LoopbackServer
 from tests.integration.test_tool_approval import (
     ANN,
     BOB,

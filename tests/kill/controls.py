@@ -14,9 +14,9 @@ from typing import Any
 
 from agent_core.messages import OutboundMessage
 from channels.base import Receipt
-from channels.loopback import Delivered, LoopbackChannel
 from gateway.queue.ports import Completion, Pending
 from gateway.turns.approvals.review import ASKING
+from tests.doubles.loopback import Delivered, LoopbackChannel
 from tests.kill.points import Striker
 
 __all__ = ["channel", "memory", "store"]

@@ -26,7 +26,6 @@ import anyio
 import structlog
 
 from channels.base import Redelivery
-from channels.loopback import FileLoopbackServer, LoopbackChannel
 from gateway.app import Overrides, build
 from gateway.queue.ports import WorkStore
 from gateway.settings import Settings
@@ -34,6 +33,7 @@ from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
 from gateway.turns.approvals.review import ASKING
 from gateway.turns.retry_policy import TurnPolicy
+from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill import controls
 from tests.kill.points import Striker, StrikingMemory, StrikingPort
 from tests.kill.scripted import EffectTool, ScriptedModel

@@ -17,7 +17,7 @@ import anyio
 
 from agent_core.messages import InboundMessage, OutboundMessage
 from channels.base import ChannelUnavailable, LinkState
-from channels.loopback import FileLoopbackServer, LoopbackChannel
+from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 
 
 class Journal:

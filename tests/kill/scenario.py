@@ -19,10 +19,10 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from channels.base import Redelivery
-from channels.loopback import FileLoopbackServer
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import OutboxState
 from gateway.system.clock import SystemClock
+from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.gateway_child import GROUPS, Run
 from tests.kill.oracle import Evidence, Saying
 from tests.kill.tally import TALLY

@@ -27,7 +27,7 @@ from agent_core.memory import MemoryManager
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock
-from tests.condensing_doubles import TokenKeeper
+from tests.doubles.consolidation import TokenKeeper
 
 S = "matrix/!room%3ahs.test"
 home, mode, die_at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

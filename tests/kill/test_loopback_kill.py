@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.loopback import FileLoopbackServer
+from tests.doubles.loopback import FileLoopbackServer
 
 ROOT = Path(__file__).parents[2]
 COUNT = 8

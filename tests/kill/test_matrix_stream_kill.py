@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from tests.daemon import Daemon, matrix_settings
-from tests.fake_openai import FakeOpenAI, Say
+from tests.doubles.openai_server import FakeOpenAI, Say
 from tests.integration.matrix_bot import call
 from tests.kill.conftest import random_kills
 from tests.kill.tally import TALLY

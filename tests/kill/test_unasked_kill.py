@@ -23,13 +23,13 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from channels.loopback import FileLoopbackServer
 from gateway.proactive.jobs.service import JobService, Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.home import open_home
 from tests.clock import EPOCH
+from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.conftest import random_kills
 from tests.kill.scenario import REPOSITORY
 from tests.kill.tally import TALLY

@@ -30,7 +30,7 @@ from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.daemon import email_settings, matrix_settings
-from tests.fake_openai import FakeOpenAI, Say
+from tests.doubles.openai_server import FakeOpenAI, Say
 from tests.kill.conftest import random_kills
 from tests.kill.late_daemon import SHIFT_VARIABLE
 from tests.kill.unasked_life import PATIENCE_S, Life, ledger_problems, once_each

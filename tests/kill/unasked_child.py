@@ -26,13 +26,13 @@ import structlog
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.heartbeat.channel import HeartbeatChannel
-from channels.loopback import FileLoopbackServer, LoopbackChannel
 from gateway.app import Overrides, build
 from gateway.queue.ports import StoreUnavailable
 from gateway.settings import Settings
 from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
 from tests.clock import EPOCH
+from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill.gateway_child import _die_with_parent
 from tests.kill.points import Striker, StrikingPort
 

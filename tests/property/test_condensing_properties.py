@@ -32,7 +32,7 @@ from agent_core.models import Message
 from agent_core.prompt import CUT_NOTE
 from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock
-from tests.condensing_doubles import Died, FaultyMemory, ScriptedLLM, TokenKeeper
+from tests.doubles.consolidation import Died, FaultyMemory, ScriptedLLM, TokenKeeper
 from tests.property.examples import examples
 
 S = "matrix/!room%3ahs.test"

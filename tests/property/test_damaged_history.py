@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock
-from tests.condensing_doubles import S, TokenKeeper, manager_of
+from tests.doubles.consolidation import S, TokenKeeper, manager_of
 from tests.property.examples import examples
 
 Damage = tuple[str, int]

@@ -14,7 +14,7 @@ import anyio.to_thread
 import pytest
 import structlog
 
-from channels.loopback import LoopbackServer
+from tests.doubles.loopback import LoopbackServer
 from tests.soak.census import census, grown
 from tests.soak.clock import SoakClock, SoakLoop
 from tests.unasked_world import ANN, ANN_MAIL, house

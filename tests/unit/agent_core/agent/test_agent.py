@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.errors import ContextTooLong, ModelRefused, ModelUnavailable, StreamBroken
 from agent_core.models import Message, Usage
-from tests.agent_doubles import FakeTool, Journey, ModelScript, call, session
+from tests.doubles.agent import FakeTool, Journey, ModelScript, call, session
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.prompt import BASE_PROMPT
-from agent_core.storage.in_memory import InMemoryMemory
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.registry import ToolRegistry
-from tests.agent_doubles import Sink
 from tests.clock import LoopClock
+from tests.doubles.agent import Sink
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 OWNER = MemoryScope(ScopeKind.OWNER)
 

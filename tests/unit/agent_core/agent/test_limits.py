@@ -7,7 +7,7 @@ import pytest
 
 from agent_core.errors import ModelRefused, ToolRetry, TurnLimitReached
 from agent_core.models import ToolCall, Usage
-from tests.agent_doubles import FakeTool, Journey, broken, call
+from tests.doubles.agent import FakeTool, Journey, broken, call
 
 
 @pytest.fixture

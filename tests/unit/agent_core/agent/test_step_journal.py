@@ -6,7 +6,7 @@ import pytest
 
 from agent_core.errors import ModelUnavailable
 from agent_core.models import Message, ToolResult, Usage
-from tests.agent_doubles import FakeJournal, FakeTool, Journey, call, session
+from tests.doubles.agent import FakeJournal, FakeTool, Journey, call, session
 
 USAGE = Usage(prompt_tokens=10, completion_tokens=1, calls=1)
 

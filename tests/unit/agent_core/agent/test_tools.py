@@ -7,7 +7,7 @@ import pytest
 
 from agent_core.errors import StorageUnavailable, ToolDenied, ToolRetry
 from agent_core.models import ToolCall, ToolResult, Usage
-from tests.agent_doubles import FakeTool, Journey, ModelScript, Sink, broken, call, session
+from tests.doubles.agent import FakeTool, Journey, ModelScript, Sink, broken, call, session
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.models import Message
 from tests.clock import LoopClock, ManualClock
 from tests.contract.llm import collect
-from tests.fake_openai import Call, FakeOpenAI, Say
+from tests.doubles.openai_server import Call, FakeOpenAI, Say
 
 
 def run_python(code: str, **environ: str) -> str:

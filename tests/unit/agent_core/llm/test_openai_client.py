@@ -11,7 +11,7 @@ from agent_core.llm.streaming import AnswerLimits
 from agent_core.models import Message, Usage
 from tests.clock import LoopClock
 from tests.contract.llm import TOOLS, collect
-from tests.fake_openai import Cut, ErrorEvent, FakeOpenAI, Raw, Say, Stall, Status
+from tests.doubles.openai_server import Cut, ErrorEvent, FakeOpenAI, Raw, Say, Stall, Status
 
 ASK = [Message(role="user", content="hi")]
 

@@ -19,7 +19,7 @@ from agent_core.models import Message, ToolCall, ToolDefinition
 from gateway.cli.render.usage import usage
 from tests.bench.request import cacheable_share, common_beginning, conversation
 from tests.contract.llm import TOOLS
-from tests.fake_openai import FakeOpenAI, Raw
+from tests.doubles.openai_server import FakeOpenAI, Raw
 from tests.integration.gateway_world import world
 
 HISTORY = [

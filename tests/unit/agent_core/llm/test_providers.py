@@ -15,7 +15,7 @@ from agent_core.models import Message, ToolCall
 from gateway.settings import LLMSettings
 from tests.clock import ManualClock
 from tests.contract.llm import TOOLS, collect
-from tests.fake_openai import Call, FakeOpenAI, Raw, Say
+from tests.doubles.openai_server import Call, FakeOpenAI, Raw, Say
 
 
 def spec(model: str, *, api_base: str = "", client: str = "auto", api_key: str = "k") -> LLMSpec:

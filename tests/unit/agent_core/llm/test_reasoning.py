@@ -22,7 +22,7 @@ from agent_core.llm.reasoning import Habit, ReasoningFilter
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Message, Usage
 from tests.clock import LoopClock, ManualClock
-from tests.fake_openai import FakeOpenAI, Raw, Say
+from tests.doubles.openai_server import FakeOpenAI, Raw, Say
 from tests.integration.gateway_world import world
 
 ASK = [Message(role="user", content="hi")]

@@ -10,10 +10,19 @@ from structlog.testing import capture_logs
 from agent_core.errors import ContextTooLong, ModelUnavailable
 from agent_core.memory import OWNER, MemoryManager
 from agent_core.models import Message
-from agent_core.storage import InMemoryMemory
 from gateway.settings import Settings
 from tests.clock import ManualClock
-from tests.condensing_doubles import S, ScriptedLLM, TokenKeeper, manager_of, material_in, prompt, say, talk
+from tests.doubles.consolidation import (
+    S,
+    ScriptedLLM,
+    TokenKeeper,
+    manager_of,
+    material_in,
+    prompt,
+    say,
+    talk,
+)
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agent_core.llm.demo.model import DemoModel
 from agent_core.models import Message
-from agent_core.storage import InMemoryMemory
-from tests.condensing_doubles import S, manager_of, prompt
+from tests.doubles.consolidation import S, manager_of, prompt
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 
 async def test_the_demo_model_condenses() -> None:

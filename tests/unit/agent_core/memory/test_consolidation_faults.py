@@ -9,9 +9,8 @@ import pytest
 
 from agent_core.errors import CursorMoved, ModelUnavailable, StorageUnavailable
 from agent_core.models import Message
-from agent_core.storage import InMemoryMemory
 from tests.clock import ManualClock
-from tests.condensing_doubles import (
+from tests.doubles.consolidation import (
     FaultyMemory,
     S,
     ScriptedLLM,
@@ -22,6 +21,7 @@ from tests.condensing_doubles import (
     say,
     talk,
 )
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 
 @pytest.fixture

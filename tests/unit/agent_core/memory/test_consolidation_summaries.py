@@ -11,9 +11,9 @@ from agent_core.memory import OWNER
 from agent_core.memory.consolidation.key_facts import split_list
 from agent_core.memory.consolidation.policy import newest_of
 from agent_core.models import Message
-from agent_core.storage import InMemoryMemory
 from tests.clock import ManualClock
-from tests.condensing_doubles import S, ScriptedLLM, manager_of, material_in, say
+from tests.doubles.consolidation import S, ScriptedLLM, manager_of, material_in, say
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 
 @pytest.fixture

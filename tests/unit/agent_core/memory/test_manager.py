@@ -14,10 +14,11 @@ from agent_core.memory import OWNER, MemoryManager
 from agent_core.models import MemoryScope, Message, ModelChunk, ScopeKind, Skill, ToolDefinition
 from agent_core.prompt import BASE_PROMPT, CUT_NOTE, turn_facts
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
-from agent_core.storage import InMemoryMemory, JsonlMemory
+from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
 from agent_core.tools import MemoryWriteTool, ReadSkillTool, SearchHistoryTool, ToolRegistry, definition_of
 from tests.clock import EPOCH, ManualClock
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 S = "terminal/local"
 WRITE = ("memory_write",)

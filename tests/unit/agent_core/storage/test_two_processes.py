@@ -14,7 +14,7 @@ import pytest
 
 from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock
-from tests.condensing_doubles import S
+from tests.doubles.consolidation import S
 
 REPOSITORY = Path(__file__).parents[4]
 TURNS = 60
@@ -25,7 +25,7 @@ import anyio
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock
-from tests.condensing_doubles import S, TokenKeeper, manager_of
+from tests.doubles.consolidation import S, TokenKeeper, manager_of
 
 home, first, turns = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 memory = JsonlMemory(home, clock=ManualClock())

@@ -12,13 +12,13 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind, Session, ToolResult
 from agent_core.prompt import attachment_lines, user_text
-from agent_core.storage.in_memory import InMemoryMemory
 from agent_core.storage.lines import as_object, from_object, to_line
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
 from agent_core.tools.plain_text import text_in
 from channels.attachments import AttachmentStore
-from tests.agent_doubles import FakeJournal, FakeTool, Journey, call
 from tests.clock import LoopClock
+from tests.doubles.agent import FakeJournal, FakeTool, Journey, call
+from tests.doubles.in_memory_storage import InMemoryMemory
 from tests.pictures import png
 
 KEY = SessionKey("matrix", "!room:hs")

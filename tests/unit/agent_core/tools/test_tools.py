@@ -12,9 +12,9 @@ from agent_core.memory import OWNER, MemoryManager
 from agent_core.models import MemoryDocument, MemoryScope, ScopeKind, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
-from agent_core.storage import InMemoryMemory
 from agent_core.tools import MemoryWriteTool, ReadSkillTool, ToolRegistry
 from agent_core.tools.arguments import problem_with
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 S, OTHER = "terminal/local", "email/thread"
 

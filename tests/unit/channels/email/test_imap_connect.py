@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from channels.email.imap.protocol import LinkLost, Refused
-from tests.fake_imap import Dialogue
+from tests.doubles.imap_server import Dialogue
 from tests.imap_links import LIMIT_S, begin, ours
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from aioimaplib import aioimaplib
 
-from tests.fake_imap import Dialogue
+from tests.doubles.imap_server import Dialogue
 from tests.imap_links import LIMIT_S, begin, ours, stock
 
 

@@ -13,9 +13,9 @@ from channels.email.channel import EmailChannel
 from channels.email.imap.connect import Timing
 from channels.email.imap.housekeeping import Answered
 from tests.clock import LoopClock
-from tests.fake_imap import Dialogue, fake_imap
-from tests.inbox_double import running
-from tests.scripted_mailbox import CAPABILITIES, Post, Store, config
+from tests.doubles.imap_server import Dialogue, fake_imap
+from tests.doubles.inbox import running
+from tests.doubles.mailbox import CAPABILITIES, Post, Store, config
 
 
 @pytest.fixture

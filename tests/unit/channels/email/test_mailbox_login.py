@@ -9,8 +9,8 @@ import pytest
 
 from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured, ChannelUnavailable
 from channels.email.imap.mailbox import Mailbox
-from tests.fake_imap import Dialogue, fake_imap
-from tests.scripted_mailbox import Store, config
+from tests.doubles.imap_server import Dialogue, fake_imap
+from tests.doubles.mailbox import Store, config
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from channels.base import DeliveryFailed, LinkState, Receipt
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.schedule import Schedule, tick_name
 from tests.clock import EPOCH, LoopClock
-from tests.inbox_double import MemoryInbox, running
+from tests.doubles.inbox import MemoryInbox, running
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 
 from agent_core.messages import Audience, OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable, DeliveryUncertain, LinkState, Redelivery
-from channels.loopback import FileLoopbackServer, LoopbackChannel, LoopbackServer
 from tests.clock import EPOCH
-from tests.inbox_double import MemoryInbox, running
+from tests.doubles.inbox import MemoryInbox, running
+from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel, LoopbackServer
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from channels.matrix.events.media import MEDIA, MediaInvalid, Sealer, media_in
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sync.downloads import ALL_LIMIT_S, Downloads
 from tests.clock import EPOCH
-from tests.matrix_double import failure, text
+from tests.doubles.homeserver import failure, text
 from tests.pictures import png
 
 ALICE = "@alice:hs.test"

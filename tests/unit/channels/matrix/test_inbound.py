@@ -10,7 +10,7 @@ from agent_core.messages import Audience, InboundMessage, SessionKey
 from channels.matrix.events.inbound import Me, Skip, read_event
 from channels.matrix.rooms.state import Rooms
 from tests.clock import EPOCH
-from tests.matrix_double import member, text
+from tests.doubles.homeserver import member, text
 
 BOT, ALICE, ROOM = "@bot:hs.test", "@alice:hs.test", "!room:hs.test"
 ME = Me(channel="matrix", user_id=BOT, display_name="Squid Bot")

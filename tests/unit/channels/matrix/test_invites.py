@@ -11,7 +11,7 @@ from channels.matrix.rooms.invites import MAX_OPEN, Invites
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from tests.clock import LoopClock
-from tests.matrix_double import ScriptedHomeserver, failure, member
+from tests.doubles.homeserver import ScriptedHomeserver, failure, member
 
 BOT, ALICE, MALLORY = "@bot:hs.test", "@alice:hs.test", "@mallory:hs.test"
 

@@ -11,8 +11,8 @@ from channels.matrix.client.api import Answer, Credentials, LinkBroken
 from channels.matrix.config import MatrixConfig
 from channels.matrix.sync.receiver import GAP_TRIES
 from tests.clock import LoopClock
-from tests.inbox_double import MemoryInbox, running
-from tests.matrix_double import ScriptedHomeserver, failure, member, text
+from tests.doubles.homeserver import ScriptedHomeserver, failure, member, text
+from tests.doubles.inbox import MemoryInbox, running
 
 BOT, ALICE, ROOM = "@bot:hs.test", "@alice:hs.test", "!room:hs.test"
 

@@ -12,7 +12,7 @@ from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.room_resolution import MOVES_WITHIN, waits_for_the_next_room
 from tests.clock import EPOCH
-from tests.matrix_double import ScriptedHomeserver, failure
+from tests.doubles.homeserver import ScriptedHomeserver, failure
 
 BOT, OLD = "@bot:hs.test", "!old:hs.test"
 STONE = r"/state/m\.room\.tombstone/"

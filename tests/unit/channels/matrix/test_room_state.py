@@ -1,7 +1,7 @@
 """What is known about rooms: encryption is never forgotten, intimacy never assumed."""
 
 from channels.matrix.rooms.state import Rooms
-from tests.matrix_double import member
+from tests.doubles.homeserver import member
 
 BOT, ALICE, CAROL, ROOM = "@bot:hs.test", "@alice:hs.test", "@carol:hs.test", "!r:hs.test"
 

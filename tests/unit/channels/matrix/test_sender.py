@@ -11,7 +11,7 @@ from channels.matrix.events.outbound import build_content, transaction_id
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.sender import Sender
 from tests.clock import EPOCH, ManualClock
-from tests.matrix_double import ScriptedHomeserver, failure, member
+from tests.doubles.homeserver import ScriptedHomeserver, failure, member
 
 BOT, ROOM = "@bot:hs.test", "!room:hs.test"
 SEND = r"/send/m\.room\.message/"

@@ -20,8 +20,8 @@ from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.types import Device
 from tests.clock import EPOCH, LoopClock
-from tests.inbox_double import MemoryInbox, running
-from tests.matrix_double import ScriptedHomeserver, member, text
+from tests.doubles.homeserver import ScriptedHomeserver, member, text
+from tests.doubles.inbox import MemoryInbox, running
 
 BOT, ALICE, STRANGER = "@bot:hs.test", "@alice:hs.test", "@stranger:hs.test"
 DIRECT, SHARED = "!direct:hs.test", "!shared:hs.test"

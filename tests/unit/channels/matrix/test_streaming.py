@@ -15,7 +15,7 @@ from channels.matrix.config import StreamingConfig
 from channels.matrix.sending.reactions import SIGNS, AckReactions
 from channels.matrix.sending.streaming import ELLIPSIS, MAX_BYTES, Pace, StreamingPreview
 from tests.clock import LoopClock
-from tests.matrix_double import ScriptedHomeserver, failure
+from tests.doubles.homeserver import ScriptedHomeserver, failure
 
 ROOM, BOT = "!room:hs.test", "@bot:hs.test"
 SESSION = SessionKey("matrix", ROOM)

@@ -12,7 +12,7 @@ from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Room, Rooms
 from channels.matrix.rooms.upgrades import Successors, may_replace, power_of
 from tests.clock import LoopClock
-from tests.matrix_double import ScriptedHomeserver
+from tests.doubles.homeserver import ScriptedHomeserver
 
 BOT, ALICE, CAROL = "@bot:hs.test", "@alice:hs.test", "@carol:hs.test"
 OLD, NEW = "!old:hs.test", "!new"

@@ -18,8 +18,8 @@ from channels.matrix.events.outbound import transaction_id
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.sender import NOT_ALONE, Sender
 from tests.clock import EPOCH, ManualClock
+from tests.doubles.homeserver import ScriptedHomeserver, failure, member
 from tests.integration.proxy import free_socket
-from tests.matrix_double import ScriptedHomeserver, failure, member
 from tests.pictures import png
 
 BOT, ROOM = "@bot:hs.test", "!room:hs.test"

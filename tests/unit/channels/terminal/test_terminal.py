@@ -10,7 +10,7 @@ import pytest
 from agent_core.messages import Audience, OutboundKind, OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable, DeliveryUncertain
 from channels.terminal import Answer, Preview, TerminalChannel, Typing, parse_event
-from tests.inbox_double import MemoryInbox, running
+from tests.doubles.inbox import MemoryInbox, running
 
 MAIN = SessionKey("terminal", "main")
 

@@ -22,10 +22,10 @@ from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.post_turn import MeteredConsolidation
-from tests.agent_doubles import FakeTool, Journey, call
-from tests.budget_doubles import ASKED, Costly, limits, say
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import ROOM, accept, claim, out
+from tests.doubles.agent import FakeTool, Journey, call
+from tests.doubles.budget import ASKED, Costly, limits, say
 
 
 class Broken(Costly):

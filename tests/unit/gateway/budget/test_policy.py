@@ -21,8 +21,8 @@ from gateway.budget.policy import (
     decide,
     next_day_at,
 )
-from tests.budget_doubles import limits
 from tests.clock import EPOCH
+from tests.doubles.budget import limits
 
 ZONES = ("UTC", "Europe/Berlin", "America/Havana", "Asia/Kathmandu", "Pacific/Apia", "America/St_Johns")
 

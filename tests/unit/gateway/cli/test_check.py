@@ -6,10 +6,10 @@ import anyio
 import pytest
 
 from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, LinkState, Redelivery
-from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.cli.check import Report, Verdict, check, check_channel
 from gateway.cli.check.logins import report_running, report_standing
 from gateway.system.home import Home
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 
 async def nothing_stored(_name):

@@ -23,7 +23,7 @@ from gateway.cli.setup.owner_questions import ask_model, ask_owner
 from gateway.cli.setup.prompts import Silent
 from gateway.cli.setup.wizard import missing
 from gateway.settings import Settings
-from tests.fake_openai import FakeOpenAI, Say, Status
+from tests.doubles.openai_server import FakeOpenAI, Say, Status
 
 NOTHING = Settings()
 

@@ -17,9 +17,9 @@ from gateway.cli.render.usage import bar, shortened
 from gateway.cli.render.usage import usage as shown
 from gateway.operations.service import Operations
 from gateway.queue.sqlite.store import SqliteWorkStore
-from tests.budget_doubles import limits
 from tests.clock import ManualClock
 from tests.contract.work_store_data import ROOM
+from tests.doubles.budget import limits
 
 
 @pytest.fixture

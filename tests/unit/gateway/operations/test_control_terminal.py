@@ -17,7 +17,7 @@ from gateway.operations.control.terminal import RemoteTerminal
 from gateway.operations.service import Operations
 from gateway.system.home import open_home
 from tests.clock import EPOCH
-from tests.inbox_double import MemoryInbox
+from tests.doubles.inbox import MemoryInbox
 
 
 def answer(number, text="hi", session="main"):

@@ -8,13 +8,13 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
-from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.proactive.alerts import LETTER_AGAIN_S, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.owner_world import inbound
 
 

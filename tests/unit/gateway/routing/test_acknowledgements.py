@@ -10,10 +10,10 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from channels.base import AckState, Capabilities, Redelivery, SupportsAcknowledgements
-from channels.loopback import LoopbackChannel, LoopbackServer
 from gateway.observability.metrics import REGISTRY
 from gateway.routing.acknowledgements import Acknowledgements
 from tests.clock import EPOCH
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from agent_core.storage import InMemoryMemory
 from gateway.queue.ports import Completion, Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.turns.history_writer import HistoryWriter
 from tests.clock import EPOCH, ManualClock
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 ANN, BOB = SessionKey("loopback", "dm-ann"), SessionKey("loopback", "dm-bob")
 

@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 from agent_core.llm.factory import build_models
 from agent_core.models import Message
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
-from agent_core.storage import InMemoryMemory
 from gateway.app.agent import memory_manager
 from gateway.settings import Settings
 from tests.clock import ManualClock
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 
 async def system_text(always: tuple[str, ...], tmp_path: Path) -> tuple[str, list[dict[str, object]]]:

@@ -12,7 +12,7 @@ from channels.base import Capabilities, Redelivery
 from channels.matrix.client.api import Answer
 from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from gateway.turns.reply_sink import ReplySink
-from tests.matrix_double import ScriptedHomeserver
+from tests.doubles.homeserver import ScriptedHomeserver
 
 ROOM = SessionKey("matrix", "!room:hs.test")
 

@@ -10,7 +10,6 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, ScopeKind, ToolCall, ToolResult, Usage
-from agent_core.storage import InMemoryMemory
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.schedule import ScheduleTool
@@ -19,6 +18,7 @@ from gateway.queue.ports import Pending, Turn
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.turns.step_journal import Resumable, StoreStepJournal
 from tests.clock import EPOCH, ManualClock
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 SESSION = SessionKey("loopback", "dm-ann")
 OWNER = MemoryScope(ScopeKind.OWNER)

@@ -19,8 +19,8 @@ from gateway.queue.ports import Step, Turn
 from gateway.settings.cross_checks import TOOLS
 from gateway.turns.approvals.tool_calls import cleaned, is_call, name_of
 from gateway.turns.approvals.tool_consent import ToolConsent, Waiting
-from tests.agent_doubles import FakeTool, Journey, call
 from tests.clock import EPOCH, ManualClock
+from tests.doubles.agent import FakeTool, Journey, call
 
 CALL = ToolCall(id="c", name="effect", arguments={"number": 1})
 

@@ -8,7 +8,7 @@ In a test::
         client = OpenAIClient("openai/any", api_base=fake.api_base, ...)
 
 Each request takes the next planned reply; without one the last user message is echoed. By hand, as a model
-that answers at once: ``python -m tests.fake_openai --port 9999``.
+that answers at once: ``python -m tests.doubles.openai_server --port 9999``.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from channels.base import (
     LinkState,
     Receipt,
 )
-from channels.loopback.server import Delivered, Link, LoopbackServer, Said
+from tests.doubles.loopback.server import Delivered, Link, LoopbackServer, Said
 
 __all__ = ["LoopbackChannel"]
 

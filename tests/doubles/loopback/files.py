@@ -19,7 +19,7 @@ from pathlib import Path
 import anyio
 
 from channels.base import Redelivery
-from channels.loopback.server import Delivered, LoopbackServer, Said
+from tests.doubles.loopback.server import Delivered, LoopbackServer, Said
 
 __all__ = ["FileLoopbackServer"]
 

@@ -7,8 +7,8 @@ it in a folder, so that a process on it can be killed while another one watches;
 channel.
 """
 
-from channels.loopback.channel import LoopbackChannel
-from channels.loopback.files import FileLoopbackServer
-from channels.loopback.server import Delivered, Link, LoopbackServer, Said
+from tests.doubles.loopback.channel import LoopbackChannel
+from tests.doubles.loopback.files import FileLoopbackServer
+from tests.doubles.loopback.server import Delivered, Link, LoopbackServer, Said
 
 __all__ = ["Delivered", "FileLoopbackServer", "Link", "LoopbackChannel", "LoopbackServer", "Said"]

@@ -10,8 +10,8 @@ from typing import Any
 from channels.email.channel import EmailChannel
 from channels.email.config import EmailConfig
 from tests.clock import LoopClock
-from tests.fake_imap import Dialogue, fake_imap
-from tests.inbox_double import MemoryInbox, Run, running
+from tests.doubles.imap_server import Dialogue, fake_imap
+from tests.doubles.inbox import MemoryInbox, Run, running
 
 CAPABILITIES = "IMAP4rev1 IDLE UIDPLUS MOVE"
 

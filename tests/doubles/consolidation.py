@@ -11,7 +11,7 @@ import anyio
 from agent_core.memory import MemoryManager
 from agent_core.models import Message, ModelChunk, ToolDefinition, Usage
 from agent_core.ports import LLMPort
-from agent_core.storage import InMemoryMemory
+from tests.doubles.in_memory_storage import InMemoryMemory
 
 __all__ = [
     "Died",
