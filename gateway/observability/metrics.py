@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from gateway.queue.ports import StoreStats
 
 __all__ = [
-    "BUDGET_LIMIT",
+    "ACKS",
+    "BUDGET_LIMIT_TOKENS",
+    "BUDGET_LIMIT_USD",
     "BUDGET_REFUSALS",
-    "BUDGET_SPENT",
+    "BUDGET_SPENT_TOKENS",
+    "BUDGET_SPENT_USD",
     "CACHED_TOKENS",
     "CHANNEL_RESTARTS",
     "CHANNEL_UP",
@@ -34,10 +37,9 @@ __all__ = [
     "INBOUND_IGNORED",
     "LOG_LINES_DROPPED",
     "OUTBOUND",
+    "QUEUE_AGE",
+    "QUEUE_ROWS",
     "REGISTRY",
-    "STAGES",
-    "STORE_AGE",
-    "STORE_ROWS",
     "TOKENS",
     "TURNS",
     "TURN_SECONDS",
@@ -66,7 +68,7 @@ INBOUND_IGNORED = Counter(
     registry=REGISTRY,
 )
 # outcome: answered, command (answered without a model), deferred (the model is away), lost (claimed by
-# somebody else), stopped (by a person), buried
+# somebody else), stopped (by a person), dead_lettered
 TURNS = Counter("squidbot_turns", "Turns by how they ended", ["channel", "outcome"], registry=REGISTRY)
 TURN_SECONDS = Histogram(
     "squidbot_turn_seconds",
@@ -82,19 +84,19 @@ OUTBOUND = Counter(
 CHANNEL_UP = Gauge(
     "squidbot_channel_up", "1 while the channel is connected and caught up", ["channel"], registry=REGISTRY
 )
-# why: link (lost or never made), operator (credentials or settings refused), defect
+# reason: link (lost or never made), operator (credentials or settings refused), defect
 CHANNEL_RESTARTS = Counter(
-    "squidbot_channel_restarts", "Restarts of a channel", ["channel", "why"], registry=REGISTRY
+    "squidbot_channel_restarts", "Restarts of a channel", ["channel", "reason"], registry=REGISTRY
 )
 # queue: inbox, outbox
-STORE_AGE = Gauge(
+QUEUE_AGE = Gauge(
     "squidbot_oldest_seconds",
     "Age of the oldest unfinished row that waits for no given time and no person; 0 without one",
     ["queue"],
     registry=REGISTRY,
 )
 # queue and state: those of gateway.queue.states
-STORE_ROWS = Gauge("squidbot_rows", "Rows of the durable queue", ["queue", "state"], registry=REGISTRY)
+QUEUE_ROWS = Gauge("squidbot_queue_rows", "Rows of the durable queue", ["queue", "state"], registry=REGISTRY)
 # purpose: chat, heartbeat, job, consolidation; kind: prompt, completion
 CACHED_TOKENS = Counter(
     "squidbot_cached_tokens",
@@ -103,18 +105,24 @@ CACHED_TOKENS = Counter(
     registry=REGISTRY,
 )
 TOKENS = Counter("squidbot_tokens", "Tokens of model calls", ["purpose", "kind"], registry=REGISTRY)
-# unit: tokens, usd
-BUDGET_SPENT = Gauge("squidbot_budget_spent", "What this day has cost", ["unit"], registry=REGISTRY)
-BUDGET_LIMIT = Gauge(
-    "squidbot_budget_limit", "What a day may cost; 0 without a limit", ["unit"], registry=REGISTRY
+BUDGET_SPENT_TOKENS = Gauge("squidbot_budget_spent_tokens", "Tokens of this day", registry=REGISTRY)
+BUDGET_SPENT_USD = Gauge("squidbot_budget_spent_usd", "US dollars of this day", registry=REGISTRY)
+BUDGET_LIMIT_TOKENS = Gauge(
+    "squidbot_budget_limit_tokens", "Tokens that a day may cost; 0 without a limit", registry=REGISTRY
 )
-# claimant: heartbeat, consolidation, others, owner
+BUDGET_LIMIT_USD = Gauge(
+    "squidbot_budget_limit_usd", "US dollars that a day may cost; 0 without a limit", registry=REGISTRY
+)
+# tier: heartbeat, consolidation, others, owner
 BUDGET_REFUSALS = Counter(
-    "squidbot_budget_refusals", "Model calls that the budget refused", ["claimant"], registry=REGISTRY
+    "squidbot_budget_refusals", "Model calls that the budget refused", ["tier"], registry=REGISTRY
 )
 # outcome: shown, failed (it raised), late (it took too long), dropped (too many were waiting)
-STAGES = Counter(
-    "squidbot_stages", "Marks of how far a message is, by outcome", ["channel", "outcome"], registry=REGISTRY
+ACKS = Counter(
+    "squidbot_acks",
+    "Acknowledgements of how far a message is, by outcome",
+    ["channel", "outcome"],
+    registry=REGISTRY,
 )
 LOG_LINES_DROPPED = Gauge(
     "squidbot_log_lines_dropped", "Log lines that could not be written", registry=REGISTRY
@@ -123,14 +131,19 @@ LOG_LINES_DROPPED.set_function(dropped_lines)
 
 
 CONSOLIDATION_FAILING = Gauge(
-    "squidbot_consolidation_failing", "Conversations that could not be condensed yet", registry=REGISTRY
+    "squidbot_consolidation_failing", "Conversations that could not be consolidated yet", registry=REGISTRY
 )
-# what: segments (condensed), failures
-CONSOLIDATIONS = Gauge("squidbot_consolidations", "Condensing since the start", ["what"], registry=REGISTRY)
+# result: done, failed, deferred (by the budget)
+CONSOLIDATIONS = Counter(
+    "squidbot_consolidations",
+    "Segments of history by how their consolidation ended",
+    ["result"],
+    registry=REGISTRY,
+)
 
-STUCK = Gauge("squidbot_stuck", "1 while turns are not being worked on", registry=REGISTRY)
+TURNS_STALLED = Gauge("squidbot_turns_stalled", "1 while turns are not being worked on", registry=REGISTRY)
 RUNNING_LONGEST = Gauge(
-    "squidbot_turn_running_seconds", "How long the oldest turn in hand has taken so far", registry=REGISTRY
+    "squidbot_turn_running_seconds", "How long the oldest turn in flight has taken so far", registry=REGISTRY
 )
 STORE_BLOCKED = Gauge("squidbot_store_blocked", "1 while the disk takes nothing", registry=REGISTRY)
 DISK_FREE = Gauge("squidbot_disk_free_bytes", "Room left where the home folder is", registry=REGISTRY)
@@ -138,13 +151,13 @@ HEARTBEAT_FAILURES = Gauge("squidbot_heartbeat_failures", "Check-ins that failed
 
 
 def watch_vitals(
-    stuck: Callable[[], bool],
+    stalled: Callable[[], bool],
     longest_s: Callable[[], float],
     blocked: Callable[[], bool],
     disk_free: Callable[[], float],
 ) -> None:
     """Read the gauges of life and disk from what knows them."""
-    STUCK.set_function(lambda: float(stuck()))
+    TURNS_STALLED.set_function(lambda: float(stalled()))
     RUNNING_LONGEST.set_function(longest_s)
     STORE_BLOCKED.set_function(lambda: float(blocked()))
     DISK_FREE.set_function(disk_free)
@@ -157,17 +170,15 @@ def show_heartbeat(state: Mapping[str, Any]) -> None:
 
 def watch_budget(spent: Callable[[], tuple[float, float]], limits: tuple[float, float]) -> None:
     """Show what was spent, and what may be: tokens and US dollars."""
-    BUDGET_LIMIT.labels("tokens").set(limits[0])
-    BUDGET_LIMIT.labels("usd").set(limits[1])
-    BUDGET_SPENT.labels("tokens").set_function(lambda: spent()[0])
-    BUDGET_SPENT.labels("usd").set_function(lambda: spent()[1])
+    BUDGET_LIMIT_TOKENS.set(limits[0])
+    BUDGET_LIMIT_USD.set(limits[1])
+    BUDGET_SPENT_TOKENS.set_function(lambda: spent()[0])
+    BUDGET_SPENT_USD.set_function(lambda: spent()[1])
 
 
 def watch_consolidation(state: Callable[[], Mapping[str, Any]]) -> None:
-    """Read the gauges of condensing from a `Consolidator.state`."""
+    """Read the gauge of consolidation from a `Consolidator.state`."""
     CONSOLIDATION_FAILING.set_function(lambda: state()["failing_sessions"])
-    CONSOLIDATIONS.labels("segments").set_function(lambda: state()["segments"])
-    CONSOLIDATIONS.labels("failures").set_function(lambda: state()["failures"])
 
 
 def show_channels(statuses: Iterable[ChannelStatus]) -> None:
@@ -178,11 +189,11 @@ def show_channels(statuses: Iterable[ChannelStatus]) -> None:
 
 def show_store(stats: StoreStats) -> None:
     """Put the counts and ages of the durable queue into their gauges."""
-    STORE_AGE.labels("inbox").set(stats.oldest_unanswered_s or 0)
-    STORE_AGE.labels("outbox").set(stats.oldest_unsent_s or 0)
+    QUEUE_AGE.labels("inbox").set(stats.oldest_unanswered_s or 0)
+    QUEUE_AGE.labels("outbox").set(stats.oldest_unsent_s or 0)
     for queue, counts in (("inbox", stats.inbox), ("outbox", stats.outbox)):
         for state, count in counts.items():
-            STORE_ROWS.labels(queue, state).set(count)
+            QUEUE_ROWS.labels(queue, state).set(count)
 
 
 def exposition() -> bytes:

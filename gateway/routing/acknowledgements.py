@@ -135,7 +135,7 @@ class Acknowledgements:
                 continue
             line = self._lines[message.channel, crc32(str(message.session).encode()) % _LINES]
             if len(line.waiting) >= self._most:
-                metrics.STAGES.labels(message.channel, "dropped").inc()
+                metrics.ACKS.labels(message.channel, "dropped").inc()
                 continue
             line.waiting.append(_Hint(channel, message, stage))
             line.news.set()
@@ -163,4 +163,4 @@ class Acknowledgements:
         except Exception as error:  # noqa: BLE001 - a hint never costs anything
             outcome = "failed"
             _log.info("stage.failed", channel=message.channel, stage=hint.stage, error=type(error).__name__)
-        metrics.STAGES.labels(message.channel, outcome).inc()
+        metrics.ACKS.labels(message.channel, outcome).inc()

@@ -101,7 +101,7 @@ class TurnCommit:
             LostTurn: Not any more ours.
         """
         await self.until_stored(lambda: self._store.bury(turn, failure.error, outbound))
-        metrics.TURNS.labels(turn.session.channel, "buried").inc()
+        metrics.TURNS.labels(turn.session.channel, "dead_lettered").inc()
         _log.error(
             "turn.buried",
             channel=turn.session.channel,

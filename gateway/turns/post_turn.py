@@ -106,9 +106,16 @@ class MeteredConsolidation:
         try:
             with self._spending.paying(tally):
                 done = await self._manager.consolidate_if_due(session_id)
+        except Exception:
+            metrics.CONSOLIDATIONS.labels("failed").inc()
+            raise
         finally:
             await tally.end()
-        if tally.refused is None or not done.failure:
+        metrics.CONSOLIDATIONS.labels("done").inc(done.segments)
+        if not done.failure:
+            return done
+        metrics.CONSOLIDATIONS.labels("failed" if tally.refused is None else "deferred").inc()
+        if tally.refused is None:
             return done
         wait = wait_s(self._clock.now(), self._spending.limits)
         return replace(done, failure=str(tally.refused), wait_s=wait)

@@ -108,7 +108,7 @@ def test_prometheus_sees_squidbot(engine: Engine, image: str, tmp_path: Path) ->
         assert len(group["rules"]) == (FOLDER / "alerts.yml").read_text().count("- alert:")
         assert {rule["state"] for rule in group["rules"]} == {"inactive"}
         names = set(asked("label/__name__/values"))
-        assert {"squidbot_channel_up", "squidbot_stuck", "squidbot_rows"} <= names
+        assert {"squidbot_channel_up", "squidbot_turns_stalled", "squidbot_queue_rows"} <= names
 
         # Whatever rules and dashboard ask is understood, and every panel that shows a state has one to show.
         found = {query: asked(f"query?query={quote(query)}")["result"] for query in queries()}
@@ -116,7 +116,7 @@ def test_prometheus_sees_squidbot(engine: Engine, image: str, tmp_path: Path) ->
         assert len(states) > 10
         assert [query for query in states if not found[query]] == []
         with pytest.raises(urllib.error.HTTPError):
-            asked(f"query?query={quote('sum by (channel) (squidbot_rows')}")
+            asked(f"query?query={quote('sum by (channel) (squidbot_queue_rows')}")
     finally:
         compose.run("down", "--volumes", check=False)
         lease.release()

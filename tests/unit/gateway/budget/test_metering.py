@@ -17,6 +17,7 @@ from agent_core.memory.consolidation.worker import Consolidator
 from agent_core.models import ModelChunk, Purpose, Usage
 from gateway.budget.metering import Metering
 from gateway.budget.policy import LOOK_AGAIN_S, Amount
+from gateway.observability import metrics
 from gateway.queue.ports import Completion
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access
@@ -26,6 +27,15 @@ from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import ROOM, accept, claim, out
 from tests.doubles.agent import FakeTool, Journey, call
 from tests.doubles.budget import ASKED, Costly, limits, say
+
+
+def counted():
+    """Consolidations by their result."""
+    asked = {result: {"result": result} for result in ("done", "failed", "deferred")}
+    name = "squidbot_consolidations_total"
+    return {
+        result: metrics.REGISTRY.get_sample_value(name, labels) or 0.0 for result, labels in asked.items()
+    }
 
 
 class Broken(Costly):
@@ -266,7 +276,9 @@ class TestWaiting:
         spending = Metering(store, store, limits(1_000), clock)
         await say(Costly(), spending)
         paid = MeteredConsolidation(Condenses(spending), spending, clock)
+        before = counted()
         refused = await paid.consolidate_if_due(str(ROOM))
+        assert counted() == {**before, "deferred": before["deferred"] + 1}
         assert refused.segments == 0
         assert 0 < refused.wait_s <= 1800
         consolidator = Consolidator(paid, clock, pause_s=0.0)
@@ -278,7 +290,9 @@ class TestWaiting:
         state = consolidator.state()
         assert (state["failing_sessions"], state["postponed_sessions"], state["failures"]) == (0, 1, 0)
         clock.advance(86_400)
+        before = counted()
         assert (await paid.consolidate_if_due(str(ROOM))).segments == 1
+        assert counted() == {**before, "done": before["done"] + 1}
         (row,) = [row for row in await store.usage() if row.purpose == "consolidation"]
         assert (row.session, row.usage.calls) == (str(ROOM), 1)
 

@@ -88,7 +88,7 @@ def test_every_query_asks_for_what_exists():
 
 
 @pytest.mark.parametrize(
-    "query", ["squidbot_chanel_up == 0", 'squidbot_rows{stat="dead"} > 0', "rate(squidbot_turns[5m])"]
+    "query", ["squidbot_chanel_up == 0", 'squidbot_queue_rows{stat="dead"} > 0', "rate(squidbot_turns[5m])"]
 )
 def test_a_misspelt_query_would_be_found(query):
     """The check above can fail."""
@@ -99,7 +99,7 @@ def test_every_metric_has_a_use():
     """What nobody looks at is in neither rules nor dashboard; there is little of it, and it is named here."""
     asked = " ".join(queries())
     unused = {name for name in ours() if name not in asked}
-    assert unused == {"squidbot_stages_total", "squidbot_consolidations"}
+    assert unused == {"squidbot_acks_total", "squidbot_consolidations_total"}
 
 
 def test_every_alert_says_what_to_do():

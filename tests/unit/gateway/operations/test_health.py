@@ -135,7 +135,7 @@ class TestMetrics:
         assert samples["squidbot_channel_up", "email"] == 0
         assert samples["squidbot_oldest_seconds", "inbox"] == 7.5
         assert samples["squidbot_oldest_seconds", "outbox"] == 0
-        assert samples["squidbot_rows", "inbox", "ready"] == 3
+        assert samples["squidbot_queue_rows", "inbox", "ready"] == 3
         assert samples["process_resident_memory_bytes",] > 0
 
     async def test_a_store_that_fails_leaves_the_old_numbers(self):

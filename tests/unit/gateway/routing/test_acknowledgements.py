@@ -54,7 +54,7 @@ def message(number: int, *, conversation: str = "one", kind: str = "message") ->
 
 def counted(outcome: str) -> float:
     labels = {"channel": "matrix", "outcome": outcome}
-    return REGISTRY.get_sample_value("squidbot_stages_total", labels) or 0.0
+    return REGISTRY.get_sample_value("squidbot_acks_total", labels) or 0.0
 
 
 async def served(stages: Acknowledgements, for_s: float = 100.0) -> None:
