@@ -75,8 +75,8 @@ class TestTools:
         [
             (call("nothing"), "There is no tool 'nothing'. The tools are: look."),
             (ToolCall(id="1", name="look", malformed='{"at": '), "no JSON object"),
-            (call("look"), "'at' is missing"),
-            (call("look", at=5), "'at' must be of type string"),
+            (call("look"), "'at' is a required property"),
+            (call("look", at=5), "at: 5 is not of type 'string'"),
         ],
     )
     async def test_calls_that_cannot_be_made(self, wish, told):

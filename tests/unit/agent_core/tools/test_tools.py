@@ -31,7 +31,6 @@ class Echo:
             "times": {"type": "integer"},
             "how": {"type": "string", "enum": ["loud", "soft"]},
             "list": {"type": ["array", "null"]},
-            "odd": {"type": "tuple"},
             "flag": {"type": "boolean"},
             "share": {"type": "number"},
         },
@@ -83,7 +82,7 @@ async def test_arguments_that_do_not_fit_are_told(registry: ToolRegistry) -> Non
     result = await registry.execute("echo", tool_call_id="c3", times="two", volume=11)
 
     assert result.is_error and result.tool_call_id == "c3"
-    for part in ("'text' is missing", "'times' must be of type integer, not string", "'volume' is not"):
+    for part in ("'text' is a required", "times: 'two' is not of type 'integer'", "'volume' was unexpected"):
         assert part in result.content
 
 
@@ -111,7 +110,6 @@ async def test_what_a_tool_raises_is_the_callers(registry: ToolRegistry) -> None
         ({"text": "a", "how": "medium"}, False),
         ({"text": "a", "list": [1]}, True),
         ({"text": "a", "list": {}}, False),
-        ({"text": "a", "odd": {}}, True),
     ],
 )
 def test_types_are_those_of_json_schema(arguments: dict[str, Any], fits: bool) -> None:
@@ -124,6 +122,7 @@ def test_a_schema_that_says_nothing_allows_everything() -> None:
     assert problem_with({"a": 1}, {}) is None
     assert problem_with({"a": 1}, {"properties": "odd"}) is None
     assert problem_with({"a": 1}, {"properties": {"a": True}}) is None
+    assert problem_with({"a": 1}, {"properties": {"a": {"type": "tuple"}}}) is None
 
 
 # ── memory_write ──
