@@ -242,7 +242,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             waits.run,
             upkeep.run,
             stages.run,
-            StaleAcknowledgements(store, stages, by_name, clock).run,
+            StaleAcknowledgements(store, stages, by_name).run,
             turns.approvals.run,
             notes.run,
             budget.run,

@@ -336,6 +336,10 @@ class WorkStore(LeasePort, StateStore, Protocol):
         """One row of the outbox."""
         ...
 
+    async def outbox_by_key(self, key: str) -> OutboxRow | None:
+        """The newest row of the outbox with this key (``OutboundMessage.id``)."""
+        ...
+
     async def delivered(self, channel: str, account: str, provider_id: str) -> str | None:
         """The outbox key (``OutboundMessage.id``) that was sent as ``provider_id``."""
         ...
@@ -381,12 +385,28 @@ class WorkStore(LeasePort, StateStore, Protocol):
         """Rows, newest first. No states: all but IGNORED."""
         ...
 
+    async def quarantined_after(self, inbox_id: int, *, limit: int) -> list[InboxRow]:
+        """Rows with a higher id that are QUARANTINED, oldest first."""
+        ...
+
+    async def inbox_by_key(self, channel: str, account: str, native_id: str) -> InboxRow | None:
+        """The row of a message that was accepted; None if there was none, or only a digest of it is left."""
+        ...
+
+    async def taken_back(self, *, within_s: float, limit: int = 200) -> list[InboxRow]:
+        """Rows that are IGNORED although a turn had begun, accepted within this time, newest first."""
+        ...
+
     async def inbox_row(self, inbox_id: int) -> tuple[InboxRow, list[OutboxRow]] | None:
         """One row and what was or will be sent for it."""
         ...
 
     async def outbox(self, *, states: Sequence[OutboxState] = (), limit: int = 50) -> list[OutboxRow]:
         """Rows, newest first."""
+        ...
+
+    async def held_after(self, outbox_id: int, *, limit: int) -> list[OutboxRow]:
+        """Rows with a higher id that are HELD, oldest first; of an answer in several parts the first one."""
         ...
 
     async def requeue(self, inbox_id: int) -> SessionKey | None:

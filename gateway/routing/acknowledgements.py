@@ -19,24 +19,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from zlib import crc32
 
 import anyio
 import structlog
 
 from agent_core.messages import InboundMessage
-from channels.base import AckState, Channel, Clock, SupportsAcknowledgements
+from channels.base import AckState, Channel, SupportsAcknowledgements
 from gateway.observability import metrics
 from gateway.queue.ports import StoreUnavailable, WorkStore
-from gateway.queue.states import InboxState
 
 __all__ = ["Acknowledgements", "StaleAcknowledgements"]
 
 _EVERY_S = 30.0
-_MOST = 200
-_AGE = timedelta(days=1)
-_log = structlog.get_logger(__name__)
+_AGE_S = 86_400.0
 _LINES = 4
 _WAITING = 64
 _log = structlog.get_logger(__name__)
@@ -48,12 +44,9 @@ class StaleAcknowledgements:
 
     Args:
         channels: All channels by name; without one that shows stages nothing is ever looked at.
-        clock: What is older than a day is left alone.
     """
 
-    def __init__(
-        self, store: WorkStore, stages: Acknowledgements, channels: Mapping[str, Channel], clock: Clock
-    ) -> None:
+    def __init__(self, store: WorkStore, stages: Acknowledgements, channels: Mapping[str, Channel]) -> None:
         self._store = store
         self._stages = stages
         self._needed = any(
@@ -62,7 +55,6 @@ class StaleAcknowledgements:
             and isinstance(one, SupportsAcknowledgements)
             for one in channels.values()
         )
-        self._clock = clock
         self._told: set[int] = set()
 
     async def run(self) -> None:
@@ -81,9 +73,7 @@ class StaleAcknowledgements:
         Raises:
             StoreUnavailable: Nothing can be known now.
         """
-        rows = await self._store.inbox(states=[InboxState.IGNORED], limit=_MOST)
-        oldest = self._clock.now() - _AGE
-        begun = [row for row in rows if row.turn is not None and row.accepted_at >= oldest]
+        begun = await self._store.taken_back(within_s=_AGE_S)
         for row in begun:
             if row.id not in self._told:
                 # What is kept of it is where and under which id it was said.

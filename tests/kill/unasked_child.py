@@ -157,7 +157,7 @@ async def _hurry(built: Built) -> None:
     """The schedule and the digest wait in real seconds; here they must look more often."""
     while True:
         await anyio.sleep(0.05)
-        built.unasked.scheduler.changed()
+        built.unasked.scheduler._news.set()
         with suppress(StoreUnavailable):  # it has just been closed
             await built.unasked.vigil.look()
 

@@ -14,7 +14,7 @@ from agent_core.models import Purpose, Usage
 from gateway.queue.ports import IGNORED_S, QUARANTINE_S, InboxRow, OutboxRow, StoreStats, Suspect, UsageRow
 from gateway.queue.sqlite import amendments, crash_records, inbox_sql, leases, maintenance_sql
 from gateway.queue.sqlite.base import Part
-from gateway.queue.sqlite.codec import inbox_row, outbox_row, session_or_none
+from gateway.queue.sqlite.codec import inbox_row, key_text, outbox_row, session_or_none
 from gateway.queue.sqlite.stats import counted
 from gateway.queue.states import InboxState, OutboxState
 
@@ -64,6 +64,25 @@ class Looking(Part):
         raws = await self._reader.call("inbox", lambda db: maintenance_sql.inbox(db, states, key, limit))
         return [inbox_row(raw) for raw in raws]
 
+    async def quarantined_after(self, inbox_id: int, *, limit: int) -> list[InboxRow]:
+        """Rows with a higher id that are QUARANTINED, oldest first."""
+        raws = await self._reader.call(
+            "quarantined_after", lambda db: maintenance_sql.quarantined_after(db, inbox_id, limit)
+        )
+        return [inbox_row(raw) for raw in raws]
+
+    async def inbox_by_key(self, channel: str, account: str, native_id: str) -> InboxRow | None:
+        """The row of a message that was accepted."""
+        key = (channel, account, key_text(native_id))
+        raw = await self._reader.call("inbox_by_key", lambda db: maintenance_sql.inbox_by_key(db, *key))
+        return None if raw is None else inbox_row(raw)
+
+    async def taken_back(self, *, within_s: float, limit: int = 200) -> list[InboxRow]:
+        """Rows that are IGNORED although a turn had begun with them, newest first."""
+        since = self._now() - within_s
+        raws = await self._reader.call("taken_back", lambda db: maintenance_sql.taken_back(db, since, limit))
+        return [inbox_row(raw) for raw in raws]
+
     async def inbox_row(self, inbox_id: int) -> tuple[InboxRow, list[OutboxRow]] | None:
         """One row and what was or will be sent for it."""
         found = await self._reader.call("inbox_row", lambda db: maintenance_sql.inbox_row(db, inbox_id))
@@ -72,6 +91,13 @@ class Looking(Part):
     async def outbox(self, *, states: Sequence[OutboxState] = (), limit: int = 50) -> list[OutboxRow]:
         """Rows, newest first."""
         raws = await self._reader.call("outbox", lambda db: maintenance_sql.outbox(db, states, limit))
+        return [outbox_row(raw) for raw in raws]
+
+    async def held_after(self, outbox_id: int, *, limit: int) -> list[OutboxRow]:
+        """Rows with a higher id that are HELD, oldest first; of each answer the first."""
+        raws = await self._reader.call(
+            "held_after", lambda db: maintenance_sql.held_after(db, outbox_id, limit)
+        )
         return [outbox_row(raw) for raw in raws]
 
     async def requeue(self, inbox_id: int) -> SessionKey | None:

@@ -27,16 +27,20 @@ __all__ = [
     "ended_outbox",
     "forget_inbox",
     "forget_outbox",
+    "held_after",
     "ignored_long_ago",
     "inbox",
+    "inbox_by_key",
     "inbox_row",
     "keep_digests",
     "last_ids",
     "open_sessions",
     "outbox",
+    "quarantined_after",
     "recover",
     "requeue",
     "reset_session",
+    "taken_back",
     "waiting_people",
 ]
 
@@ -123,6 +127,40 @@ def inbox(db: sqlite3.Connection, states: Sequence[InboxState], session: str | N
             (state.value, *arguments, limit),
         )
     return sorted(found, key=lambda row: -row[0])[:limit]
+
+
+def quarantined_after(db: sqlite3.Connection, row_id: int, limit: int) -> list[Raw]:
+    """Rows that wait for a person, oldest first."""
+    return db.execute(
+        f"SELECT {INBOX} FROM inbox WHERE state = 'quarantined' AND id > ? ORDER BY id LIMIT ?",
+        (row_id, limit),
+    ).fetchall()
+
+
+def held_after(db: sqlite3.Connection, row_id: int, limit: int) -> list[Raw]:
+    """Drafts, oldest first, of each answer the first part."""
+    return db.execute(
+        f"SELECT {OUTBOX} FROM outbox WHERE state = 'held' AND id > ? AND NOT EXISTS (SELECT 1 FROM outbox AS"
+        " part WHERE part.inbox_id = outbox.inbox_id AND part.state = 'held' AND part.id < outbox.id)"
+        " ORDER BY id LIMIT ?",
+        (row_id, limit),
+    ).fetchall()
+
+
+def inbox_by_key(db: sqlite3.Connection, channel: str, account: str, native_id: str) -> Raw | None:
+    """The row with this key."""
+    query = f"SELECT {INBOX} FROM inbox WHERE channel = ? AND account = ? AND native_id = ?"
+    found: Raw | None = db.execute(query, (channel, account, native_id)).fetchone()
+    return found
+
+
+def taken_back(db: sqlite3.Connection, since: float, limit: int) -> list[Raw]:
+    """Ignored rows with which a turn had begun, newest first. The conditions are those of an index."""
+    return db.execute(
+        f"SELECT {INBOX} FROM inbox WHERE state = 'ignored' AND turn IS NOT NULL AND accepted_at >= ?"
+        " ORDER BY accepted_at DESC LIMIT ?",
+        (since, limit),
+    ).fetchall()
 
 
 def inbox_row(db: sqlite3.Connection, inbox_id: int) -> tuple[Raw, list[Raw]] | None:

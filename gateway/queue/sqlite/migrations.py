@@ -120,7 +120,7 @@ def _to_5(db: sqlite3.Connection) -> None:
 
 
 def _to_6(db: sqlite3.Connection) -> None:
-    """The gateway's own memory out of a channel that was none, and the outbox found by its keys."""
+    """The gateway's own memory out of a channel that was none, and indexes of what is looked for by key."""
     for table in ("state", "once"):
         db.execute(f"CREATE TABLE {table} (topic TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
     db.execute(
@@ -132,6 +132,10 @@ def _to_6(db: sqlite3.Connection) -> None:
     )
     db.execute("DELETE FROM positions WHERE channel = 'gateway'")
     db.execute("CREATE INDEX outbox_key ON outbox (key)")
+    db.execute(
+        "CREATE INDEX inbox_taken_back ON inbox (state, accepted_at)"
+        " WHERE state = 'ignored' AND turn IS NOT NULL"
+    )
 
 
 MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}

@@ -148,6 +148,11 @@ class Sending(Part):
         raw = await self._reader.call("outbox_row", lambda db: db.execute(query, (outbox_id,)).fetchone())
         return None if raw is None else outbox_row(raw)
 
+    async def outbox_by_key(self, key: str) -> OutboxRow | None:
+        """The newest row of the outbox with this key."""
+        raw = await self._reader.call("outbox_by_key", lambda db: outbox_sql.by_key(db, key))
+        return None if raw is None else outbox_row(raw)
+
     async def delivered(self, channel: str, account: str, provider_id: str) -> str | None:
         """The outbox key that was sent as ``provider_id``."""
         query = "SELECT key FROM outbox WHERE provider_id = ? AND channel = ? AND account = ?"

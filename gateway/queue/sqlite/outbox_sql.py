@@ -24,6 +24,7 @@ from gateway.queue.states import IllegalMove, InboxState, OutboxState
 __all__ = [
     "apologise",
     "approve",
+    "by_key",
     "failed",
     "heads",
     "insert",
@@ -244,6 +245,13 @@ def _held(db: sqlite3.Connection, row_id: int, target: OutboxState) -> Raw:
     found: Raw | None = db.execute(f"SELECT {OUTBOX} FROM outbox WHERE id = ?", (row_id,)).fetchone()
     if found is None or found[7] != OutboxState.HELD:
         raise IllegalMove(f"outbox row {row_id}: {_state(db, row_id)} → {target}")
+    return found
+
+
+def by_key(db: sqlite3.Connection, key: str) -> Raw | None:
+    """The newest row with this key."""
+    query = f"SELECT {OUTBOX} FROM outbox WHERE key = ? ORDER BY id DESC LIMIT 1"
+    found: Raw | None = db.execute(query, (key,)).fetchone()
     return found
 
 

@@ -49,7 +49,7 @@ ASK_AGAIN_S = 300.0
 _ACCOUNT = "gateway"
 _TOPIC = "approvals"
 _LOOK_EVERY_S = 30.0
-_LOOKED_AT = 500
+_PAGE = 500
 _QUOTED_CHARS = 1_500
 _QUOTED_CHARS_OF_MANY = 300
 _YES = frozenset("👍✅👌✔☑💯🆗")
@@ -103,7 +103,8 @@ class Approvals:
         self._held = held
         self._look_every_s = look_every_s
         self._news = anyio.Event()
-        self._looked_at: set[str] = set()  # of what waits, so that it is not looked at again and again
+        self._drafts_seen = self._kept_seen = 0
+        """The ids up to which all drafts and quarantined messages are known to be items."""
         wakeups.drafts.connect(lambda _: self._news.set())
 
     def holds(self, turn: Turn) -> bool:
@@ -133,17 +134,20 @@ class Approvals:
 
     async def _find(self) -> None:
         """Every item has its question, those that had one already have no second."""
-        items = await self._items()
-        # Of a forged sender the owner hears once a day, not once a mail.
-        names = {name for name, item in items if not (isinstance(item, InboxRow) and told_daily(item))}
-        new = sorted(names - self._looked_at, key=lambda name: int(name[1:]))
-        self._looked_at &= names
-        if not new or (await self._target.reach(topic=_TOPIC)).target is None:
-            return
-        if found := await self._know(*new):
+        found = 0
+        while True:
+            drafts = await self._store.held_after(self._drafts_seen, limit=_PAGE)
+            kept = await self._store.quarantined_after(self._kept_seen, limit=_PAGE)
+            if not (drafts or kept) or (await self._target.reach(topic=_TOPIC)).target is None:
+                break
+            # Of a forged sender the owner hears once a day, not once a mail.
+            names = [f"d{row.id}" for row in drafts] + [f"m{row.id}" for row in kept if not told_daily(row)]
+            found += await self._know(*sorted(names, key=lambda name: int(name[1:])))
+            self._drafts_seen = max([self._drafts_seen, *(row.id for row in drafts)])
+            self._kept_seen = max([self._kept_seen, *(row.id for row in kept)])
+        if found:
             _log.info("approvals.found", items=found)
             self._wake(ASKING)
-        self._looked_at |= names
 
     async def _know(self, *names: str) -> int:
         """Put down that these are items; how many were not known."""
@@ -153,9 +157,9 @@ class Approvals:
     async def _items(self) -> list[tuple[str, OutboxRow | InboxRow]]:
         """What waits, newest first. An answer in several parts is one item, named after its first."""
         held: dict[int, OutboxRow] = {}
-        for row in await self._store.outbox(states=[OutboxState.HELD], limit=_LOOKED_AT):
+        for row in await self._store.outbox(states=[OutboxState.HELD], limit=_PAGE):
             held[-row.id if row.inbox_id is None else row.inbox_id] = row
-        kept = await self._store.inbox(states=[InboxState.QUARANTINED], limit=_LOOKED_AT)
+        kept = await self._store.inbox(states=[InboxState.QUARANTINED], limit=_PAGE)
         return [(f"d{row.id}", row) for row in held.values()] + [(f"m{row.id}", row) for row in kept]
 
     # ── asking ──
@@ -270,8 +274,9 @@ class Approvals:
 
     async def _parts(self, item: OutboxRow) -> list[int]:
         """Of the answer that an item is a part of, what is still held; in order."""
-        rows = await self._store.outbox(states=[OutboxState.HELD], limit=_LOOKED_AT)
-        same = [row.id for row in rows if row.inbox_id is not None and row.inbox_id == item.inbox_id]
+        answered = None if item.inbox_id is None else await self._store.inbox_row(item.inbox_id)
+        rows = [] if answered is None else answered[1]
+        same = [row.id for row in rows if row.state is OutboxState.HELD and row.inbox_id == item.inbox_id]
         return sorted({*same, item.id} if waits(item) else same)
 
     async def react(self, message: InboundMessage) -> Decision:
@@ -321,14 +326,14 @@ class Approvals:
         key = message.context.get("outbound")
         if not key:
             return []
-        for row in await self._store.outbox(limit=_LOOKED_AT):
-            if row.message.id == key:
-                if message.kind == "reaction" and place_of(row.message.session) != place_of(message.session):
-                    _log.warning("approval.elsewhere", channel=message.channel, session=str(message.session))
-                    return []
-                names = row.message.context.get("approves")
-                return [str(name) for name in names] if isinstance(names, list | tuple) else []
-        return []
+        row = await self._store.outbox_by_key(str(key))
+        if row is None:
+            return []
+        if message.kind == "reaction" and place_of(row.message.session) != place_of(message.session):
+            _log.warning("approval.elsewhere", channel=message.channel, session=str(message.session))
+            return []
+        names = row.message.context.get("approves")
+        return [str(name) for name in names] if isinstance(names, list | tuple) else []
 
     async def _item(self, name: str) -> OutboxRow | InboxRow | None:
         kind, number = name[:1], name[1:]
@@ -343,8 +348,8 @@ class Approvals:
 
     async def _was_asked(self, name: str, *states: InboxState) -> bool:
         """Whether the owner was ever asked about this, and how far that is: not every message is an item."""
-        rows = await self._store.inbox(session=ASKING, states=states, limit=_LOOKED_AT)
-        return any(row.message.native_id == name for row in rows)
+        row = await self._store.inbox_by_key(ASKING.channel, _ACCOUNT, name)
+        return row is not None and (row.state in states if states else row.state is not InboxState.IGNORED)
 
 
 def _besides(item: OutboxRow | InboxRow, sender: str, room: int) -> str:

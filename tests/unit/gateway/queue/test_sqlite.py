@@ -221,6 +221,12 @@ async def test_the_hot_queries_use_their_indexes(store):
         ),
         "SELECT 1 FROM outbox WHERE inbox_id = 1 AND turn = 'y' AND state <> 'sent' LIMIT 1",
         "SELECT key FROM outbox WHERE provider_id = 'x' AND channel = 'a' AND account = 'b'",
+        "SELECT id FROM outbox WHERE key = 'x' ORDER BY id DESC LIMIT 1",
+        "SELECT id FROM inbox WHERE channel = 'a' AND account = 'b' AND native_id = 'x'",
+        (
+            "SELECT id FROM inbox WHERE state = 'ignored' AND turn IS NOT NULL AND accepted_at >= 1"
+            " ORDER BY accepted_at DESC LIMIT 200"
+        ),
     ]
     for query in queries:
         plan = await store._reader.call(
