@@ -76,7 +76,7 @@ class Backoff:
 
     Args:
         stable_after_s: How long the link must have been up for its next failure to count as the first.
-        failures: How far the delays have grown.
+        failures: How many failures in a row there were.
         waited_s: What the delays in a row add up to.
     """
 
@@ -84,8 +84,9 @@ class Backoff:
     stable_after_s: float = 60.0
     failures: int = 0
     waited_s: float = 0.0
+    _grown: int = 0
 
-    def failed(self, *, up_s: float, random: float, at_least_s: float = 0.0) -> float:
+    def failed(self, *, random: float, up_s: float = 0.0, at_least_s: float | None = None) -> float:
         """
         Note a failure and say how long to wait.
 
@@ -95,10 +96,16 @@ class Backoff:
             at_least_s: What the server asked for; it may exceed the cap.
         """
         if up_s >= self.stable_after_s:
-            self.failures, self.waited_s = 0, 0.0
+            self.reset()
+        self.failures += 1
         early_cap_s = self.policy.early_cap_s if self.waited_s < _EARLY_S else None
-        if self.failures == 0 or early_cap_s is None or self.policy.ceiling(self.failures + 1) <= early_cap_s:
-            self.failures += 1
-        delay_s = max(at_least_s, self.policy.delay(self.failures, random=random))
+        if self._grown == 0 or early_cap_s is None or self.policy.ceiling(self._grown + 1) <= early_cap_s:
+            self._grown += 1
+        delay_s = max(at_least_s or 0.0, self.policy.delay(self._grown, random=random))
         self.waited_s += delay_s
         return delay_s
+
+    def reset(self) -> None:
+        """It works again: the next failure is the first."""
+        self.failures = self._grown = 0
+        self.waited_s = 0.0

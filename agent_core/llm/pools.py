@@ -33,6 +33,7 @@ from typing import cast
 
 import structlog
 
+from agent_core.backoff import BackoffPolicy
 from agent_core.errors import (
     ContextTooLong,
     ModelAuthFailed,
@@ -48,8 +49,7 @@ from agent_core.ports import Clock, LLMPort
 
 __all__ = ["MemberState", "ModelPool", "cool_down_s", "most_telling"]
 
-_FIRST_S = 2.0
-_LONGEST_S = 120.0
+_COOL_DOWN = BackoffPolicy(first_s=2.0, cap_s=120.0, jitter=0)
 _OPERATOR_S = 300.0
 _log = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ def cool_down_s(error: ModelError, failures: int) -> float:
         return 0.0
     if isinstance(error, StreamBroken):
         failures -= 1
-    return min(_FIRST_S * 2.0 ** min(failures - 1, 16), _LONGEST_S) if failures > 0 else 0.0
+    return _COOL_DOWN.ceiling(failures) if failures > 0 else 0.0
 
 
 def is_firm(error: ModelError) -> bool:

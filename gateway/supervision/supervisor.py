@@ -162,9 +162,8 @@ class Supervisor:
         delay_s = backoff.failed(
             up_s=up_s, random=self._jitter(), at_least_s=min(max(asked_s, 0.0), _LONGEST_REQUESTED_S)
         )
-        if not operator:
-            # Credentials that worked once make an earlier refusal history.
-            watched.operator_backoff.failures = 0 if up_s > 0 else watched.operator_backoff.failures
+        if not operator and up_s > 0:
+            watched.operator_backoff.reset()  # credentials that worked once make an earlier refusal history
         detail = _sentence(speaker)
         why = "operator" if operator else "link" if isinstance(speaker, ChannelError | None) else "defect"
         self._log_end(watched, error, speaker, why, delay_s)

@@ -6,6 +6,7 @@ poll of 30 s, and the link counted as down until it returned, so what was ready 
 from __future__ import annotations
 
 import json
+import random
 
 import anyio
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from agent_core.backoff import LINK_RETRY, Backoff
 from channels.base import LinkState
 from channels.matrix.channel import MatrixChannel
-from channels.matrix.client.api import Answer, LinkBroken, Pauses
+from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.config import MatrixConfig
+from channels.matrix.sync.receiver import SYNC_RETRY
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver
 from tests.doubles.inbox import MemoryInbox, running
@@ -75,20 +77,20 @@ async def test_the_link_is_up_within_two_seconds_of_the_homeserver(tmp_path, out
 def test_the_receiving_loop_is_never_five_seconds_away_in_the_first_minute() -> None:
     """After it the pauses grow, so that a server that stays away is left alone."""
     for _ in range(50):
-        pauses = Pauses(early_cap_s=1.75)
+        backoff = Backoff(SYNC_RETRY)
         waited = 0.0
         while waited < 60.0:
-            pause = pauses.next_s()
+            pause = backoff.failed(random=random.random())
             assert pause <= 1.75
             waited += pause
-        late = [pauses.next_s() for _ in range(8)]
+        late = [backoff.failed(random=random.random()) for _ in range(8)]
         assert max(late) > 20.0
         assert late[0] < 5.0
 
 
 def test_what_a_server_asks_for_is_granted_at_once() -> None:
     """A pause that is asked for is no back-off of ours."""
-    assert Pauses(early_cap_s=1.75).next_s(at_least_s=90.0) == 90.0
+    assert Backoff(SYNC_RETRY).failed(random=random.random(), at_least_s=90.0) == 90.0
 
 
 def test_a_channel_that_cannot_begin_is_tried_often_in_the_first_minute() -> None:

@@ -26,17 +26,17 @@ from typing import Any, Protocol
 import anyio
 import structlog
 
+from agent_core.backoff import BackoffPolicy
 from agent_core.memory.consolidation.run import ConsolidationResult
 from agent_core.models import Usage
 from agent_core.ports import Clock
 
-__all__ = ["Chore", "Consolidates", "Consolidator", "retry_delay_s"]
+__all__ = ["RETRY", "Chore", "Consolidates", "Consolidator"]
 
 _CONCURRENCY = 2
 _PAUSE_S = 0.25
 _MOST_MARKED = 10_000
-_FIRST_S = 60.0
-_LONGEST_S = 6 * 3600.0
+RETRY = BackoffPolicy(first_s=60.0, cap_s=6 * 3600.0, jitter=0.25)
 _TRIES = 8
 _IDLE_S = 3600.0
 
@@ -61,12 +61,6 @@ class _Trouble:
     failures: int
     retry_at: float
     reason: str
-
-
-def retry_delay_s(failures: int, chance: float) -> float:
-    """How long to wait after so many failures in a row; ``chance`` in [0, 1) spreads the sessions."""
-    ceiling = min(_FIRST_S * 2.0 ** min(failures - 1, 16), _LONGEST_S)
-    return float(ceiling * (0.75 + 0.25 * chance))
 
 
 class Consolidator:
@@ -224,7 +218,7 @@ class Consolidator:
     def _failed(self, session_id: str, reason: str) -> None:
         before = self._trouble.pop(session_id, None)
         failures = before.failures + 1 if before else 1
-        delay_s = retry_delay_s(failures, random.random())
+        delay_s = RETRY.delay(failures, random=random.random())
         self._trouble[session_id] = _Trouble(failures, self._clock.monotonic() + delay_s, reason)
         if len(self._trouble) > _MOST_MARKED:
             del self._trouble[next(iter(self._trouble))]

@@ -27,6 +27,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from agent_core.backoff import BackoffPolicy
 from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
 from channels.email.auth.credentials import Login
 from channels.email.config import OAuth
@@ -42,8 +43,7 @@ __all__ = [
 ]
 
 EARLY_S = 300.0
-FIRST_PAUSE_S = 10.0
-LONGEST_PAUSE_S = 900.0
+_RETRY = BackoffPolicy(first_s=10.0, cap_s=900.0, jitter=0)
 USUAL_LIFE_S = 3600
 LONGEST_LIFE_S = 400 * 86_400
 ROOM_BYTES = 16_384
@@ -277,7 +277,7 @@ class TokenCredentials:
         except ProviderAway as exc:
             if wait_s <= 0:
                 self._failures += 1
-                wait_s = min(FIRST_PAUSE_S * 2 ** (self._failures - 1), LONGEST_PAUSE_S)
+                wait_s = _RETRY.ceiling(self._failures)
                 self._not_before = self._clock.monotonic() + wait_s
                 _log.warning("oauth.not_renewed", error=str(exc), retry_in_s=round(wait_s, 1))
             if still_good:

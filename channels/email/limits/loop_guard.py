@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from agent_core.backoff import BackoffPolicy
 from agent_core.messages import OutboundKind, OutboundMessage
 from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
 from channels.email.config import EmailConfig
@@ -31,8 +32,7 @@ __all__ = ["Alert", "LoginPatience", "LoopGuard"]
 Alert = Callable[[str, str], None]
 """Tells the operator, by another way than mail if there is one: what it is about, and a sentence."""
 MAX_SENT_IDS = 2_000
-FIRST_PAUSE_S = 300.0
-LONGEST_PAUSE_S = 7200.0
+_RETRY = BackoffPolicy(first_s=300.0, cap_s=7200.0, jitter=0)
 LOOK_AGAIN_S = 30.0
 """While the brake is pulled: somebody may let it go."""
 SAVE_EVERY_S = 5.0
@@ -67,7 +67,7 @@ class LoginPatience:
 
     def refused(self, error: ChannelAuthFailed) -> None:
         """It was refused."""
-        pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+        pause_s = _RETRY.ceiling(self._failures + 1)
         self._failures = min(self._failures + 1, 20)
         self._not_before = self._monotonic() + pause_s
         self._why = str(error)

@@ -14,13 +14,13 @@ What an answer to a message means for the message is decided here, too.
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
 
+from agent_core.backoff import BackoffPolicy
 from channels.base import (
     ChannelAuthFailed,
     ChannelError,
@@ -31,12 +31,12 @@ from channels.base import (
 
 __all__ = [
     "CLIENT",
+    "RETRY",
     "Answer",
     "Credentials",
     "Download",
     "Homeserver",
     "LinkBroken",
-    "Pauses",
     "SyncRequest",
     "TokenLost",
     "TooLarge",
@@ -48,7 +48,8 @@ __all__ = [
 CLIENT = "/_matrix/client/v3"
 _LONGEST_WAIT_S = 600.0
 _DEFAULT_WAIT_S = 5.0
-_EARLY_S = 60.0
+RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, jitter=0.4)
+"""For a request to the homeserver that failed."""
 _TOKEN_CODES = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN"})
 _ACCOUNT_CODES = {
     "M_USER_DEACTIVATED": "this account has been deactivated",
@@ -229,42 +230,6 @@ def problem(answer: Answer) -> ChannelError:
         errcode=answer.errcode,
         retry_after_s=answer.retry_after_s,
     )
-
-
-class Pauses:
-    """
-    How long to wait after each failure in a row: 1 s, doubled up to 30 s, spread by a quarter.
-
-    With ``early_cap_s`` no pause is longer than that until the pauses of the outage add up to a minute: most
-    outages are restarts, and whoever waits for an answer waits for the next try.
-    """
-
-    def __init__(
-        self, *, first_s: float = 1.0, cap_s: float = 30.0, early_cap_s: float | None = None
-    ) -> None:
-        self._first_s = first_s
-        self._cap_s = cap_s
-        self._early_cap_s = early_cap_s
-        self.failures = 0
-        self._following_s = first_s
-        self._waited_s = 0.0
-
-    def next_s(self, *, at_least_s: float | None = None) -> float:
-        """Count one more failure and say how long to wait."""
-        early_cap_s = self._early_cap_s if self._waited_s < _EARLY_S else None
-        limit_s = self._cap_s * 1.25 if early_cap_s is None else early_cap_s
-        pause_s = min(self._following_s * random.uniform(0.75, 1.25), limit_s)
-        self._following_s = min(self._following_s * 2.0, limit_s, self._cap_s)
-        pause_s = max(pause_s, at_least_s or 0.0)
-        self._waited_s += pause_s
-        self.failures += 1
-        return pause_s
-
-    def reset(self) -> None:
-        """It works again."""
-        self.failures = 0
-        self._following_s = self._first_s
-        self._waited_s = 0.0
 
 
 class TokenLost(Exception):

@@ -19,6 +19,7 @@ The join is posted with an empty object, because some servers refuse an empty bo
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -27,14 +28,16 @@ from typing import Any
 import anyio
 import structlog
 
+from agent_core.backoff import Backoff, BackoffPolicy
 from channels.base import Clock
-from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, Pauses, part
+from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part
 from channels.matrix.rooms.state import JsonObject, Rooms, events_of, object_of, text_of
 
 __all__ = ["MAX_OPEN", "Invites"]
 
 MAX_OPEN = 500
 _MAX_TRIES = 300
+_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0, jitter=0.4)
 _MAX_MARK_TRIES = 5
 _EXPECTED_TRIES = 3
 _JOIN_LIMIT_S = 90.0
@@ -63,7 +66,7 @@ class _Invite:
 
 @dataclass(slots=True)
 class _Progress:
-    pauses: Pauses
+    backoff: Backoff
     due_at: float = 0.0
     tried: bool = False
     """It is being tried at this moment."""
@@ -150,7 +153,7 @@ class Invites:
             one.direct
             and one.welcome
             and one.inviter == person
-            and self._progress[one.room_id].pauses.failures < _EXPECTED_TRIES
+            and self._progress[one.room_id].backoff.failures < _EXPECTED_TRIES
             for one in self._open.values()
         )
 
@@ -164,7 +167,7 @@ class Invites:
         for progress in self._progress.values():
             if progress.unreached:
                 progress.unreached, progress.due_at = False, 0.0
-                progress.pauses.reset()
+                progress.backoff.reset()
         self.wake()
 
     async def run(self, save: Save) -> None:
@@ -220,7 +223,7 @@ class Invites:
         if self._open.get(invite.room_id) != invite:
             self._changes += 1
         self._open[invite.room_id] = invite
-        self._progress[invite.room_id] = _Progress(Pauses(first_s=2.0, cap_s=300.0))
+        self._progress[invite.room_id] = _Progress(Backoff(_RETRY))
         if invite.direct and (invite.genuine or invite.replaces):
             self._rooms.promise_direct(invite.room_id, invite.inviter)
 
@@ -271,7 +274,7 @@ class Invites:
             return due[: max(_REFUSALS - len(tried), 0)]
         # Sorting is stable: of equals, the one that came first is first.
         due.sort(
-            key=lambda one: (not self._is_owner(one.inviter), self._progress[one.room_id].pauses.failures)
+            key=lambda one: (not self._is_owner(one.inviter), self._progress[one.room_id].backoff.failures)
         )
         each = Counter(invite.inviter for invite in tried)
         others = sum(number for inviter, number in each.items() if not self._is_owner(inviter))
@@ -309,8 +312,10 @@ class Invites:
         if retry_s is None:
             self._drop(invite.room_id)
             return
-        progress.due_at = self._clock.monotonic() + progress.pauses.next_s(at_least_s=retry_s)
-        if progress.pauses.failures > _MAX_TRIES:
+        progress.due_at = self._clock.monotonic() + progress.backoff.failed(
+            random=random.random(), at_least_s=retry_s
+        )
+        if progress.backoff.failures > _MAX_TRIES:
             _log.error("matrix.invite_given_up", room=invite.room_id, inviter=invite.inviter)
             self._drop(invite.room_id)
 
@@ -324,7 +329,7 @@ class Invites:
             self._changes += 1
             if invite.replaces and not await self._is_successor(invite):
                 return await self._refuse(invite)
-            progress.pauses.reset()
+            progress.backoff.reset()
             _log.info("matrix.joined", room=invite.room_id, inviter=invite.inviter, direct=invite.direct)
         if not invite.replaces and not invite.genuine and invite.welcome:
             genuine = await self._is_genuine(invite)
@@ -336,7 +341,7 @@ class Invites:
             return await self._refuse(invite)
         if not invite.direct or await self._mark_direct(invite):
             return None
-        return None if progress.pauses.failures >= _MAX_MARK_TRIES else 0.0
+        return None if progress.backoff.failures >= _MAX_MARK_TRIES else 0.0
 
     async def _is_genuine(self, invite: _Invite) -> bool | None:
         """Whether our own server says that the inviter has invited us; None if it cannot say so now."""

@@ -14,6 +14,7 @@ for it. What is fetched twice, because of a crash in between, is stored once.
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -22,9 +23,10 @@ from typing import Any
 import anyio
 import structlog
 
+from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Attachment, InboundMessage
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
-from channels.matrix.client.api import Answer, Download, Homeserver, LinkBroken, Pauses, part
+from channels.matrix.client.api import RETRY, Answer, Download, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import text_of
 from channels.matrix.events.media import MEDIA, Media, MediaInvalid, Opener, media_in
 
@@ -36,6 +38,7 @@ ALL_LIMIT_S = 45.0
 _HANGING_LIMIT_S = 8.0
 _MAX_SERVERS = 200
 _AT_ONCE = 4
+_MEDIA_RETRY = BackoffPolicy(first_s=0.5, cap_s=5.0, jitter=0.4)
 _TRIES = 3
 _NEW_DOOR = "/_matrix/client/v1/media/download"
 _OLD_DOOR = "/_matrix/media/v3/download"
@@ -101,12 +104,12 @@ class Downloads:
     ) -> dict[int, Attachment | str]:
         """By the number of the message its file, or why it could not be had."""
         found: dict[int, Attachment | str] = {}
-        pauses = Pauses()
+        backoff = Backoff(RETRY)
         while missing := [number for number in wanted if number not in found]:
             try:
                 await self._round(store, messages, missing, found)
             except* AttachmentsUnavailable as group:
-                pause_s = pauses.next_s()
+                pause_s = backoff.failed(random=random.random())
                 error = group.exceptions[0]
                 _log.error("matrix.file_blocked", error=str(error), retry_in_s=round(pause_s, 1))
                 await anyio.sleep(pause_s)
@@ -160,13 +163,13 @@ class Downloads:
         return attachment
 
     async def _fetched(self, store: AttachmentStore, message: InboundMessage, media: Media) -> Attachment:
-        pauses = Pauses(first_s=0.5, cap_s=5.0)
+        backoff = Backoff(_MEDIA_RETRY)
         while True:
             try:
                 return await self._once(store, message, media)
             except _Later as error:
-                pause_s = pauses.next_s(at_least_s=error.wait_s)
-                if pauses.failures >= _TRIES:
+                pause_s = backoff.failed(random=random.random(), at_least_s=error.wait_s)
+                if backoff.failures >= _TRIES:
                     raise
                 await anyio.sleep(pause_s)
 

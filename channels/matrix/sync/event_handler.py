@@ -10,6 +10,7 @@ may be slow: what needs it comes as `Unfinished`, and who reads decides when it 
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from typing import Any
 import anyio
 import structlog
 
+from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Amendment, Audience, Background, InboundMessage
 from channels.base import ChannelUnavailable, Clock, Inbox
-from channels.matrix.client.api import Homeserver, Pauses
+from channels.matrix.client.api import Homeserver
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import Early, Senders, bundled_edit, edited_text, edits, read_edit, redacts
 from channels.matrix.events.group_context import GroupContext
@@ -40,6 +42,7 @@ from channels.matrix.sync.reply_context import Asker, ReplyContext, Uncover
 
 __all__ = ["EventHandler", "Unfinished"]
 
+_MARK_RETRY = BackoffPolicy(first_s=0.3, cap_s=2.0, jitter=0.4)
 _MARK_LIMIT_S = 10.0
 _MAX_PLACES = 1000
 _log = structlog.get_logger(__name__)
@@ -361,14 +364,14 @@ class EventHandler:
         The outbox id of an event that the server has of us, whether or not its sending was confirmed; None
         also when the server does not say so within `_MARK_LIMIT_S`.
         """
-        mark, pauses = None, Pauses(first_s=0.3, cap_s=2.0)
+        mark, backoff = None, Backoff(_MARK_RETRY)
         with anyio.move_on_after(_MARK_LIMIT_S):
             while mark is None:
                 try:
                     mark = await self._sent.mark_of_ours(room_id, event_id)
                 except ChannelUnavailable as error:
                     _log.info("matrix.mark_missed", room=room_id, error=str(error))
-                    await anyio.sleep(pauses.next_s(at_least_s=error.retry_after_s))
+                    await anyio.sleep(backoff.failed(random=random.random(), at_least_s=error.retry_after_s))
         unconfirmed = await self._inbox.unconfirmed()
         # What was confirmed since is no longer among them.
         known = await self._inbox.delivered_id(event_id)

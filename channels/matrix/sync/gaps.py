@@ -17,6 +17,7 @@ which ``/sync`` was answered: as long as the homeserver is away, nothing is give
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -25,8 +26,9 @@ from dataclasses import dataclass, field
 import anyio
 import structlog
 
+from agent_core.backoff import Backoff
 from channels.base import ChannelUnavailable
-from channels.matrix.client.api import LinkBroken, Pauses
+from channels.matrix.client.api import RETRY, LinkBroken
 from channels.matrix.client.json_access import JsonObject
 from channels.matrix.sync.fetching import Fetching
 
@@ -142,7 +144,7 @@ class Gaps:
                 self._done.add(room_id)
 
     async def _read_part(self, room_id: str, part: _Part) -> None:
-        pauses, tries, counted = Pauses(), 0, 0
+        backoff, tries, counted = Backoff(RETRY), 0, 0
         while True:
             try:
                 async with AsyncExitStack() as slots:
@@ -159,6 +161,6 @@ class Gaps:
                     self._left(room_id, error)
                     return
                 _log.info("matrix.gap_postponed", room=room_id, error=str(error), tries=tries)
-                await anyio.sleep(pauses.next_s())
+                await anyio.sleep(backoff.failed(random=random.random()))
             else:
                 return

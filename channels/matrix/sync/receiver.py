@@ -14,7 +14,7 @@ said since the backup is not lost.
 
 Failures before the first success of a run end the run: the supervisor knows how to wait. (That one room
 cannot be read is none of them: the next run would count its tries anew, and so for ever.) Afterwards the
-loop waits by itself, at most `_EARLY_CAP_S` in the first minute of an outage and then up to 30 s, and gives
+loop waits by itself, at most 1.75 s in the first minute of an outage and then up to 30 s, and gives
 up after `GIVE_UP_S`. The first request after a failure is no long poll: its answer says that the link is up,
 and everything that is to be sent waits for that. nio's own loop does none of this (facts B2 to B7), which is
 why it is not used.
@@ -22,6 +22,7 @@ why it is not used.
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -30,10 +31,11 @@ from typing import Any
 import anyio
 import structlog
 
+from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable, Clock, Inbox, LinkState
-from channels.matrix.client.api import Answer, Homeserver, LinkBroken, Pauses, SyncRequest, problem
+from channels.matrix.client.api import Answer, Homeserver, LinkBroken, SyncRequest, problem
 from channels.matrix.client.login import Login, unreachable
 from channels.matrix.encryption.engine import CRYPTO
 from channels.matrix.encryption.undecryptable import WAITING
@@ -68,7 +70,7 @@ UPGRADES = "upgrades"
 ENCRYPTED = "encrypted_rooms"
 GIVE_UP_S = 300.0
 _LONG_POLL_S = 30.0
-_EARLY_CAP_S = 1.75
+SYNC_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, factor=1.75, jitter=0.2, early_cap_s=1.75)
 _CURRENT_S = 75.0
 _TIMELINE = 50
 _POSITION_CODES = frozenset({"M_UNKNOWN", "M_UNKNOWN_POS", "M_INVALID_PARAM", "M_BAD_PARAM"})
@@ -157,7 +159,7 @@ class Receiver:
         self.gaps = self._timeline.gaps
         """To be run beside `run`, too."""
         self._following = UpgradeFollower(rooms, invites, may_invite=may_invite)
-        self._pauses = Pauses(early_cap_s=_EARLY_CAP_S)
+        self._backoff = Backoff(SYNC_RETRY)
         self._up = False
         self._answered_at: float | None = None
         self.heard_at: datetime | None = None
@@ -172,7 +174,7 @@ class Receiver:
     def is_current(self) -> bool:
         """Whether what is known about rooms is as fresh as a working link keeps it."""
         age_s = self._clock.monotonic() - (self._answered_at or 0.0)
-        return self._answered_at is not None and self._pauses.failures == 0 and age_s < _CURRENT_S
+        return self._answered_at is not None and self._backoff.failures == 0 and age_s < _CURRENT_S
 
     async def run(self) -> None:
         """Receive until cancelled, or raise the `ChannelError` that ended it."""
@@ -212,7 +214,7 @@ class Receiver:
         request = SyncRequest(
             since,
             full_state=full_state and since is not None,
-            wait_s=0.0 if full_state or self._pauses.failures else _LONG_POLL_S,
+            wait_s=0.0 if full_state or self._backoff.failures else _LONG_POLL_S,
             timeline_limit=1 if since is None else _TIMELINE,
         )
         if self._reading is not None:
@@ -260,11 +262,11 @@ class Receiver:
         messages = await self._timeline.with_files(found.messages)
         async with self.fetching.commit:
             await self._commit(messages, found.amendments, body, upgraded=upgraded, invites=invites_changed)
-        self._invites.link_is_up() if self._pauses.failures else self._invites.wake()
+        self._invites.link_is_up() if self._backoff.failures else self._invites.wake()
         self._mark_read(found.messages)
         self.gaps.answered()
         self._answered_at = self._clock.monotonic()
-        self._pauses.reset()
+        self._backoff.reset()
         if self._reading is not None:
             await self._reading.committed(room.room_id for room in self._rooms)
         self._report_up()
@@ -363,8 +365,8 @@ class Receiver:
             return answer
 
     async def _pause(self, error: ChannelUnavailable) -> None:
-        pause_s = self._pauses.next_s(at_least_s=error.retry_after_s)
-        failures = self._pauses.failures
+        pause_s = self._backoff.failed(random=random.random(), at_least_s=error.retry_after_s)
+        failures = self._backoff.failures
         log = _log.warning if failures & (failures - 1) == 0 else _log.debug
         log("matrix.sync_failed", error=str(error), failures=failures, retry_in_s=round(pause_s, 1))
         if failures >= 2:

@@ -44,7 +44,7 @@ def test_refused_credentials_are_tried_every_five_minutes_at_first_and_every_two
 class NaiveBackoff(Backoff):
     """Starts anew on every connect; what the check below must catch."""
 
-    def failed(self, *, up_s, random, at_least_s=0.0):
+    def failed(self, *, random, up_s=0.0, at_least_s=None):
         return super().failed(up_s=1e9 if up_s > 0 else 0, random=random, at_least_s=at_least_s)
 
 

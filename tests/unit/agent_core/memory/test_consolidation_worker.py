@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agent_core.memory.consolidation.run import ConsolidationResult
-from agent_core.memory.consolidation.worker import Consolidator, retry_delay_s
+from agent_core.memory.consolidation.worker import RETRY, Consolidator
 from agent_core.models import Usage
 from tests.clock import LoopClock
 
@@ -203,11 +203,11 @@ async def test_cancelling_leaves_nothing_behind() -> None:
 
 def test_the_delays() -> None:
     """From a minute to six hours, never shorter than three quarters of that."""
-    assert [retry_delay_s(failures, 1.0) for failures in (1, 2, 3, 20, 10_000)] == [
+    assert [RETRY.delay(failures, random=1.0) for failures in (1, 2, 3, 20, 10_000)] == [
         60,
         120,
         240,
         21600,
         21600,
     ]
-    assert retry_delay_s(1, 0.0) == 45
+    assert RETRY.delay(1, random=0.0) == 45
