@@ -10,6 +10,7 @@ import anyio
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import OutboxRow, Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import OutboxState
@@ -46,7 +47,7 @@ class Owner:
         self.notes = OwnerAlerts(
             store=store,
             target=self.target,
-            reaches=lambda name: name == "matrix",
+            notifier=OwnerNotifier(store, self.target, self.clock),
             clock=self.clock,
             look_every_s=0.01,
         )

@@ -22,6 +22,7 @@ from gateway.budget.metering import Metering
 from gateway.operations.send import accounts_of
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import AskStore, PlanStore, WorkStore
 from gateway.queue.rollback_guard import Extent, RollbackGuard
 from gateway.queue.sqlite.store import SqliteWorkStore
@@ -122,12 +123,12 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         paid=spending.in_current,
     )
     target = OwnerContact(store, setting=settings.agents.heartbeat.target, access=access)
+    notifier = OwnerNotifier(store, target, clock)
     notes = OwnerAlerts(
         store=store,
         target=target,
-        reaches=lambda name: name in deliveries,
+        notifier=notifier,
         clock=clock,
-        by_letter=lambda name: name in by_name and by_name[name].capabilities.letters,
     )
     mind.manager.remembered.on_unusable = notes.memory_unusable
     mind.files.on_set_aside = notes.history_set_aside
@@ -151,15 +152,14 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     )
     stages = Acknowledgements(by_name)
     ends = TurnCommit(store=store, channels=by_name, stages=stages)
-    budget = BudgetAlerts(
-        store=store, costs=sqlite, spending=spending, target=target, clock=clock, wakeups=wakeups
-    )
+    budget = BudgetAlerts(notifier=notifier, costs=sqlite, spending=spending, clock=clock, wakeups=wakeups)
     began_at = clock.now()
     unasked = build_unasked(
         settings,
         plans=plans,
         store=store,
         target=target,
+        notifier=notifier,
         notes=notes,
         access=access,
         channels=by_name,
@@ -179,6 +179,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         channels=by_name,
         modes={name: mode for name, (_, mode) in channels.items()},
         target=target,
+        notifier=notifier,
         approval=_approval(settings, overrides),
         spending=spending,
         acknowledgements=stages,

@@ -21,6 +21,7 @@ from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_named
 from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import PlanStore, WorkStore
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
@@ -43,6 +44,7 @@ def build_unasked(
     plans: PlanStore,
     store: WorkStore,
     target: OwnerContact,
+    notifier: OwnerNotifier,
     notes: OwnerAlerts,
     access: Access,
     channels: Mapping[str, Channel],
@@ -58,6 +60,7 @@ def build_unasked(
         plans: Jobs, ledger and digest.
         store: Inbox and outbox.
         target: Where the owner is reached unasked.
+        notifier: Tells the owner.
         notes: Keeps what cannot be told yet.
         access: Who may speak.
         channels: All channels by name.
@@ -84,7 +87,7 @@ def build_unasked(
     heartbeat = next((one for one in channels.values() if isinstance(one, HeartbeatChannel)), None)
     vigil = HeartbeatMonitor(
         plans=plans,
-        store=store,
+        notifier=notifier,
         target=target,
         channels=channels,
         config=config,

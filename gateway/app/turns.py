@@ -15,6 +15,7 @@ from channels.base import Channel
 from gateway.app.agent import AgentParts, turn_limits
 from gateway.budget.metering import Metering
 from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import AskStore, PlanStore, WorkStore
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access
@@ -66,6 +67,7 @@ def build_turns(
     channels: Mapping[str, Channel],
     modes: Mapping[str, str],
     target: OwnerContact,
+    notifier: OwnerNotifier,
     approval: Mapping[str, Approval],
     spending: Metering,
     acknowledgements: Acknowledgements,
@@ -89,8 +91,7 @@ def build_turns(
     )
     approvals = Approvals(
         store=store,
-        target=target,
-        channels=channels,
+        notifier=notifier,
         access=access,
         wake=wake,
         wakeups=wakeups,
@@ -142,6 +143,7 @@ def build_turns(
         commit=commit,
         budget=budget,
         conversations=conversations,
+        notifier=notifier,
         access=access,
         channels=channels,
         told_time=lambda at: f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}",
@@ -162,7 +164,7 @@ def build_turns(
             store=questions,
             ends=commit,
             channels=channels,
-            target=target,
+            notifier=notifier,
             held=approvals.holds,
             clock=clock,
             wait_s=settings.tools.approval_timeout_minutes * 60,

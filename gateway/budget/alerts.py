@@ -1,6 +1,6 @@
 """
 What the owner is told of the daily budget, in the direct conversation: once when four fifths are spent, and
-once when nothing is left. Each goes out once a day, whatever crashes (`WorkStore.post`).
+once when nothing is left. Each goes out once a day, whatever crashes (`OwnerNotifier.notify`).
 
 What was spent is looked at after every call, also for the gauges; what the store did not take is tried again.
 """
@@ -14,7 +14,6 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from gateway.budget.metering import Costs, Metering
 from gateway.budget.policy import (
@@ -28,8 +27,9 @@ from gateway.budget.policy import (
     reached,
 )
 from gateway.observability import metrics
-from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.ports import NewOutbound, SpendStore, StoreUnavailable, WorkStore
+from gateway.proactive.owner_contact import Target
+from gateway.proactive.owner_notifier import Once, OwnerNotifier
+from gateway.queue.ports import SpendStore, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 
 __all__ = ["WARN_AT", "BudgetAlerts"]
@@ -46,20 +46,17 @@ class BudgetAlerts:
     def __init__(
         self,
         *,
-        store: WorkStore,
+        notifier: OwnerNotifier,
         costs: SpendStore,
         spending: Metering,
-        target: OwnerContact,
         clock: Clock,
         wakeups: Wakeups,
     ) -> None:
-        self._store = store
+        self._notifier = notifier
         self._costs = costs
         self._spending = spending
-        self._target = target
         self._clock = clock
         self._told: tuple[str, str] | None = None
-        self._why_not = ("", "", "")
         self._news = anyio.Event()
         wakeups.usage.connect(lambda _: self._news.set())
         limits = spending.limits
@@ -117,19 +114,14 @@ class BudgetAlerts:
         day = day_of(now, limits.zone)
         if part < WARN_AT or self._told in ((day, kind), (day, "spent")):
             return True
-        place = await self._target.reach(topic=f"budget {day}")
-        if place.target is None:
-            if self._why_not != (day, kind, place.why):
-                self._why_not = (day, kind, place.why)
-                _log.warning("budget.owner_not_told", reason=place.why)
-            return False
-        to = place.target
         opens = opens_at(now, limits)
         text = _spent_text(spent, limits, opens) if kind == "spent" else _warning(spent, limits, opens)
-        name = notice_name(to.session) if kind == "spent" else "budget warning"
-        note = NewOutbound(to.channel, to.account, to.session, text, OutboundKind.NOTICE)
-        if await self._store.post([note], once=(name, day)):
-            _log.info("budget.owner_told", what=kind)
+
+        def once(to: Target) -> Once:
+            return notice_name(to.session) if kind == "spent" else "budget warning", day
+
+        if (await self._notifier.notify(f"budget {day}", text, once=once)).target is None:
+            return False
         self._told = (day, kind)
         return True
 

@@ -5,10 +5,8 @@ An alert goes out as soon as the store takes it, and not twice within an hour. W
 told in one message a day, and only if something new is there: whoever can forge an address can send a
 thousand of them, and must not be able to ring the owner's bell a thousand times.
 
-Both name people and what they wrote, so they go only where the owner reads alone (`OwnerContact.reach`). An
-alert does not wait for that place: if there is none yet, or its channel is down, it goes by any other channel
-that reaches the owner, in a conversation that is made for it. While there is no such place either, alerts are
-kept in the store, counted in ``status``, and told when there is one.
+Where they go is in ``owner_notifier.py``. While the owner cannot be reached at all, alerts are kept in the
+store, counted in ``status``, and told when there is a place for them.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import hashlib
 import json
 import random
 from collections import OrderedDict
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any
@@ -30,8 +27,9 @@ from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from channels.base import LinkState
 from channels.status import ChannelStatus
-from gateway.proactive.owner_contact import OwnerContact, Reached
-from gateway.queue.ports import InboxRow, NewOutbound, StoreUnavailable, WorkStore
+from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import Once, OwnerNotifier
+from gateway.queue.ports import InboxRow, StoreUnavailable, WorkStore
 from gateway.queue.states import InboxState
 
 __all__ = ["OwnerAlerts", "told_daily"]
@@ -64,9 +62,8 @@ class OwnerAlerts:
     Tells the owner.
 
     Args:
-        store: Where messages wait, and where notes are put.
-        reaches: Whether a channel of this name runs.
-        by_letter: Whether what goes by this channel is a letter each: nobody wants ten of them in a row.
+        store: Where messages wait, and where alerts are kept.
+        target: Begins the conversation with the owner.
     """
 
     def __init__(
@@ -74,17 +71,15 @@ class OwnerAlerts:
         *,
         store: WorkStore,
         target: OwnerContact,
-        reaches: Callable[[str], bool],
+        notifier: OwnerNotifier,
         clock: Clock,
-        by_letter: Callable[[str], bool] = lambda _: False,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._store = store
         self._target = target
-        self._reaches = reaches
+        self._notifier = notifier
         self._clock = clock
         self._look_every_s = look_every_s
-        self._by_letter = by_letter
         self._letter_again_at = -inf
         self._alerts: OrderedDict[str, str] = OrderedDict()
         self._kept: str | None = None
@@ -94,7 +89,6 @@ class OwnerAlerts:
         self._why_not = ""
         self._told_at: dict[str, float] = {}
         self._news = anyio.Event()
-        self._down: set[str] = set()
 
     def alert(self, about: str, text: str) -> None:
         """
@@ -157,11 +151,9 @@ class OwnerAlerts:
 
     def channel_changed(self, status: ChannelStatus) -> None:
         """Hear of a channel's state; one that needs a person is told."""
+        self._notifier.channel_changed(status)
         if status.state is LinkState.UP:
-            self._down.discard(status.name)
             self.look()
-        elif status.state in (LinkState.DOWN, LinkState.FAILED):
-            self._down.add(status.name)
         if status.state is LinkState.FAILED and status.detail:
             self.alert(f"channel {status.name}", f"The channel {status.name} needs you: {status.detail}")
 
@@ -200,16 +192,13 @@ class OwnerAlerts:
         text = "\n".join(f"- {each}" for each in told.values()) if many else next(iter(told.values()))
         if many:
             text = f"{len(told)} things need you:\n\n{text}"
-        reached = await self._post(text, OutboundKind.ALERT, once=self._kept)
+        reached = await self._notifier.notify(_TOPIC, text, once=self._once(), kind=OutboundKind.ALERT)
+        self._why_not = reached.why
         if reached.target is None:
-            if reached.why != self._why_not:
-                self._why_not = reached.why
-                _log.warning("owner.not_told", about=[*told], error=reached.why)
             await self._keep()
             return ASK_AGAIN_S
-        if self._by_letter(reached.target.channel):
+        if self._notifier.by_letter(reached.target):
             self._letter_again_at = self._clock.monotonic() + LETTER_AGAIN_S
-        self._why_not = ""
         for about, each in told.items():
             if self._alerts.get(about) == each:
                 del self._alerts[about]
@@ -231,10 +220,16 @@ class OwnerAlerts:
         alerts = dict(self._alerts)
         if alerts == _alerts_of(self._kept):
             return
-        # The time makes it another value than all before, see `_post`.
+        # The time makes it another value than all before, see `_once`.
         kept = json.dumps({"at": self._clock.now().isoformat(), "alerts": alerts})
         await self._store.write_state(_ALERTS, kept)
         self._kept = kept
+
+    def _once(self) -> Once | None:
+        """What was kept is posted once: a kill before it is forgotten tells nothing twice."""
+        if not _alerts_of(self._kept):
+            return None
+        return "owner alerts", hashlib.sha256(str(self._kept).encode()).hexdigest()
 
     async def _tell_digest(self) -> None:
         last_at, last_id = _read(await self._store.read_state(_DIGEST_TOLD))
@@ -246,36 +241,11 @@ class OwnerAlerts:
         newest = max((row.id for row in waiting), default=0)
         if newest <= last_id:
             return
-        if (await self._post(_digest(waiting), OutboundKind.NOTICE)).target is None:
+        once = ("quarantine digest", str(newest))
+        if (await self._notifier.notify(_TOPIC, _digest(waiting), once=once)).target is None:
             return
-        # In this order a crash in between tells it twice, which is better than never.
         await self._store.write_state(_DIGEST_TOLD, json.dumps({"at": now.isoformat(), "id": newest}))
         _log.info("owner.quarantine_told", waiting=len(waiting))
-
-    async def _post(self, text: str, kind: OutboundKind, *, once: str | None = None) -> Reached:
-        """
-        Put it where the owner reads alone; what is returned has no target if there is no such place.
-
-        What was kept is put there ``once``: a kill before it is forgotten tells nothing twice.
-        """
-        reached = await self._target.reach(topic=_TOPIC)
-        waits = reached.later and not self._down
-        if (
-            kind is OutboundKind.ALERT
-            and not waits
-            and (reached.target is None or reached.target.channel in self._down)
-        ):
-            other = await self._target.elsewhere(topic=_TOPIC, without=self._down)
-            reached = other if other.target is not None else reached
-        target = reached.target
-        if target is None:
-            return reached
-        if not self._reaches(target.channel):
-            return Reached(why=f"the owner's channel, {target.channel}, is switched off")
-        note = NewOutbound(target.channel, target.account, target.session, text, kind)
-        digest = hashlib.sha256(once.encode()).hexdigest() if once is not None and _alerts_of(once) else None
-        await self._store.post([note], once=None if digest is None else ("owner alerts", digest))
-        return reached
 
 
 def _alerts_of(kept: str | None) -> dict[str, str]:

@@ -26,10 +26,10 @@ from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.schedule import tick_name
 from gateway.proactive.jobs.triggers import Cron, newest_due
 from gateway.proactive.owner_contact import OwnerContact, Target
-from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
+from gateway.proactive.owner_notifier import OwnerNotifier
+from gateway.proactive.run_ledger import failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
-from gateway.queue.ports import NewOutbound, PlanStore, StoreUnavailable, WorkStore
-from gateway.routing.delivery import parcels
+from gateway.queue.ports import PlanStore, StoreUnavailable
 
 __all__ = ["HeartbeatMonitor", "alive_at", "digest_text"]
 
@@ -56,7 +56,7 @@ class HeartbeatMonitor:
         self,
         *,
         plans: PlanStore,
-        store: WorkStore,
+        notifier: OwnerNotifier,
         target: OwnerContact,
         channels: Mapping[str, Channel],
         config: HeartbeatConfig,
@@ -67,7 +67,7 @@ class HeartbeatMonitor:
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
         self._plans = plans
-        self._store = store
+        self._notifier = notifier
         self._target = target
         self._channels = channels
         self._config = config
@@ -79,8 +79,7 @@ class HeartbeatMonitor:
         self._look_every_s = look_every_s
         self._began_at = clock.now()
         self._pruned_at: float | None = None
-        self._nobody_for = ("", "")
-        self._digest_blocked = ("", "")
+        self._missed_since = ""
 
     async def run(self) -> None:
         """Work until cancelled; nothing that fails comes out of here."""
@@ -173,15 +172,12 @@ class HeartbeatMonitor:
 
     async def _tell_owner(self, since: str, text: str) -> bool:
         """Tell it once; False: there is no place to tell it in now."""
-        reached = await self._target.reach(topic=f"check-ins since {since}")
-        if reached.target is None:
-            if self._nobody_for != (since, reached.why):
-                self._nobody_for = (since, reached.why)
-                _log.warning("heartbeat.missed", since=since, why=reached.why)
-            return False
-        if await self._post("dead_man", since, reached.target, text, OutboundKind.NOTICE):
-            _log.warning("heartbeat.missed", since=since, told=reached.target.channel)
-        return True
+        if self._missed_since != since:
+            self._missed_since = since
+            _log.warning("heartbeat.missed", since=since)
+        topic = f"check-ins since {since}"
+        reached = await self._notifier.notify(topic, text, once=("dead_man", since), remember=True)
+        return reached.target is not None
 
     # ── the digest ──
 
@@ -199,18 +195,18 @@ class HeartbeatMonitor:
                 await self._send_digest(channel, person, theirs, tick_name(due))
 
     async def _send_digest(self, name: str, person: str, alerts: list[Collected], at: str) -> None:
-        target, why = await self._digest_target(name, person, at)
+        target = await self._digest_target(name, person, at)
         if target is None:
-            if why and self._digest_blocked != (at, why):
-                self._digest_blocked = (at, why)
-                _log.warning("digest.blocked", channel=name, why=why)
             return  # at the next look
         text = digest_text(alerts, self._schedule.zone)
         ids = [one.id for one in alerts]
-        if await self._post(f"digest {name} {person}", at, target, text, OutboundKind.ALERT, collected=ids):
+        once = (f"digest {name} {person}", at)
+        if await self._notifier.post(
+            target, text, once=once, kind=OutboundKind.ALERT, remember=True, collected=ids
+        ):
             _log.info("digest.sent", channel=target.channel, alerts=len(ids))
 
-    async def _digest_target(self, name: str, person: str, at: str) -> tuple[Target | None, str]:
+    async def _digest_target(self, name: str, person: str, at: str) -> Target | None:
         """
         Where alerts go that were collected for somebody: to that address, and if that is not possible any
         more, or it is not the owner's any more, to where the owner is reached now.
@@ -220,34 +216,12 @@ class HeartbeatMonitor:
             try:
                 with anyio.fail_after(_ASK_LIMIT_S):
                     session = await channel.direct_session(person, topic=topic)
-                return Target(name, channel.account, session, person), ""
+                return Target(name, channel.account, session, person)
             except (ChannelUnavailable, TimeoutError):
-                return None, ""
+                return None
             except ChannelError as error:
                 _log.warning("digest.moved", channel=name, error=str(error))
-        reached = await self._target.reach(topic=topic)
-        return reached.target, reached.why
-
-    async def _post(
-        self,
-        what: str,
-        value: str,
-        target: Target,
-        text: str,
-        kind: OutboundKind,
-        *,
-        collected: list[int] | None = None,
-    ) -> bool:
-        channel = self._channels[target.channel]
-        outbound = [
-            NewOutbound(target.channel, target.account, target.session, part, kind)
-            for part, _ in parcels(text, (), channel.capabilities)
-        ]
-        line = alert_line(text, f"{what} {value}.alert", self._clock.now())
-        posted = await self._store.post(
-            outbound, once=(what, value), history=[(target.session, (line,))], collected=collected or ()
-        )
-        return bool(posted)
+        return (await self._notifier.reach(topic)).target
 
     # ── what is shown ──
 

@@ -29,6 +29,8 @@ from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDir
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.permissions import PlaceUnknown, is_overheard, role_now
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED, ledger_name
+from gateway.proactive.owner_contact import Target
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn, WorkStore
 from gateway.routing.access import Access, Role
@@ -74,6 +76,7 @@ class JobTurns:
         commit: TurnCommit,
         budget: BudgetDeferral,
         conversations: NewConversation,
+        notifier: OwnerNotifier,
         access: Access,
         channels: Mapping[str, Channel],
         told_time: Callable[[Any], str],
@@ -85,6 +88,7 @@ class JobTurns:
         self._commit = commit
         self._budget = budget
         self._conversations = conversations
+        self._notifier = notifier
         self._access = access
         self._channels = channels
         self._told_time = told_time
@@ -173,11 +177,9 @@ class JobTurns:
         session = await self._direct(channel, turn)
         if session is None:
             return OVERHEARD
-        notes = [
-            NewOutbound(channel.name, channel.account, session, part, OutboundKind.ALERT)
-            for part, _ in parcels(text, (), channel.capabilities)
-        ]
-        await self._store.post(notes, once=(f"job {_id_of(turn)} elsewhere", turn.head.message.native_id))
+        to = Target(channel.name, channel.account, session)
+        once = (f"job {_id_of(turn)} elsewhere", turn.head.message.native_id)
+        await self._notifier.post(to, text, once=once, kind=OutboundKind.ALERT)
         _log.info("job.moved", job=_id_of(turn), channel=channel.name)
         return f"said in the direct conversation: {OVERHEARD}"
 

@@ -18,6 +18,7 @@ from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Rooms
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access, Alias
 from gateway.system.clock import SystemClock
@@ -60,7 +61,7 @@ def notes_of(store, target) -> OwnerAlerts:
     return OwnerAlerts(
         store=store,
         target=target,
-        reaches=lambda _: True,
+        notifier=OwnerNotifier(store, target, SystemClock()),
         clock=SystemClock(),
     )
 

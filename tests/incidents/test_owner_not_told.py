@@ -15,6 +15,7 @@ from channels.email.channel import EmailDirectMessages
 from channels.status import ChannelStatus
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Access, Alias, Role
 from gateway.system.clock import SystemClock
@@ -67,7 +68,7 @@ class World:
         self.notes = OwnerAlerts(
             store=store,
             target=self.target,
-            reaches=lambda _: True,
+            notifier=OwnerNotifier(store, self.target, SystemClock()),
             clock=SystemClock(),
         )
 

@@ -15,6 +15,7 @@ from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import ChannelUnavailable
 from gateway.proactive.alerts import ASK_AGAIN_S, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact, Reached
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Role
@@ -78,7 +79,7 @@ async def notes_of(store: SqliteWorkStore, kind: type[OwnerContact], channel: Lo
     notes = OwnerAlerts(
         store=store,
         target=target,
-        reaches=lambda _: True,
+        notifier=OwnerNotifier(store, target, ManualClock()),
         clock=ManualClock(),
     )
     notes.alert("brake", "stopped")

@@ -36,7 +36,8 @@ def said(home, person=BOB) -> list[str]:
 
 async def settled(home) -> bool:
     stats = await home.built.store.stats()
-    return not stats.inbox["ready"] and not stats.inbox["running"] and not stats.outbox["pending"]
+    open_work = stats.inbox["ready"] + stats.inbox["running"]
+    return not open_work and not any(stats.outbox[state] for state in ("pending", "sending", "uncertain"))
 
 
 async def made(home, text: str, *, ask: bool = False, person: str = BOB, cron: str = "0 * * * *") -> Job:

@@ -25,11 +25,9 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, SessionKey
-from channels.base import Channel
-from channels.split import split_markdown
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.proactive.alerts import told_daily
-from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, StoreUnavailable, Turn, WorkStore
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.queue.wakeups import Wakeups
@@ -85,8 +83,7 @@ class Approvals:
         self,
         *,
         store: WorkStore,
-        target: OwnerContact,
-        channels: Mapping[str, Channel],
+        notifier: OwnerNotifier,
         access: Access,
         wake: Callable[[SessionKey], None],
         wakeups: Wakeups,
@@ -96,8 +93,7 @@ class Approvals:
     ) -> None:
         self.calls = calls
         self._store = store
-        self._target = target
-        self._channels = channels
+        self._notifier = notifier
         self._access = access
         self._wake = wake
         self._held = held
@@ -138,7 +134,7 @@ class Approvals:
         while True:
             drafts = await self._store.held_after(self._drafts_seen, limit=_PAGE)
             kept = await self._store.quarantined_after(self._kept_seen, limit=_PAGE)
-            if not (drafts or kept) or (await self._target.reach(topic=_TOPIC)).target is None:
+            if not (drafts or kept) or (await self._notifier.reach(_TOPIC)).target is None:
                 break
             # Of a forged sender the owner hears once a day, not once a mail.
             names = [f"d{row.id}" for row in drafts] + [f"m{row.id}" for row in kept if not told_daily(row)]
@@ -172,9 +168,6 @@ class Approvals:
         Raises:
             StoreUnavailable: Not now.
         """
-        target = (await self._target.reach(topic=_TOPIC)).target
-        if target is None or target.channel not in self._channels:
-            return None
         found = [(row.message.text, await self._item(row.message.text)) for row in turn.rows]
         waiting = [(name, item) for name, item in found if item is not None and waits(item)]
         if not waiting:
@@ -186,12 +179,7 @@ class Approvals:
             ", or react with 👍 or 👎." if len(waiting) == 1 else ", with one of the names above."
         )
         text = "\n\n".join([*told, how])
-        limit = self._channels[target.channel].capabilities.max_text_bytes
-        context = {"approves": [name for name, _ in waiting]}
-        return [
-            NewOutbound(target.channel, target.account, target.session, part, OutboundKind.NOTICE, context)
-            for part in split_markdown(text, limit)
-        ]
+        return await self._notifier.compose(_TOPIC, text, {"approves": [name for name, _ in waiting]})
 
     async def _told(self, name: str, item: OutboxRow | InboxRow, room: int) -> str:
         """What the owner is told of an item."""

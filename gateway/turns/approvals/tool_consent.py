@@ -26,8 +26,7 @@ from agent_core.messages import OutboundKind
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
 from channels.base import Channel
-from channels.split import split_markdown
-from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import APPROVAL
 from gateway.queue.ports import AskStore, NewOutbound, Step, Turn
 from gateway.turns.approvals.text import line
@@ -67,7 +66,7 @@ class ToolConsent:
         store: AskStore,
         ends: TurnCommit,
         channels: Mapping[str, Channel],
-        target: OwnerContact,
+        notifier: OwnerNotifier,
         held: Callable[[Turn], bool],
         clock: Clock,
         wait_s: float,
@@ -76,7 +75,7 @@ class ToolConsent:
         self._store = store
         self._ends = ends
         self._channels = channels
-        self._target = target
+        self._notifier = notifier
         self._held = held
         self._clock = clock
         self._wait_s = wait_s
@@ -144,17 +143,9 @@ class ToolConsent:
         return [replace(one, context={**one.context, "approves": [name]}) for one in notices]
 
     async def _to_the_owner(self, turn: Turn, name: str, text: str) -> list[NewOutbound]:
-        to = (await self._target.reach(topic=_TOPIC)).target
-        if to is None or to.channel not in self._channels:
-            return []
         who = ", ".join(dict.fromkeys(f"`{line(row.message.sender.address)}`" for row in turn.rows))
-        limit = self._channels[to.channel].capabilities.max_text_bytes
-        parts = split_markdown(f"{text}\n\nAsked by {who}, by {turn.session.channel}.", limit)
-        context = {"approves": [name]}
-        return [
-            NewOutbound(to.channel, to.account, to.session, part, OutboundKind.NOTICE, context)
-            for part in parts
-        ]
+        asked = f"{text}\n\nAsked by {who}, by {turn.session.channel}."
+        return await self._notifier.compose(_TOPIC, asked, {"approves": [name]}) or []
 
 
 class Consent:

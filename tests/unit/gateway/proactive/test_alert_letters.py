@@ -10,6 +10,7 @@ import pytest
 from agent_core.messages import Audience, Sender, SessionKey
 from gateway.proactive.alerts import LETTER_AGAIN_S, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
@@ -27,13 +28,14 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
     """
     store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock())
     clock = ManualClock()
-    target = OwnerContact(store, channels={"email": LoopbackChannel(LoopbackServer(), name="email")})
+    target = OwnerContact(
+        store, channels={"email": LoopbackChannel(LoopbackServer(), name="email", letters=by_letter)}
+    )
     notes = OwnerAlerts(
         store=store,
         target=target,
-        reaches=lambda _: True,
+        notifier=OwnerNotifier(store, target, clock),
         clock=clock,
-        by_letter=lambda _: by_letter,
         look_every_s=0.01,
     )
     thread = SessionKey("email", "dm-ann@mail.test")

@@ -13,6 +13,7 @@ from agent_core.messages import Audience, Sender, SessionKey
 from gateway.cli.render.schedule import at_a_glance
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
@@ -53,7 +54,7 @@ def notes_of(store: Any) -> OwnerAlerts:
     return OwnerAlerts(
         store=store,
         target=target,
-        reaches=lambda _: True,
+        notifier=OwnerNotifier(store, target, SystemClock()),
         clock=SystemClock(),
     )
 

@@ -44,7 +44,7 @@ def asking(store: Any = None, clock: ManualClock | None = None) -> ToolConsent:
         store=store,
         ends=None,  # type: ignore[arg-type] - nothing is said here
         channels={},
-        target=None,  # type: ignore[arg-type] - nor is the owner asked
+        notifier=None,  # type: ignore[arg-type] - nor is the owner asked
         held=lambda _: False,
         clock=clock or ManualClock(),
         wait_s=60,

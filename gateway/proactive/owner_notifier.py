@@ -1,0 +1,160 @@
+"""
+The one path by which messages of the gateway itself reach the owner: where they go, in which parts, and that
+each is posted once.
+
+They name people and what those wrote, so they go only where the owner reads alone (`OwnerContact.reach`). An
+alert does not wait for that place: if there is none yet, or its channel is down, it goes by any other channel
+that reaches the owner, in a conversation that is made for it.
+
+Nothing is retried or kept here. Where there is no place now, the caller is told why and asks again later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from agent_core.messages import OutboundKind
+from agent_core.ports import Clock
+from channels.base import LinkState
+from channels.status import ChannelStatus
+from gateway.proactive.owner_contact import OwnerContact, Reached, Target
+from gateway.proactive.run_ledger import alert_line
+from gateway.queue.ports import NewOutbound, WorkStore
+from gateway.routing.delivery import parcels
+
+__all__ = ["Once", "OwnerNotifier"]
+
+Once = tuple[str, str]
+"""A subject and its value: nothing is posted under them again until the subject has another value."""
+_MOST_REASONS = 100
+_log = structlog.get_logger(__name__)
+
+
+class OwnerNotifier:
+    """Notifies the owner. One instance serves all callers."""
+
+    def __init__(self, store: WorkStore, contact: OwnerContact, clock: Clock) -> None:
+        self._store = store
+        self._contact = contact
+        self._clock = clock
+        self._down: set[str] = set()
+        self._missed: dict[str, str] = {}
+
+    def channel_changed(self, status: ChannelStatus) -> None:
+        """Know of a channel that cannot carry anything now."""
+        if status.state is LinkState.UP:
+            self._down.discard(status.name)
+        elif status.state in (LinkState.DOWN, LinkState.FAILED):
+            self._down.add(status.name)
+
+    async def reach(self, topic: str, kind: OutboundKind = OutboundKind.NOTICE) -> Reached:
+        """
+        Where a message about ``topic`` goes now; why there is no such place is logged once.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        reached = await self._contact.reach(topic=topic)
+        waits = reached.later and not self._down
+        lost = reached.target is None or reached.target.channel in self._down
+        if kind is OutboundKind.ALERT and lost and not waits:
+            other = await self._contact.elsewhere(topic=topic, without=self._down)
+            reached = other if other.target is not None else reached
+        if reached.target is not None and reached.target.channel not in self._contact.channels:
+            reached = Reached(why=f"the owner's channel, {reached.target.channel}, is switched off")
+        self._log(topic, reached)
+        return reached
+
+    def by_letter(self, target: Target) -> bool:
+        """Whether what goes there is a letter each: nobody wants ten of them in a row."""
+        return self._contact.channels[target.channel].capabilities.letters
+
+    async def notify(
+        self,
+        topic: str,
+        text: str,
+        *,
+        once: Once | Callable[[Target], Once] | None = None,
+        kind: OutboundKind = OutboundKind.NOTICE,
+        remember: bool = False,
+    ) -> Reached:
+        """
+        Post a message to where the owner is reached now, and return that; without a target nothing was done.
+
+        Args:
+            topic: What it is about; a channel that keeps topics apart has a conversation for each.
+            text: In Markdown, of any length.
+            once: Under which it is posted; it may depend on where it goes.
+            kind: An alert goes another way if the usual place cannot be reached.
+            remember: The text becomes a line in the history of the conversation, which a model reads, so that
+                it can be asked about there.
+
+        Raises:
+            StoreUnavailable: Nothing was posted.
+        """
+        reached = await self.reach(topic, kind)
+        if reached.target is not None:
+            under = once(reached.target) if callable(once) else once
+            await self.post(reached.target, text, once=under, kind=kind, remember=remember)
+        return reached
+
+    async def compose(
+        self, topic: str, text: str, context: Mapping[str, Any] | None = None
+    ) -> list[NewOutbound] | None:
+        """
+        A notice that its caller commits together with something else; None: there is no place for it now.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        target = (await self.reach(topic)).target
+        return None if target is None else self._parts(target, text, OutboundKind.NOTICE, context)
+
+    async def post(
+        self,
+        target: Target,
+        text: str,
+        *,
+        once: Once | None = None,
+        kind: OutboundKind = OutboundKind.NOTICE,
+        remember: bool = False,
+        collected: Sequence[int] = (),
+    ) -> bool:
+        """
+        Post a message to a place that is known; False: it was posted before.
+
+        ``once``, ``kind`` and ``remember`` are as in `notify`; what is ``collected`` leaves the digest in the
+        same transaction.
+
+        Raises:
+            StoreUnavailable: Nothing was posted.
+        """
+        outbound = self._parts(target, text, kind)
+        name = " ".join(once or (kind.value,))
+        line = alert_line(text, f"{name}.alert", self._clock.now())
+        history = [(target.session, (line,))] if remember else []
+        posted = await self._store.post(outbound, once=once, history=history, collected=collected)
+        if posted:
+            _log.info("owner.notified", channel=target.channel, kind=kind.value)
+        return bool(posted)
+
+    def _parts(
+        self, target: Target, text: str, kind: OutboundKind, context: Mapping[str, Any] | None = None
+    ) -> list[NewOutbound]:
+        capabilities = self._contact.channels[target.channel].capabilities
+        return [
+            NewOutbound(target.channel, target.account, target.session, part, kind, dict(context or {}))
+            for part, _ in parcels(text, (), capabilities)
+        ]
+
+    def _log(self, topic: str, reached: Reached) -> None:
+        if reached.target is not None:
+            self._missed.pop(topic, None)
+        elif self._missed.get(topic) != reached.why:
+            while len(self._missed) >= _MOST_REASONS:
+                del self._missed[next(iter(self._missed))]
+            self._missed[topic] = reached.why
+            _log.warning("owner.not_reached", topic=topic, reason=reached.why)
