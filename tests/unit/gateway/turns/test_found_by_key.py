@@ -35,7 +35,7 @@ class Reached:
 
     target = "somewhere"
 
-    async def reach(self, *, topic: str = "") -> Reached:
+    async def reach(self, topic: str) -> Reached:
         return self
 
 
@@ -43,8 +43,7 @@ def approvals_of(store: SqliteWorkStore) -> Approvals:
     """A new process."""
     return Approvals(
         store=store,
-        target=Reached(),
-        channels={},
+        notifier=Reached(),
         access=Access([Alias(channel="matrix", address=ALICE)], {}),
         wake=lambda _: None,
         wakeups=Wakeups(),
