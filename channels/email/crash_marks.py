@@ -47,11 +47,11 @@ class CrashMarks:
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-            _log.warning("mail.crash_marks_unreadable", file=str(self._file), error=type(error).__name__)
+            _log.warning("mail.crash_suspects_unreadable", file=str(self._file), error=type(error).__name__)
             return
         for name in killers:
             self._deaths[name] = self._deaths.get(name, 0) + 1
-            _log.warning("mail.was_in_hand_at_a_death", mail=name, deaths=self._deaths[name])
+            _log.warning("mail.crash_suspected", mail=name, deaths=self._deaths[name])
         self._write()
 
     def deaths(self, name: str) -> int:
@@ -89,4 +89,4 @@ class CrashMarks:
             draft.write_text(json.dumps({"in_hand": list(self._in_hand), "deaths": deaths}))
             draft.replace(self._file)
         except OSError as error:
-            _log.warning("mail.crash_marks_not_kept", file=str(self._file), error=type(error).__name__)
+            _log.warning("mail.crash_suspects_not_kept", file=str(self._file), error=type(error).__name__)

@@ -117,7 +117,7 @@ class ProofQueue:
             async with room, self._room:
                 mail.proof = await prove(mail.raw, sender)
         except Exception as exc:  # noqa: BLE001 - whatever upsets it is one mail, and must not be the last
-            _log.error("mail.prover_failed", uid=mail.info.uid, error=type(exc).__name__)
+            _log.error("mail.verification_failed", uid=mail.info.uid, error=type(exc).__name__)
             mail.proof = Proof(lacks="it cannot be examined")
         mails, size = self._asking.pop(domain)
         if mails > 1:

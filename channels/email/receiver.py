@@ -165,7 +165,7 @@ class Receiver:
         floor = await self._mailbox.latest_arrival()
         self.position = Position(selected.uidvalidity, selected.uidnext - 1, floor)
         await self._inbox.accept([], self.position.as_values())
-        _log.info("mailbox.begun", uid=self.position.uid, older_mails=selected.exists)
+        _log.info("mailbox.started", uid=self.position.uid, older_mails=selected.exists)
 
     async def take_new(self) -> int:
         """
@@ -345,7 +345,7 @@ class Receiver:
             now=self._now(),
         )
         if isinstance(taken, InboundMessage) and taken.context.get("doubt"):
-            _log.info("mail.not_proven", reason=taken.context["doubt"])
+            _log.info("mail.sender_unverified", reason=taken.context["doubt"])
         return taken
 
     async def _read(self, info: MailInfo, raw: bytes) -> Arrival:

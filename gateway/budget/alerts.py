@@ -74,7 +74,7 @@ class BudgetAlerts:
                 failures = failures + 1 if again else 0
             except StoreUnavailable as error:
                 again, failures = True, failures + 1
-                _log.warning("budget.not_looked_at", error=str(error))
+                _log.warning("budget.check_failed", error=str(error))
             if again:
                 wait_s = _RETRY.delay(failures, random=random.random())
             with anyio.move_on_after(wait_s):

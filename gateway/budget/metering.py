@@ -180,7 +180,7 @@ class Metering:
                 with anyio.move_on_after(_COMMIT_LIMIT_S, shield=True):
                     await self._store.add_usage(tally.session, usage, tally.purpose)
             except StoreUnavailable as error:
-                _log.warning("usage.not_noted", session=str(tally.session), error=str(error))
+                _log.warning("usage.not_recorded", session=str(tally.session), error=str(error))
                 self._tallies.add(tally)
                 return
             self.recorded(tally, 1)

@@ -172,7 +172,7 @@ class OwnerAlerts:
             except StoreUnavailable as error:
                 failures += 1
                 wait_s = _RETRY.delay(failures, random=random.random())
-                _log.warning("owner.not_told", error=str(error), retry_in_s=round(wait_s, 1))
+                _log.warning("owner.not_notified", error=str(error), retry_in_s=round(wait_s, 1))
             with anyio.move_on_after(wait_s):
                 await self._news.wait()
 
@@ -245,7 +245,7 @@ class OwnerAlerts:
         if (await self._notifier.notify(_TOPIC, _digest(waiting), once=once)).target is None:
             return
         await self._store.write_state(_DIGEST_TOLD, json.dumps({"at": now.isoformat(), "id": newest}))
-        _log.info("owner.quarantine_told", waiting=len(waiting))
+        _log.info("owner.quarantine_notified", waiting=len(waiting))
 
 
 def _alerts_of(kept: str | None) -> dict[str, str]:

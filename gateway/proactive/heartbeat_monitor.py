@@ -87,7 +87,7 @@ class HeartbeatMonitor:
             try:
                 await self.look()
             except StoreUnavailable as error:
-                _log.warning("vigil.blocked", error=str(error))
+                _log.warning("heartbeat_monitor.blocked", error=str(error))
             await anyio.sleep(self._look_every_s)
 
     async def look(self) -> None:
@@ -112,7 +112,7 @@ class HeartbeatMonitor:
         try:
             await self._plans.note(Entry(name, instant, Outcome.SKIPPED, reason))
         except StoreUnavailable as error:
-            _log.warning("ledger.not_noted", error=str(error))
+            _log.warning("ledger.not_recorded", error=str(error))
 
     async def missed(self, name: str, since: datetime, until: datetime) -> None:
         """Ticks were merged into the one at ``until``; if they are many, the owner is told."""
@@ -141,7 +141,7 @@ class HeartbeatMonitor:
             if not await self._tell_owner(tick_name(since), text) and self._keep is not None:
                 await self._keep(f"check-ins since {tick_name(since)}", text)
         except StoreUnavailable as error:
-            _log.warning("vigil.blocked", error=str(error))
+            _log.warning("heartbeat_monitor.blocked", error=str(error))
 
     async def ended(self, name: str, instant: datetime) -> bool | None:
         """How a tick ended; see `TickLog.ended`."""

@@ -214,7 +214,7 @@ class OwnerContact:
                     missed = Reached(why="the owner's channel cannot be asked now", later=True)
                     continue
                 except ChannelError as error:
-                    _log.warning("target.not_begun", channel=name, error=str(error))
+                    _log.warning("owner_contact.not_started", channel=name, error=str(error))
                     continue
                 seen = Target(name, channel.account, session, address)
                 if keep and not channel.capabilities.letters:
@@ -250,7 +250,7 @@ class OwnerContact:
         known = await self.get()
         if known is not None and message.session == known.session and message.audience is Audience.GROUP:
             await self._keep(None)
-            _log.info("target.forgotten", channel=message.channel)
+            _log.info("owner_contact.forgotten", channel=message.channel)
             return
         if role is not Role.OWNER or message.audience is not Audience.DIRECT or not message.sender.verified:
             return
@@ -288,5 +288,5 @@ def _parsed_or_none(text: str | None) -> Target | None:
         session = SessionKey.parse(kept["session"])
         return Target(str(kept["channel"]), str(kept["account"]), session, str(person))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        _log.error("target.unreadable", error=type(error).__name__)
+        _log.error("owner_contact.unreadable", error=type(error).__name__)
         return None

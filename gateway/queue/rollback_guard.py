@@ -153,7 +153,7 @@ class RollbackGuard:
         if gap is not None and now - gap.until > _GAP_FOR:
             gap = None  # no server still has what was not fetched for so long
         if told is not None:
-            _log.warning("store.older_copy_found", detail=told)
+            _log.warning("rollback_guard.older_copy_found", detail=told)
             since, text = now, told
         self._mark = HighWaterMark(extent, now, since, text, gap)
         self._write(self._mark)
@@ -187,7 +187,7 @@ class RollbackGuard:
         try:
             _write(self._path, mark)
         except OSError as error:
-            _log.info("store.mark_not_written", path=str(self._path), error=str(error))
+            _log.info("rollback_guard.not_written", path=str(self._path), error=str(error))
 
 
 def write_restored_mark(

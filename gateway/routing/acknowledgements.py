@@ -152,5 +152,5 @@ class Acknowledgements:
                 outcome = "shown"
         except Exception as error:  # noqa: BLE001 - a hint never costs anything
             outcome = "failed"
-            _log.info("stage.failed", channel=message.channel, stage=hint.stage, error=type(error).__name__)
+            _log.info("ack.failed", channel=message.channel, stage=hint.stage, error=type(error).__name__)
         metrics.ACKS.labels(message.channel, outcome).inc()

@@ -90,7 +90,7 @@ class CrashIsolation:
                     return
                 if alone:
                     _log.warning(
-                        "turn.alone", session=str(session), deaths_alone=self._sessions.get(session, 0)
+                        "turn.isolated", session=str(session), deaths_alone=self._sessions.get(session, 0)
                     )
                 await run_session(session)
 

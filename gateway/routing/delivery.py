@@ -225,7 +225,7 @@ class Delivery:
             await self._park(row, f"{why}, and the server may have it")
         else:
             metrics.OUTBOUND.labels(name, "dead").inc()
-            _log.error("message.undeliverable", channel=name, outbox=row.id, why="kills", error=why)
+            _log.error("message.dead_lettered", channel=name, outbox=row.id, why="kills", error=why)
             await self._store.send_failed(row, why, delay_s=None, apology=_apology(row, SUDDEN_END))
         await self._suspects.look()
 
@@ -243,7 +243,7 @@ class Delivery:
         await self._store.uncertain(row)  # it may be `sending`, because the server was asked
         await self._store.park(row, why)
         metrics.OUTBOUND.labels(self._channel.name, "unknown").inc()
-        _log.error("message.parked", channel=self._channel.name, outbox=row.id, why=why)
+        _log.error("message.needs_review", channel=self._channel.name, outbox=row.id, why=why)
 
     async def _probe(self, row: OutboxRow) -> bool:
         await self._store.probing(row)
@@ -259,7 +259,7 @@ class Delivery:
             return False
         if receipt is None:
             return True
-        _log.info("outbox.probe_found", channel=self._channel.name, outbox=row.id)
+        _log.info("outbox.sent_copy_found", channel=self._channel.name, outbox=row.id)
         await self._tell_sent(row, receipt)
         metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
         return False
@@ -273,7 +273,7 @@ class Delivery:
             return
         # Probing is not counted in attempts, so the age has to make the tries rarer.
         delay_s = max(self._delay(row, error), min(age_s / 8, 60.0))
-        _log.info("outbox.probe_postponed", channel=self._channel.name, outbox=row.id, error=text)
+        _log.info("outbox.sent_check_deferred", channel=self._channel.name, outbox=row.id, error=text)
         await self._store.send_failed(
             row, text, delay_s=delay_s, certain=False, waits_for=self._waits_for(error)
         )
@@ -298,7 +298,7 @@ class Delivery:
         if give_up:
             metrics.OUTBOUND.labels(self._channel.name, "dead").inc()
             _log.error(
-                "message.undeliverable", channel=self._channel.name, outbox=row.id, why=give_up, error=text
+                "message.dead_lettered", channel=self._channel.name, outbox=row.id, why=give_up, error=text
             )
         else:
             metrics.OUTBOUND.labels(self._channel.name, "retried").inc()

@@ -192,10 +192,10 @@ class Gateway:
             try:
                 forgotten = await self.parts.store.prune(older_than_s=_FORGET_AFTER_S)
                 if forgotten:
-                    _log.info("store.pruned", rows=forgotten)
+                    _log.info("queue.pruned", rows=forgotten)
                 metrics.show_store(await self.parts.store.stats())
             except StoreUnavailable as error:
-                _log.warning("store.care_failed", error=str(error))
+                _log.warning("queue.maintenance_failed", error=str(error))
             await anyio.sleep(_CARE_EVERY_S)
             await to_thread.run_sync(give_back)  # after the start `gateway.app.daemon` does it
 
@@ -210,7 +210,7 @@ class Gateway:
         with anyio.move_on_after(self._drain_s) as limit:
             await turns.wait()
         if limit.cancelled_caught:
-            _log.warning("gateway.parked", turns=len(self.parts.dispatcher.running()))
+            _log.warning("gateway.claims_released", turns=len(self.parts.dispatcher.running()))
         for delivery in self.parts.deliveries.values():
             delivery.drain()
         with anyio.move_on_after(_CLOSE_LIMIT_S):

@@ -165,7 +165,7 @@ class TurnWatchdog:
             try:
                 await self.look()
             except Exception as error:  # noqa: BLE001 - the watch must outlive what it watches
-                _log.warning("pulse.not_taken", error=type(error).__name__)
+                _log.warning("watchdog.check_failed", error=type(error).__name__)
             await anyio.sleep(self._look_every_s)
 
     async def look(self) -> None:
@@ -180,7 +180,9 @@ class TurnWatchdog:
         await self._look_for_idleness(now, blocked=blocked)
         reason = self._verdict(now)
         if reason != self._reason:
-            _log.error("pulse.lost", reason=reason) if reason else _log.info("pulse.back")
+            _log.error("watchdog.turns_stalled", reason=reason) if reason else _log.info(
+                "watchdog.turns_resumed"
+            )
         self._reason = reason
 
     async def _look_for_idleness(self, now: float, *, blocked: bool) -> None:

@@ -103,7 +103,7 @@ class BudgetDeferral:
             lambda: self._store.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)
         )
         _log.warning(
-            "turn.put_off",
+            "turn.budget_deferred",
             channel=turn.session.channel,
             claimant=error.fields.get("claimant"),
             reason=str(error),

@@ -66,7 +66,7 @@ class ChatTurns:
         try:
             await self._target.learn(message, self._access.decide(message).role)
         except StoreUnavailable as error:
-            _log.warning("target.not_learned", channel=message.channel, error=str(error))
+            _log.warning("owner_contact.not_learned", channel=message.channel, error=str(error))
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """The message waits until the budget opens again, and its sender is told so once a day."""

@@ -103,7 +103,7 @@ class TurnCommit:
         await self.until_stored(lambda: self._store.bury(turn, failure.error, outbound))
         metrics.TURNS.labels(turn.session.channel, "dead_lettered").inc()
         _log.error(
-            "turn.buried",
+            "turn.dead_lettered",
             channel=turn.session.channel,
             turn=turn.id,
             attempts=turn.attempts,

@@ -80,7 +80,7 @@ class DeferralWakeups:
             except StoreUnavailable as error:
                 failures += 1
                 wait_s = _RETRY.delay(failures, random=random.random())
-                _log.warning("waits.blocked", error=str(error), retry_in_s=round(wait_s, 1))
+                _log.warning("deferrals.blocked", error=str(error), retry_in_s=round(wait_s, 1))
             with anyio.move_on_after(wait_s):
                 await self._news.wait()
 

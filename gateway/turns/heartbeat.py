@@ -141,12 +141,12 @@ class HeartbeatTurns:
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
         """Nobody asked for it, so nobody is told."""
-        _log.error("tick.failed", kind="tick", turn=turn.id, error=failure.error)
+        _log.error("heartbeat.run_failed", kind="tick", turn=turn.id, error=failure.error)
         entry = self._entry(turn, Outcome.FAILED, failure.error)
         await self._commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
 
     async def _skip(self, turn: Turn, reason: str) -> None:
-        _log.info("tick.skipped", kind="tick", reason=reason)
+        _log.info("heartbeat.run_skipped", kind="tick", reason=reason)
         entry = self._entry(turn, Outcome.SKIPPED, reason)
         await self._commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
 

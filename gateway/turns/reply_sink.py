@@ -82,7 +82,7 @@ class ReplySink:
             with anyio.move_on_after(_HINT_LIMIT_S):
                 await give()
         except Exception as error:  # noqa: BLE001 - a hint never costs an answer
-            _log.info("hint.failed", channel=self._channel.name, error=type(error).__name__)
+            _log.info("typing.failed", channel=self._channel.name, error=type(error).__name__)
 
     async def _keep_typing(self) -> None:
         while True:

@@ -137,7 +137,7 @@ class JobTurns:
         )
 
     async def _skip(self, turn: Turn, reason: str) -> None:
-        _log.info("tick.skipped", kind="job", reason=reason)
+        _log.info("job.run_skipped", kind="job", reason=reason)
         entry = _entry(turn, Outcome.SKIPPED, reason)
         await self._commit.complete(turn, Completion(purpose=Purpose.JOB, entry=entry))
 
@@ -236,7 +236,7 @@ class JobTurns:
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
         """Whoever wished it is told."""
-        _log.error("tick.failed", kind="job", turn=turn.id, error=failure.error)
+        _log.error("job.run_failed", kind="job", turn=turn.id, error=failure.error)
         text = f"Sorry, the scheduled job {_id_of(turn)} could not be done. {failure.public}"
         completion = Completion(
             outbound=self._notice(turn, text),

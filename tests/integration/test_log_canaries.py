@@ -133,7 +133,7 @@ async def test_bodies_stay_out_of_the_log_when_sending_fails(tmp_path, logged):
         assert (await there.asked(f"hello {BODY}")).kind is OutboundKind.APOLOGY
     text = logged.getvalue()
     assert "message.retried" in text
-    assert "message.undeliverable" in text
+    assert "message.dead_lettered" in text
     assert BODY not in text
 
 

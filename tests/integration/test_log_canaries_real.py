@@ -87,7 +87,7 @@ def test_nothing_that_was_said_and_no_secret_is_in_the_log(
         )
         mail_server.fail_next("refuse-data", reply=f"552 5.3.4 never, {BODY}", sender=bot_mail)
         mail.send(bot_mail, f"{SUBJECT} refused", f"refuse this {BODY}")
-        daemon.wait_until(lambda: "message.undeliverable" in daemon.log())
+        daemon.wait_until(lambda: "message.dead_lettered" in daemon.log())
         ann.send(room, f"!slow 20 {BODY}")
         daemon.wait_until(lambda: daemon.asked("/status")[1]["work"]["turns_running"] == 1)
         assert daemon.process is not None
@@ -110,7 +110,7 @@ def test_nothing_that_was_said_and_no_secret_is_in_the_log(
         "turn.answered",
         "model.failed",
         "message.retried",
-        "message.undeliverable",
+        "message.dead_lettered",
         "Fatal Python error",
     ):
         assert event in whole, event

@@ -50,7 +50,7 @@ async def test_a_store_that_is_of_no_use_is_replaced(make_bot, nia, how, version
     assert len(devices) == 1  # the old one was deleted, and the second start made no further one
     assert devices != {before}
     assert bot.inbox.facts[-1]["encryption"] == "signed"
-    assert capsys.readouterr().out.count("matrix.device_given_up") == 1
+    assert capsys.readouterr().out.count("matrix.device_abandoned") == 1
 
 
 async def test_an_older_copy_would_be_deaf(make_bot, nia):

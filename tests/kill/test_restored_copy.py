@@ -29,7 +29,7 @@ def test_an_older_copy_answers_again_what_it_does_not_know(nursery: Nursery, tmp
         world.say("ann", "")
         world.say("bob", "")
     world.live_until_quiet()
-    assert "store.older_copy_found" not in world.log()
+    assert "rollback_guard.older_copy_found" not in world.log()
 
     for ending in ("-wal", "-shm"):
         (home / f"gateway.db{ending}").unlink(missing_ok=True)
@@ -46,7 +46,7 @@ def test_an_older_copy_answers_again_what_it_does_not_know(nursery: Nursery, tmp
     between = said[3:9]
     assert times == {f"re: #{number}": 2 if number in between else 1 for number in said}
     assert evidence.unfiled == 0
-    assert "store.older_copy_found" in world.log()
+    assert "rollback_guard.older_copy_found" in world.log()
     mark = read_mark(home / "state" / "gateway-db.json")
     assert mark is not None
     assert mark.older_since is not None

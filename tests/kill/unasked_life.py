@@ -21,7 +21,14 @@ from tests.kill.tally import TALLY, chance
 
 PATIENCE_S = 120.0
 
-SAID = ("message.accepted", "message.sent", "tick.skipped", "job.due", "channel=heartbeat", "digest.sent")
+SAID = (
+    "message.accepted",
+    "message.sent",
+    "heartbeat.run_skipped",
+    "job.due",
+    "channel=heartbeat",
+    "digest.sent",
+)
 """What the daemon says on its way; a death strikes up to a moment after it."""
 
 

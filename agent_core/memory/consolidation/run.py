@@ -199,7 +199,7 @@ class Consolidation:
             private=segment.private,
         )
         log.info(
-            "conversation.condensed",
+            "conversation.consolidated",
             session=session_id,
             messages=len(segment.messages),
             cursor=segment.end,

@@ -213,7 +213,7 @@ class Consolidator:
         before = self._trouble.get(session_id)
         failures = before.failures if before else 0
         self._trouble[session_id] = _Trouble(failures, self._clock.monotonic() + wait_s, reason)
-        log.info("consolidation.postponed", session=session_id, retry_in_s=round(wait_s, 1), reason=reason)
+        log.info("consolidation.deferred", session=session_id, retry_in_s=round(wait_s, 1), reason=reason)
 
     def _failed(self, session_id: str, reason: str) -> None:
         before = self._trouble.pop(session_id, None)
@@ -224,7 +224,7 @@ class Consolidator:
             del self._trouble[next(iter(self._trouble))]
         self._failures += 1
         log.warning(
-            "consolidation.put_off",
+            "consolidation.failed",
             session=session_id,
             failures=failures,
             retry_in_s=round(delay_s, 1),

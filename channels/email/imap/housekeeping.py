@@ -68,7 +68,7 @@ class Housekeeping:
     def add(self, chore: Chore) -> None:
         """Remember one."""
         if len(self._waiting) == MAX_CHORES:
-            _log.warning("mailbox.chore_dropped")
+            _log.warning("mailbox.housekeeping_dropped")
         self._waiting.append(chore)
 
     async def do(self, mailbox: Mailbox, uidvalidity: int) -> None:
@@ -107,7 +107,7 @@ class Housekeeping:
         except ChannelUnavailable as exc:
             if not isinstance(exc.__cause__, Refused):
                 raise
-            _log.warning("mailbox.chore_refused", chore=what, error=str(exc))
+            _log.warning("mailbox.housekeeping_refused", chore=what, error=str(exc))
 
 
 async def _file(mailbox: Mailbox, uids: list[int]) -> None:

@@ -175,7 +175,7 @@ class LoopGuard:
                 continue
             theirs = domain in (whom.rpartition("@")[2], self._account.rpartition("@")[2])
             if not theirs and (outside or proven or not alone):
-                _log.info("mail.bounce_without_evidence", channel=self._name)
+                _log.info("mail.bounce_unverified", channel=self._name)
                 continue
             evident.add(message_id)
             if message_id in self._came_back:
@@ -219,7 +219,7 @@ class LoopGuard:
             where, loop = f"Nothing is sent to `{pulled.recipient}`", ""
         elif pulled.thread:
             where = f"In the thread {pulled.thread} nothing is answered"
-        _log.error("mail.braked", channel=self._name, why=pulled.why, minutes=minutes)
+        _log.error("mail.breaker_opened", channel=self._name, why=pulled.why, minutes=minutes)
         self._alert(
             "brake bounces" if pulled.recipient else "brake",
             f"{where} on {self._name} for {minutes} minutes: {pulled.why}.{loop} What comes in meanwhile "
@@ -253,7 +253,7 @@ class LoopGuard:
         found = self._brake.let_go(self._clock.monotonic())
         self._brake_urgent = True
         await self.save()
-        _log.warning("mail.brake_released", channel=self._name, pulled=len(found))
+        _log.warning("mail.breaker_reset", channel=self._name, pulled=len(found))
         return [one.why for one in found]
 
     async def load(self) -> None:

@@ -240,7 +240,7 @@ class EncryptionEngine:
             self._machine = None
             machine.close()
         except (ChannelError, LinkBroken, TokenRefused, OSError) as error:
-            _log.warning("matrix.keys_postponed", error=str(error) or type(error).__name__)
+            _log.warning("matrix.keys_deferred", error=str(error) or type(error).__name__)
 
     async def mend(self) -> None:
         """
@@ -266,7 +266,7 @@ class EncryptionEngine:
             if bodies:
                 await self._requests.to_device("m.room.encrypted", bodies)
         except Exception as error:  # noqa: BLE001 - the store may have been closed meanwhile
-            _log.warning("matrix.sessions_not_mended", error=str(error) or type(error).__name__)
+            _log.warning("matrix.sessions_not_repaired", error=str(error) or type(error).__name__)
 
     # ── sending ──
     async def encrypt(

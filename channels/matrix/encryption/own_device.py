@@ -138,7 +138,7 @@ class OwnDevice:
         self.signed = await self._signing.ensure(machine, await self._own_keys())
 
     async def _replace(self, credentials: Credentials, machine: Machine | None, trouble: str) -> None:
-        _log.error("matrix.device_given_up", device=credentials.device_id, reason=trouble)
+        _log.error("matrix.device_abandoned", device=credentials.device_id, reason=trouble)
         try:
             await self._login.another_device(credentials, trouble)
         except BaseException:

@@ -89,7 +89,7 @@ class UndecryptableEvents:
             found = [Reference(**item) for item in kept.get("references", [])]
             self._withheld = dict(kept.get("withheld", {}))
         except (ValueError, TypeError, AttributeError) as error:
-            _log.error("matrix.waiting_unreadable", error=type(error).__name__)
+            _log.error("matrix.undecryptable_unreadable", error=type(error).__name__)
             return
         self._references = {reference.event_id: reference for reference in found}
 
@@ -108,7 +108,7 @@ class UndecryptableEvents:
             of = Counter(one.sender for one in self._references.values())
             most = max(of, key=lambda person: (not self._is_owner(person), of[person]))
             dropped = next(one for one in self._references.values() if one.sender == most)
-            _log.warning("matrix.waiting_dropped", room=dropped.room_id, sender=most, reason="many")
+            _log.warning("matrix.undecryptable_dropped", room=dropped.room_id, sender=most, reason="many")
             del self._references[dropped.event_id]
 
     def drop(self, event_ids: Iterable[str]) -> None:

@@ -255,7 +255,7 @@ class Verifications:
         self._make_room(user_id)
         one = _Open(transaction, user_id, device_id, room_id, now + LIFE_S)
         self._open[user_id, transaction] = one
-        _log.info("matrix.verification_begun", user=user_id, device=device_id, in_room=bool(room_id))
+        _log.info("matrix.verification_started", user=user_id, device=device_id, in_room=bool(room_id))
         await self._send(one, "ready", {"from_device": machine.device_id, "methods": [METHOD]})
 
     async def _go_on(self, one: _Open, kind: str, content: JsonObject) -> None:

@@ -75,7 +75,7 @@ async def pages_since(homeserver: Homeserver, room_id: str, since: str) -> Async
     passed: set[str] = set()
     while token is not None and len(passed) < _MAX_PAGES:
         if token in passed:
-            _log.error("matrix.gap_goes_in_circles", room=room_id, pages=len(passed))
+            _log.error("matrix.backfill_looped", room=room_id, pages=len(passed))
             return
         passed.add(token)
         page, token = await _fetch(homeserver, room_id, token, direction="f")
@@ -83,7 +83,7 @@ async def pages_since(homeserver: Homeserver, room_id: str, since: str) -> Async
             return
         yield page
     if token is not None:
-        _log.error("matrix.gap_cut", room=room_id, pages=_MAX_PAGES)
+        _log.error("matrix.backfill_truncated", room=room_id, pages=_MAX_PAGES)
 
 
 def sent_at_ms(event: JsonObject) -> int:
@@ -259,7 +259,7 @@ async def _fetch(
     path = f"{CLIENT}/rooms/{part(room_id)}/messages"
     answer = await homeserver.request("GET", path, query=query, timeout_s=60.0)
     if _is_closed(answer):
-        _log.warning("matrix.gap_closed", room=room_id, errcode=answer.errcode)
+        _log.warning("matrix.backfill_closed", room=room_id, errcode=answer.errcode)
         return None, None
     if not answer.good or not isinstance(answer.body.get("chunk"), list):
         raise _failed(answer)

@@ -299,7 +299,7 @@ class Invites:
             retry_s = await (self._refuse(invite) if refused else self._join(invite, progress))
         except LinkBroken as error:
             progress.unreached = True
-            _log.info("matrix.invite_postponed", room=invite.room_id, error=str(error))
+            _log.info("matrix.invite_deferred", room=invite.room_id, error=str(error))
             retry_s = 0.0
         if refused:
             await anyio.sleep(_PACE_S)
@@ -316,7 +316,7 @@ class Invites:
             random=random.random(), at_least_s=retry_s
         )
         if progress.backoff.failures > _MAX_TRIES:
-            _log.error("matrix.invite_given_up", room=invite.room_id, inviter=invite.inviter)
+            _log.error("matrix.invite_abandoned", room=invite.room_id, inviter=invite.inviter)
             self._drop(invite.room_id)
 
     async def _join(self, invite: _Invite, progress: _Progress) -> float | None:
@@ -395,9 +395,7 @@ class Invites:
         if answer.errcode and answer.status in (403, 404) and answer.errcode != "M_UNRECOGNIZED":
             _log.info("matrix.invite_gone", room=invite.room_id, errcode=answer.errcode)
             return None
-        _log.info(
-            "matrix.invite_postponed", room=invite.room_id, status=answer.status, errcode=answer.errcode
-        )
+        _log.info("matrix.invite_deferred", room=invite.room_id, status=answer.status, errcode=answer.errcode)
         return answer.wait_s if answer.status == 429 else 0.0
 
     async def _mark_direct(self, invite: _Invite) -> bool:

@@ -147,7 +147,7 @@ class AckReactions:
             try:
                 answer = await self._homeserver.request("PUT", path, body, timeout_s=_LIMIT_S)
             except LinkBroken as error:
-                _log.debug("matrix.mark_lost", error=str(error))
+                _log.debug("matrix.reaction_lost", error=str(error))
                 await anyio.sleep(2.0**attempt)
                 continue
             if answer.status == 429 or answer.status >= 500:

@@ -133,4 +133,4 @@ class TypingAndReceipts:
         try:
             await self._homeserver.request(method, path, body, timeout_s=_LIMIT_S)
         except LinkBroken as error:
-            _log.debug("matrix.hint_lost", error=str(error))
+            _log.debug("matrix.typing_lost", error=str(error))

@@ -222,7 +222,7 @@ class Decryption:
             try:
                 answer = await self._homeserver.request("GET", path)
             except LinkBroken as error:
-                _log.info("matrix.late_postponed", error=str(error))
+                _log.info("matrix.late_deferred", error=str(error))
                 self._look, self._looked = True, 0
                 break
             if answer.good and self._is_still_secret(one.room_id, answer.body):
@@ -314,7 +314,7 @@ class Decryption:
         try:
             await tell(room_id, text, f"unread-{once}")
         except ChannelUnavailable as error:
-            _log.info("matrix.notice_postponed", room=room_id, error=str(error))
+            _log.info("matrix.notice_deferred", room=room_id, error=str(error))
             await anyio.sleep(_TELL_RETRY_S)
             self._waiting.untold(references)
             self._wake()

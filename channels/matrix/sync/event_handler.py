@@ -370,7 +370,7 @@ class EventHandler:
                 try:
                     mark = await self._sent.mark_of_ours(room_id, event_id)
                 except ChannelUnavailable as error:
-                    _log.info("matrix.mark_missed", room=room_id, error=str(error))
+                    _log.info("matrix.reaction_missed", room=room_id, error=str(error))
                     await anyio.sleep(backoff.failed(random=random.random(), at_least_s=error.retry_after_s))
         unconfirmed = await self._inbox.unconfirmed()
         # What was confirmed since is no longer among them.

@@ -160,7 +160,7 @@ class Gaps:
                 if tries >= GAP_TRIES and part.events is None:
                     self._left(room_id, error)
                     return
-                _log.info("matrix.gap_postponed", room=room_id, error=str(error), tries=tries)
+                _log.info("matrix.backfill_deferred", room=room_id, error=str(error), tries=tries)
                 await anyio.sleep(backoff.failed(random=random.random()))
             else:
                 return

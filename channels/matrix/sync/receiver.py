@@ -228,7 +228,7 @@ class Receiver:
 
     async def _begin_anew(self, why: str) -> str:
         """Go on without a position, with what is younger than everything that was read."""
-        _log.error("matrix.position_lost", reason=why, resumed_after_ms=self._newest_ms)
+        _log.error("matrix.sync_token_lost", reason=why, resumed_after_ms=self._newest_ms)
         self._rooms.forget()
         answer = await self._fetch(SyncRequest(None, full_state=False, wait_s=0.0, timeline_limit=_TIMELINE))
         self._lost = (

@@ -341,7 +341,7 @@ class Timeline:
         async for page in pages_since(self._homeserver, room_id, since):
             self._rooms.seen_in_gap(room_id, page.events, page.state)
             count += await self._hand_over(room_id, page.events, since)
-        _log.info("matrix.gap_filled", room=room_id, messages=count)
+        _log.info("matrix.backfill_completed", room=room_id, messages=count)
 
     async def _hand_over(self, room_id: str, events: Sequence[JsonObject], since: str) -> int:
         """Have these events accepted by themselves; returns how many messages they are."""
@@ -438,7 +438,7 @@ class Timeline:
     def _leave_gap(self, room_id: str, error: Exception) -> None:
         self._conversation.missed(room_id)
         self._gaps_left += 1
-        _log.error("matrix.gap_left", room=room_id, tries=GAP_TRIES, error=str(error))
+        _log.error("matrix.backfill_abandoned", room=room_id, tries=GAP_TRIES, error=str(error))
 
     def _skip(self, room_id: str, event: JsonObject, reason: str) -> None:
         if reason in _QUIET:

@@ -145,7 +145,7 @@ def _read_or_none(model: type[_Payload], payload: str | None, row_id: int) -> _P
     try:
         return model.model_validate_json(payload)
     except ValidationError:
-        _log.error("store.row_damaged", row=row_id, kind=model.__name__)
+        _log.error("queue.row_damaged", row=row_id, kind=model.__name__)
         return None
 
 
@@ -161,7 +161,7 @@ def session_or_none(text: str) -> SessionKey | None:
     try:
         return SessionKey.parse(text)
     except ValueError:
-        _log.error("store.session_damaged", session=text[:200])
+        _log.error("queue.session_damaged", session=text[:200])
         return None
 
 

@@ -294,7 +294,7 @@ class Writer(Worker):
             raise
         if self._failing and all(call.done for call in calls):
             self._failing = False
-            _log.info("store.recovered", path=str(self.path))
+            _log.info("queue.recovered", path=str(self.path))
 
     def _look_after_files(self, operation: str) -> None:
         """
@@ -316,7 +316,7 @@ class Writer(Worker):
             elif known != place:
                 if not self._failing:
                     self._failing = True
-                    _log.error("store.taken_away", path=str(path))
+                    _log.error("queue.file_removed", path=str(path))
                 raise StoreUnavailable(
                     f"{path} was removed or replaced while squidbot was running: put it back, or restart "
                     "squidbot to go on with what is there now",
@@ -386,7 +386,7 @@ class Writer(Worker):
     def _note_failure(self, error: sqlite3.Error) -> None:
         if not self._failing:
             self._failing = True
-            _log.error("store.failed", path=str(self.path), sqlite=name_of(error), detail=str(error))
+            _log.error("queue.failed", path=str(self.path), sqlite=name_of(error), detail=str(error))
 
 
 class Reader(Worker):

@@ -124,7 +124,7 @@ class Approvals:
             except StoreUnavailable as error:
                 failures += 1
                 wait_s = _RETRY.delay(failures, random=random.random())
-                _log.warning("approvals.blocked", error=str(error), retry_in_s=round(wait_s, 1))
+                _log.warning("reply_approval.blocked", error=str(error), retry_in_s=round(wait_s, 1))
             with anyio.move_on_after(wait_s):
                 await self._news.wait()
 
@@ -142,7 +142,7 @@ class Approvals:
             self._drafts_seen = max([self._drafts_seen, *(row.id for row in drafts)])
             self._kept_seen = max([self._kept_seen, *(row.id for row in kept)])
         if found:
-            _log.info("approvals.found", items=found)
+            _log.info("reply_approval.drafts_found", items=found)
             self._wake(ASKING)
 
     async def _know(self, *names: str) -> int:
@@ -252,7 +252,7 @@ class Approvals:
         except IllegalMove:
             pass  # decided already, or dealt with otherwise: its state says how
         else:
-            _log.info("approval.decided", item=name, yes=yes)
+            _log.info("reply_approval.decided", item=name, yes=yes)
         self._wake(ASKING)
         now = await self._item(name)
         refused = None
@@ -318,7 +318,9 @@ class Approvals:
         if row is None:
             return []
         if message.kind == "reaction" and place_of(row.message.session) != place_of(message.session):
-            _log.warning("approval.elsewhere", channel=message.channel, session=str(message.session))
+            _log.warning(
+                "reply_approval.decided_elsewhere", channel=message.channel, session=str(message.session)
+            )
             return []
         names = row.message.context.get("approves")
         return [str(name) for name in names] if isinstance(names, list | tuple) else []

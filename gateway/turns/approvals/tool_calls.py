@@ -115,7 +115,9 @@ class ToolApprovals:
         now = await self._store.decide(name, verdict_on(yes=yes, why=why))
         if now is None:
             return None
-        _log.info("call.decided", item=name, tool=now.tool, verdict=(now.verdict or {}).get("verdict"))
+        _log.info(
+            "tool_approval.decided", item=name, tool=now.tool, verdict=(now.verdict or {}).get("verdict")
+        )
         self._wake(now.session)
         return _outcome(now)
 

@@ -106,7 +106,11 @@ class ToolConsent:
             lambda: self._store.ask(turn, waiting.step, notice, why=str(waiting), delay_s=delay_s)
         )
         _log.info(
-            "turn.waiting", channel=turn.session.channel, tool=waiting.call.name, item=name, told=bool(rows)
+            "turn.approval_pending",
+            channel=turn.session.channel,
+            tool=waiting.call.name,
+            item=name,
+            told=bool(rows),
         )
 
     def question(self, turn: Turn, number: int, digest: str, call: ToolCall) -> Waiting:
@@ -135,7 +139,7 @@ class ToolConsent:
         verdict = await self._ends.until_stored(
             lambda: self._store.settle(turn, replace(step, result={"verdict": EXPIRED}), notice)
         )
-        _log.info("call.expired", item=name, tool=tool)
+        _log.info("tool_approval.expired", item=name, tool=tool)
         return verdict
 
     def _notice(self, turn: Turn, name: str, text: str) -> list[NewOutbound]:

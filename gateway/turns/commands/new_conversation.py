@@ -101,7 +101,7 @@ class NewConversation:
             return
         await self._set_aside(turn.session)
         await self._put(turn.session, None, instead_of=after)
-        _log.info("conversation.begun_anew", channel=turn.session.channel)
+        _log.info("conversation.reset", channel=turn.session.channel)
 
     async def _set_aside(self, session: SessionKey) -> None:
         # As `sessions reset`, but for what waits: that was written after this command, and belongs to what

@@ -159,7 +159,7 @@ class CommandService:
         """Let it stand in a history, and answer nobody."""
         await self._ends.complete(turn, await self._filing.completion(turn))
         metrics.TURNS.labels(turn.session.channel, "filed").inc()
-        _log.info("turn.filed", channel=turn.session.channel)
+        _log.info("turn.ingested", channel=turn.session.channel)
 
     async def _ask(self, turn: Turn) -> None:
         """Ask the owner, as soon as there is a place to ask in."""

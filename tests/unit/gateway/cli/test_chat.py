@@ -133,7 +133,7 @@ class TestTerminal:
         with terminal(home) as screen:
             screen.type("!crash\n")
             screen.wait_for("Sorry")
-            assert "Traceback" not in screen.shown and "turn.buried" not in screen.shown
+            assert "Traceback" not in screen.shown and "turn.dead_lettered" not in screen.shown
         assert "turn.defect" in (home / "chat.log").read_text()
 
     def test_an_answer_that_grew_is_shown_once(self, home):

@@ -77,7 +77,7 @@ class TestKeeper:
         clock.advance(60)
         with structlog.testing.capture_logs() as logs:
             assert "older copy" in (await keeper().look() or "")
-        assert [line["event"] for line in logs] == ["store.older_copy_found"]
+        assert [line["event"] for line in logs] == ["rollback_guard.older_copy_found"]
         again = keeper()
         assert await again.look() is None
         extents[0] = Extent.of("secret", 61, 50)

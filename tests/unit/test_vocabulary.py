@@ -1,0 +1,182 @@
+"""Names that operators see (log events, configuration keys, metrics, commands) are made of the glossary's words."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic import BaseModel
+
+from gateway.cli.commands import app
+from gateway.cli.manual import commands
+from gateway.observability import metrics
+from gateway.settings import Settings
+from gateway.settings.descriptions import bare
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RETIRED = {
+    "anew": "reset",
+    "asides": "out of band",
+    "bodies": "content",
+    "brake": "circuit breaker",
+    "braked": "opened",
+    "buried": "dead lettered",
+    "care": "maintenance, account admin",
+    "chore": "housekeeping",
+    "chores": "housekeeping",
+    "claimant": "tier",
+    "condensed": "consolidated",
+    "condensing": "consolidation",
+    "desk": "service",
+    "evidence": "verification",
+    "gap": "backfill",
+    "given_up": "abandoned, dead lettered",
+    "hint": "typing",
+    "in_hand": "in flight",
+    "lane": "dispatcher",
+    "letter": "email style",
+    "mark": "ack, high-water mark",
+    "marks": "acks, crash suspects",
+    "mended": "repaired",
+    "noted": "recorded",
+    "parked": "released, needs review, quarantined",
+    "position": "sync token, checkpoint",
+    "postponed": "deferred",
+    "proven": "verified",
+    "prover": "verification",
+    "pulled": "opened",
+    "pulse": "watchdog",
+    "put_off": "deferred",
+    "sacrifice": "tier",
+    "stage": "ack",
+    "stages": "acks",
+    "store": "queue",
+    "tally": "usage",
+    "told": "notified",
+    "unasked": "proactive",
+    "undeliverable": "dead lettered",
+    "vigil": "heartbeat monitor",
+    "waiting": "pending, undecryptable",
+}
+"""A word that was once used for something, and what docs/glossary.md calls it."""
+
+FIELD_WORDS = {"attachment.store_full", "squidbot_store_blocked"}
+"""Where a retired word has its usual meaning: what keeps files, what the disk holds."""
+
+_LOGGERS = {"log", "_log"}
+_LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
+
+
+def retired_in(names: Iterable[str]) -> dict[str, str]:
+    """The names that hold a retired word, with the word to use."""
+    found = {}
+    for name in set(names) - FIELD_WORDS:
+        words = f"_{re.sub(r'[^a-z0-9]+', '_', name.lower())}_"
+        for old, use in RETIRED.items():
+            if f"_{old}_" in words:
+                found[name] = use
+    return found
+
+
+def events_in(source: str) -> Iterator[str]:
+    """The names of the log events that a module's calls of its logger have."""
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _LEVELS
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id in _LOGGERS
+            and node.args
+        ):
+            yield from (
+                each.value
+                for each in ast.walk(node.args[0])
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            )
+
+
+def events() -> set[str]:
+    paths = [
+        path for package in ("agent_core", "channels", "gateway") for path in (ROOT / package).rglob("*.py")
+    ]
+    return {name for path in paths for name in events_in(path.read_text(encoding="utf-8"))}
+
+
+def config_keys() -> set[str]:
+    found: set[str] = set()
+    waiting: list[Any] = [Settings]
+    seen = set()
+    while waiting:
+        kind = bare(waiting.pop())
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            if kind not in seen:
+                seen.add(kind)
+                found |= set(kind.model_fields)
+                waiting += [field.annotation for field in kind.model_fields.values()]
+        else:
+            waiting += getattr(kind, "__args__", ())
+    return found
+
+
+def metric_names() -> set[str]:
+    found: set[str] = set()
+    for one in vars(metrics).values():
+        if isinstance(one, MetricWrapperBase):
+            found |= {*(family.name for family in one.describe()), *one._labelnames}
+    return found
+
+
+def command_names() -> set[str]:
+    found = set(commands(app))
+    for command in commands(app).values():
+        arguments = command.assemble_argument_collection()
+        found |= {name for argument in arguments for name in argument.names}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("names", "least", "one"),
+    [
+        (events, 200, "turn.dead_lettered"),
+        (config_keys, 100, "circuit_breaker"),
+        (metric_names, 20, "squidbot_queue_rows"),
+        (command_names, 60, "--repair"),
+    ],
+)
+def test_no_name_holds_a_retired_word(names, least, one):
+    """All of them are looked at, and none is of a private language."""
+    found = names()
+    assert len(found) > least
+    assert one in found
+    assert retired_in(found) == {}
+
+
+def test_a_retired_word_is_noticed():
+    """The control: as a word, at any place in a name, and not as a part of another word."""
+    assert retired_in(["pulse.dropped", "mail.sender_not_proven", "email.brake", "--put-off"]).keys() == {
+        "pulse.dropped",
+        "mail.sender_not_proven",
+        "email.brake",
+        "--put-off",
+    }
+    assert retired_in(["mail.impulse_lost", "matrix.bookmarked", "mail.carefully"]) == {}
+    assert list(events_in("_log.info('a.b' if x else 'a.c', d='e')")) == ["a.b", "a.c"]
+    assert list(events_in("other.info('a.b')")) == []
+
+
+def test_events_are_an_area_and_what_happened():
+    """Two parts of small letters, so that one can look for either."""
+    wrong = {name for name in events() if not re.fullmatch(r"[a-z_]+\.[a-z_]+", name)}
+    assert wrong == set()
+
+
+def test_the_words_to_use_are_not_retired_themselves():
+    """A table that sends people in circles helps nobody."""
+    assert retired_in(RETIRED.values()).keys() <= {"ack, high-water mark"}
