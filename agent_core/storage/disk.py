@@ -1,8 +1,8 @@
 """
-The few ways in which files are written here, and the door where an OSError becomes `StorageUnavailable`.
+How files are read and appended to here, and the door where an OSError becomes `StorageUnavailable`.
 
-Replacing: temporary file in the same folder, fsync, rename, fsync of the folder. Appending: one write at the
-end of the file, no fsync of its own. Everything here blocks and is called in worker threads.
+Appending: one write at the end of the file, no fsync of its own. Replacing: `agent_core.files`. Everything
+here blocks and is called in worker threads.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from agent_core import files
 from agent_core.errors import StorageUnavailable
 
 __all__ = [
@@ -24,20 +25,15 @@ __all__ = [
     "exclusive",
     "is_file_or_nothing",
     "lock",
-    "make_folder",
     "opened",
     "read",
-    "replace",
     "storage_errors",
-    "sync_folder",
-    "write_new",
 ]
 
 NO_FILE = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EINVAL}
 """What is in the place of a file (see `read`) and stays there until a person moves it."""
 
 _FILE_MODE = 0o600
-_FOLDER_MODE = 0o700
 _LOCK_TRIES = 45
 _LOCK_PAUSES_S = (0.001, 0.05)
 
@@ -53,25 +49,6 @@ def storage_errors(action: str, path: Path) -> Iterator[None]:
         raise StorageUnavailable(
             f"cannot {action} {path}: {reason}", action=action, path=str(path), reason=reason, errno=name
         ) from exc
-
-
-def make_folder(folder: Path) -> None:
-    """Make ``folder`` and what is missing above it, for the owner of the process only."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=_FOLDER_MODE)
-        sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in ``folder`` durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def is_file_or_nothing(path: Path) -> bool:
@@ -101,31 +78,6 @@ def opened(path: Path, flags: int = 0) -> int:
     return handle
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """Write a file from its beginning and make its content, not yet its name, durable."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
-    try:
-        _write_all(handle, data)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Put ``data`` in the place of ``path``: after a crash there is the old content or the new one."""
-    make_folder(path.parent)
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        write_new(temporary, data)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    if durable:
-        sync_folder(path.parent)
-
-
 def append(handle: int, data: bytes) -> None:
     """
     Write at the end of the file behind ``handle``, which was opened with O_APPEND.
@@ -135,13 +87,7 @@ def append(handle: int, data: bytes) -> None:
     size = os.fstat(handle).st_size
     if size and os.pread(handle, 1, size - 1) != b"\n":
         data = b"\n" + data
-    _write_all(handle, data)
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
+    files.write_all(handle, data)
 
 
 @contextlib.contextmanager
@@ -159,7 +105,7 @@ def exclusive(path: Path, *, sync: bool = False) -> Iterator[int]:
         if sync:
             os.fsync(handle)
             if new:
-                sync_folder(path.parent)
+                files.sync(path.parent)
     finally:
         os.close(handle)
 

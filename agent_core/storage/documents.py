@@ -26,6 +26,7 @@ from pathlib import Path
 
 import structlog
 
+from agent_core import files
 from agent_core.errors import DocumentUnusable, MemoryConflict
 from agent_core.models import MemoryDocument
 from agent_core.storage import disk
@@ -106,8 +107,8 @@ class DocumentFile:
     ) -> MemoryDocument:
         """Replace the document, if it still is at ``base_version``."""
         text = storable(text)
-        disk.make_folder(self._versions.parent)
-        disk.make_folder(self._path.parent)
+        files.make_folder(self._versions.parent)
+        files.make_folder(self._path.parent)
         self._seen = None
         with disk.exclusive(self._versions, sync=True) as handle:
             current = self._settled(handle)
@@ -118,11 +119,11 @@ class DocumentFile:
             document = MemoryDocument(text, current.version + 1)
             if len(current.text) > _MAX_VERSION_CHARS:  # too long for a version: the file itself is kept
                 self._path.replace(self._path.with_name(f"{self._path.name}.kept-{current.version}"))
-            disk.write_new(self._next, text.encode())
+            files.write_new(self._next, text.encode())
             disk.append(handle, Version(document, written_at, session_id, turn).line())
             os.fsync(handle)
             self._next.replace(self._path)
-            disk.sync_folder(self._path.parent)
+            files.sync(self._path.parent)
         return document
 
     def versions(self) -> list[Version]:
@@ -162,7 +163,7 @@ class DocumentFile:
         if text == (last[0].document.text if last else ""):
             return last[0].document if last else MemoryDocument()
         try:
-            disk.make_folder(self._versions.parent)
+            files.make_folder(self._versions.parent)
             with disk.exclusive(self._versions, sync=True) as handle:
                 return self._settled(handle)
         except OSError as exc:
@@ -180,7 +181,7 @@ class DocumentFile:
             return known
         if text == before and self._prepared() == known.text:
             self._next.replace(self._path)
-            disk.sync_folder(self._path.parent)
+            files.sync(self._path.parent)
             log.info("memory.write_finished", file=str(self._path), version=known.version)
             return known
         document = MemoryDocument(text, known.version + 1)

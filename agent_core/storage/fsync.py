@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from agent_core.storage.disk import sync_folder
+from agent_core.files import sync
 from agent_core.storage.reverse_lines import BLOCK_BYTES
 
 __all__ = ["Durability"]
@@ -50,7 +50,7 @@ class Durability:
             raise
         self._doubtful, self._sound_to = False, end
         if not self._names_durable:
-            sync_folder(self._path.parent)
+            sync(self._path.parent)
             self._names_durable = True
 
     def _write_again(self) -> None:

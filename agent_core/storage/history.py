@@ -29,6 +29,7 @@ from pathlib import Path
 
 import structlog
 
+from agent_core import files
 from agent_core.budget import message_chars
 from agent_core.models import HistoryTail, Message
 from agent_core.storage import disk, lines
@@ -91,7 +92,7 @@ class HistoryFile:
         names = (self.path.with_name(f"{self.path.name}{SET_ASIDE}-{number}") for number in numbers(1))
         aside = next(name for name in names if not os.path.lexists(name))
         self.path.rename(aside)
-        disk.sync_folder(self.path.parent)
+        files.sync(self.path.parent)
         self._forget()
         return aside
 
@@ -214,7 +215,7 @@ class HistoryFile:
         try:
             return os.open(self.path, flags, 0o600)
         except FileNotFoundError:
-            disk.make_folder(self.path.parent)
+            files.make_folder(self.path.parent)
             return os.open(self.path, flags, 0o600)
 
     @contextmanager

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import structlog
 
+from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.storage import disk
 from agent_core.storage.lines import as_object, encode_object
@@ -122,7 +123,7 @@ class RecordFile:
     def save(self, record: Record) -> None:
         """Replace the record durably, then the copy as well as can be."""
         self._seen = None
-        disk.replace(self._path, self._encoded(record))
+        files.replace(self._path, self._encoded(record))
         self._repaired = False
         self._record = record
         self._repair_copy()
@@ -151,7 +152,7 @@ class RecordFile:
         """Keep what is there under another name, because it is about to be corrected; its name, or None."""
         aside = self._aside(now)
         try:
-            disk.write_new(aside, self._path.read_bytes())
+            files.write_new(aside, self._path.read_bytes())
         except OSError:
             return None
         return aside.name
@@ -184,7 +185,7 @@ class RecordFile:
         self._repaired = True
         try:
             if self._copied_summary() != self._record.summary:
-                disk.replace(self._copy, self._record.summary.encode(), durable=False)
+                files.replace(self._copy, self._record.summary.encode(), durable=False)
         except OSError as exc:
             log.warning("summary.copy_failed", file=str(self._copy), reason=exc.strerror)
         self._repair_spare()
@@ -193,7 +194,7 @@ class RecordFile:
         wanted = self._encoded(self._record)
         try:
             if not self._spare.exists() or self._spare.read_bytes() != wanted:
-                disk.replace(self._spare, wanted, durable=False)
+                files.replace(self._spare, wanted, durable=False)
         except OSError as exc:
             # An old pair is sound, but what a person has let go must not come back with it.
             with contextlib.suppress(OSError):

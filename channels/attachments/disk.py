@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from agent_core.files import sync, write_all
 from channels.attachments.pictures import HEAD_BYTES
 
 __all__ = ["BLOCK_BYTES", "READ_FLAGS", "Writing", "blocks", "from_handle", "open_below"]
@@ -39,10 +40,7 @@ class Writing:
 
     def write(self, block: bytes) -> None:
         """Append a block."""
-        view = memoryview(block)
-        handle = self._open()
-        while view:
-            view = view[os.write(handle, view) :]
+        write_all(self._open(), block)
         self.hash.update(block)
         self.head += block[: HEAD_BYTES - len(self.head)]
         self.size += len(block)
@@ -58,11 +56,7 @@ class Writing:
                 return False
         self._temporary.replace(path)
         for folder in (path.parent, path.parent.parent):
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            sync(folder)
         return True
 
     def discard(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent_core.storage import disk
+from agent_core import files
 from gateway.errors import ConfigInvalid, NotFound, StateUnusable
 from gateway.observability.redaction import MASK, Redactor
 from gateway.settings import Settings, load_settings
@@ -52,7 +52,7 @@ def keep_last_good(settings: Settings, kept: Path) -> bool:
     text = settings.source.text.encode()
     if kept.exists() and kept.read_bytes() == text:
         return False
-    disk.replace(kept, text)
+    files.replace(kept, text)
     return True
 
 
@@ -122,8 +122,8 @@ def put_back(config: Path, kept: Path, *, now: datetime) -> Putback:
             if present == kept.read_bytes():
                 return Putback(config, None)
             broken = _free(config, now)
-            disk.write_new(broken, present)
-        disk.replace(config, kept.read_bytes())
+            files.write_new(broken, present)
+        files.replace(config, kept.read_bytes())
     except OSError as error:
         raise StateUnusable(f"{config} cannot be replaced: {error.strerror or error}") from error
     return Putback(config, broken)
@@ -133,7 +133,7 @@ def _still_good(config: Path, kept: Path) -> None:
     """Relative references start at the folder of the configuration, so it is read there."""
     trial = config.with_name(f".{config.name}.{LAST_GOOD}")
     try:
-        disk.write_new(trial, kept.read_bytes())
+        files.write_new(trial, kept.read_bytes())
         load_settings(trial)
     except OSError as error:
         raise StateUnusable(f"{config.parent} cannot be written to: {error.strerror or error}") from error

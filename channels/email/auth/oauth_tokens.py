@@ -17,7 +17,6 @@ be written, and a token that could not be written stays in memory until it is.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +27,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.backoff import BackoffPolicy
+from agent_core.files import make_folder, replace, write_new
 from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
 from channels.email.auth.credentials import Login
 from channels.email.config import OAuth
@@ -178,12 +178,7 @@ class TokenFile:
         Raises:
             OSError: It cannot be done; what was there before is still there.
         """
-        self._write(".new", json.dumps(asdict(tokens))).replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace(self.path, json.dumps(asdict(tokens)).encode())
 
     def try_out(self) -> None:
         """
@@ -192,17 +187,10 @@ class TokenFile:
         Raises:
             OSError: It could not.
         """
-        self._write(".try", " " * ROOM_BYTES).unlink()
-
-    def _write(self, suffix: str, text: str) -> Path:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        scratch = self.path.with_suffix(suffix)
-        scratch.unlink(missing_ok=True)
-        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        return scratch
+        trial = self.path.with_suffix(".try")
+        make_folder(trial.parent)
+        write_new(trial, b" " * ROOM_BYTES)
+        trial.unlink()
 
 
 class TokenCredentials:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 import threading
 from pathlib import Path
 
 import structlog
 
+from agent_core.files import replace
 from channels.email.parsing.mime import (
     Caps,
     Headers,
@@ -134,13 +134,6 @@ def _read_or_make(file: Path) -> bytes:
         key = b""
     if len(key) >= _KEY_BYTES:
         return key
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = secrets.token_bytes(_KEY_BYTES)
-    draft = file.with_name(f".{file.name}.new")
-    descriptor = os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(key)
-        out.flush()
-        os.fsync(out.fileno())
-    draft.replace(file)
+    replace(file, key)
     return key

@@ -18,6 +18,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.backoff import BackoffPolicy
+from agent_core.files import replace
 from agent_core.messages import OutboundKind, OutboundMessage
 from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
 from channels.email.config import EmailConfig
@@ -296,7 +297,7 @@ class LoopGuard:
 
     async def _write(self, file: Path, text: str) -> None:
         try:
-            await anyio.to_thread.run_sync(_replace, file, text)
+            await anyio.to_thread.run_sync(replace, file, text.encode())
         except OSError as exc:
             _log.warning("limits.not_saved", file=str(file), error=str(exc))
 
@@ -316,11 +317,3 @@ def _is_answer(message: OutboundMessage) -> bool:
     # What was to be done at a time comes then, whatever anybody writes: no loop goes over it.
     at_a_time = "job" in message.context
     return message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY) and not at_a_time
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    scratch = path.with_suffix(".new")
-    scratch.write_text(text)
-    scratch.chmod(0o600)
-    scratch.replace(path)

@@ -23,9 +23,9 @@ import anyio
 import structlog
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
+from agent_core.files import replace
 from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured, ChannelUnavailable, Clock
 from channels.matrix.client.api import CLIENT, Answer, Credentials, Homeserver, LinkBroken, problem
-from channels.matrix.client.secret_file import write_secret
 from channels.matrix.config import MatrixConfig
 
 __all__ = ["MAX_IN_A_ROW", "Login", "unreachable"]
@@ -243,7 +243,7 @@ class Login:
             "since": credentials.since,
         }
         try:
-            write_secret(self._path, json.dumps(content))
+            replace(self._path, json.dumps(content).encode())
         except OSError as error:
             _log.error("matrix.session_unsaved", path=str(self._path), error=str(error))
 

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from agent_core.files import replace
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import CLIENT, Homeserver, problem
 from channels.matrix.client.login import Login
-from channels.matrix.client.secret_file import write_secret
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class CrossSigning:
 
     def _store(self, keys: Mapping[str, _Key]) -> None:
         """Before they are published: an identity whose secrets nobody has is worth nothing."""
-        write_secret(self._path, json.dumps({role: key.secret for role, key in keys.items()}))
+        replace(self._path, json.dumps({role: key.secret for role, key in keys.items()}).encode())
 
 
 class _Key:

@@ -22,10 +22,10 @@ import anyio
 import anyio.lowlevel
 import structlog
 
+from agent_core.files import replace
 from channels.base import ChannelError, ChannelUnavailable, Clock
 from channels.matrix.client.api import Homeserver, LinkBroken
 from channels.matrix.client.login import Login, unreachable
-from channels.matrix.client.secret_file import write_secret
 from channels.matrix.encryption.cross_signing import CrossSigning
 from channels.matrix.encryption.device_lists import RETRY_S, DeviceLists
 from channels.matrix.encryption.identities import Identities
@@ -60,7 +60,7 @@ def pickle_key(state_dir: Path) -> str:
     if kept:
         return kept
     made = secrets.token_urlsafe(32)
-    write_secret(path, made)
+    replace(path, made.encode())
     return made
 
 

@@ -19,8 +19,8 @@ import anyio
 import anyio.lowlevel
 import structlog
 
+from agent_core.files import replace
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
-from channels.matrix.client.secret_file import write_secret
 from channels.matrix.encryption.cross_signing import canonical
 
 __all__ = ["Identities"]
@@ -104,7 +104,7 @@ class Identities:
             OSError: It cannot be kept.
         """
         self._verified[user_id] = master
-        write_secret(self._path, json.dumps(self._verified, indent=1))
+        replace(self._path, json.dumps(self._verified, indent=1).encode())
         _log.info("matrix.identity_verified", user=user_id)
 
     def _is_signed(self, value: object, user_id: str, key: str) -> bool:

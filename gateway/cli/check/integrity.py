@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from agent_core.files import write_new
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from agent_core.storage import integrity
-from agent_core.storage.disk import is_file_or_nothing, write_new
+from agent_core.storage.disk import is_file_or_nothing
 from agent_core.storage.documents import DocumentFile
 from agent_core.storage.history import SET_ASIDE
 from agent_core.storage.integrity import documents, last_text

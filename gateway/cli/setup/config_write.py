@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml
 
+from agent_core.files import replace
 from gateway.cli.setup.config_changes import HEAD, Answers, Draft, draft
 from gateway.cli.setup.options import InitRefused
 from gateway.cli.setup.yaml_edit import changed, value_at
@@ -142,11 +143,11 @@ def _put(planned: Planned, environ: Mapping[str, str], now: datetime) -> None:
         _make_folder(folder)
     for secret, text in planned.draft.secrets.items():
         if _content(folder / secret) != text:
-            _write(folder / secret, text + "\n")
+            replace(folder / secret, (text + "\n").encode())
     if planned.text != existing.text:
         if existing.text:
             _keep(path, now)
-        _write(path.resolve() if path.is_symlink() else path, planned.text)
+        replace(path.resolve() if path.is_symlink() else path, planned.text.encode())
 
 
 @contextmanager
@@ -180,11 +181,11 @@ def _prove(planned: Planned, folder: Path, environ: Mapping[str, str]) -> None:
             if one.is_file():
                 shutil.copyfile(one, secrets / one.name)
     for name, text in made.secrets.items():
-        _write(secrets / name, text + "\n")
+        replace(secrets / name, (text + "\n").encode())
     # In the same folder, so that relative paths mean the same.
     staged = path.parent / f"{folder.name}.yaml"
     try:
-        _write(staged, planned.text)
+        replace(staged, planned.text.encode())
         there = {**environ, "CREDENTIALS_DIRECTORY": str(secrets)}
         try:
             load_settings(staged, environ=there)
@@ -217,25 +218,6 @@ def _keep(path: Path, now: datetime) -> None:
         copy.write(path.read_bytes())
         copy.flush()
         os.fsync(copy.fileno())
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file as a whole, for its owner alone, durably."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _content(path: Path) -> str | None:

@@ -35,6 +35,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from agent_core.files import sync
 from gateway.errors import GatewayError
 from gateway.operations.backup.contents import CONFIG_NAME, DATABASE_NAME, Choice, Found, Part
 from gateway.operations.backup.encryption import Sealing
@@ -168,7 +169,7 @@ def make_backup(
             os.fsync(file.fileno())
             size = file.tell()
         _name(making, target)
-        _sync_folder(target.parent)
+        sync(target.parent)
     except FileExistsError as error:
         raise BackupFailed(f"{target} exists already; a backup is never overwritten") from error
     except OSError as error:
@@ -219,14 +220,6 @@ def _name(making: Path, target: Path) -> None:
         if target.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
         making.replace(target)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class _Writing:

@@ -33,7 +33,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from agent_core.storage import disk
+from agent_core.files import replace as replace_file
+from agent_core.files import sync
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.backup.archive import (
     BackupRefused,
@@ -156,7 +157,7 @@ def restore(
                 {"parked": asdict(parked), "notes": notes},
             )
             _make_durable(stage)
-            disk.replace(root / NOTE, json.dumps(asdict(plan)).encode())
+            replace_file(root / NOTE, json.dumps(asdict(plan)).encode())
         except OSError as error:
             raise BackupRefused(
                 f"it cannot be unpacked in {root}: {error.strerror or error}; run the same again"
@@ -202,12 +203,8 @@ def _make_durable(stage: Path) -> None:
     """All that was unpacked, with its names: nothing of it may be missing after a power cut."""
     for folder, _, files in os.walk(stage):
         for name in files:
-            handle = os.open(Path(folder, name), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-        disk.sync_folder(Path(folder))
+            sync(Path(folder, name))
+        sync(Path(folder))
 
 
 @damage_refused()
@@ -317,11 +314,11 @@ def _carry_out(root: Path, plan: UnfinishedRestore) -> Path | None:
             raise FileNotFoundError(errno.ENOENT, "what was unpacked is gone", str(stage / missing[0]))
         for folder in (aside, root):
             if folder.is_dir():
-                disk.sync_folder(folder)
+                sync(folder)
         open_home(root, as_guest=True)
         (root / NOTE).unlink(missing_ok=True)
         shutil.rmtree(stage, ignore_errors=True)
-        disk.sync_folder(root)
+        sync(root)
     except OSError as error:
         raise RestoreMarker(
             f"{error.strerror or error} ({error.filename}); mend that, then finish the restore with: "

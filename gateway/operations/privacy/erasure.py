@@ -26,8 +26,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from agent_core import files
 from agent_core.models import MemoryScope, ScopeKind
-from agent_core.storage import disk
 from agent_core.storage.attachment_refs import named_files
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import encode_object
@@ -157,7 +157,7 @@ def _mark_lines(layout: Layout, share: Share, person: Person, turns: Collection[
         out.flush()
         os.fsync(out.fileno())
     making.replace(share.path)
-    disk.sync_folder(share.path.parent)
+    files.sync(share.path.parent)
     drop_summary(layout, share.key)
 
 
@@ -197,11 +197,11 @@ def _unwrite(document: Path, versions: Path, turns: Collection[str]) -> None:
         return
     text = document.read_bytes().decode("utf-8", "replace") if document.exists() else None
     if text is not None:
-        disk.replace(document, _left(text, theirs).encode())
+        files.replace(document, _left(text, theirs).encode())
     for path in document.parent.glob("MEMORY.md.*"):
         path.unlink()
     # The last, because they tell which lines these are.
-    disk.replace(
+    files.replace(
         versions,
         b"".join(
             encode_object({**version, "text": _left(str(version.get("text", "")), theirs)})
@@ -230,7 +230,7 @@ def _remove_attachments(layout: Layout, database: Path, found: PersonFiles) -> i
 def _sync(layout: Layout) -> None:
     for folder in (layout.home, layout.sessions, layout.home / "memory", layout.home / "attachments"):
         with contextlib.suppress(FileNotFoundError):
-            disk.sync_folder(folder)
+            files.sync(folder)
 
 
 def still_named(root: Path, addresses: Collection[str]) -> Iterator[str]:

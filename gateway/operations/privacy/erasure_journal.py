@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.storage import disk
 from agent_core.storage.layout import Layout
@@ -62,14 +63,14 @@ def begin(layout: Layout, found: PersonFiles) -> None:
         "attachments": sorted(found.attachments),
         "sessions": {str(share.key): share.whole for share in found.shares},
     }
-    disk.replace(_folder(layout) / _NAME.format(digest), json.dumps(plan).encode())
+    files.replace(_folder(layout) / _NAME.format(digest), json.dumps(plan).encode())
 
 
 def finish(layout: Layout, person: Person) -> None:
     """All of it is gone."""
     for path in _plans(layout, person):
         path.unlink(missing_ok=True)
-    disk.sync_folder(_folder(layout))
+    files.sync(_folder(layout))
 
 
 def broken_off(layout: Layout) -> list[tuple[str, ...]]:

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from agent_core import files
 from agent_core.models import MemoryScope
-from agent_core.storage import disk
 from agent_core.storage.layout import Layout, folder_name
 from gateway.errors import GatewayError
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_person, is_theirs, lines_of
@@ -90,7 +90,7 @@ def _write_all(layout: Layout, found: PersonFiles, target: Path, now: datetime) 
     for path in sorted(found.attachments):
         source = layout.home / path
         if source.is_file() and source.resolve().is_relative_to((layout.home / "attachments").resolve()):
-            disk.make_folder(target / "attachments")
+            files.make_folder(target / "attachments")
             _copy(source, target / "attachments" / source.name)
     rows = dict(found.rows.tables())
     rows["inbox"] = [_of_theirs(row, found) for row in rows["inbox"]]
@@ -100,7 +100,7 @@ def _write_all(layout: Layout, found: PersonFiles, target: Path, now: datetime) 
 
 
 def _write_share(layout: Layout, found: PersonFiles, share: Share, folder: Path) -> None:
-    disk.make_folder(folder)
+    files.make_folder(folder)
     turns = found.turns
     with _new(folder / "history.jsonl") as raw, _new(folder / "history.md") as text:
         text.write(f"# {share.key}\n")
@@ -131,7 +131,7 @@ def _of_theirs(row: dict[str, Any], found: PersonFiles) -> dict[str, Any]:
 
 
 def _write_document(layout: Layout, scope: MemoryScope, folder: Path) -> None:
-    disk.make_folder(folder)
+    files.make_folder(folder)
     for source, name in ((layout.document(scope), "MEMORY.md"), (layout.versions(scope), "versions.jsonl")):
         if source.is_file():
             _copy(source, folder / name)

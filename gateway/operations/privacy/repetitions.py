@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.storage import disk
 from agent_core.storage.integrity import documents
@@ -144,12 +145,12 @@ def blank_everywhere(layout: Layout, database: Path, found: PersonFiles, words: 
     """
     for document, versions in documents(layout):
         if words.blanked(text := _read(document)) != text:
-            disk.replace(document, words.blanked(text).encode())
+            files.replace(document, words.blanked(text).encode())
             for copy in document.parent.glob("MEMORY.md.*"):
                 copy.unlink()
         if words.blanked(text := _read(versions)) != text:
             lines = [line for _, line in lines_of(versions) if line is not None]
-            disk.replace(versions, b"".join(encode_object(words.blanked_in(line)) for line in lines))
+            files.replace(versions, b"".join(encode_object(words.blanked_in(line)) for line in lines))
     if database.exists():
         repeated_in_rows(database, words.blanked_in, found.rows, change=True)
     for key, path in histories(layout):
@@ -182,7 +183,7 @@ def _rewritten(path: Path, words: Words, found: PersonFiles, key: SessionKey) ->
         out.flush()
         os.fsync(out.fileno())
     making.replace(path)
-    disk.sync_folder(path.parent)
+    files.sync(path.parent)
     return True
 
 

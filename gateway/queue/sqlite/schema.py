@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from agent_core.files import sync
 from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.sqlite.errors import name_of
 from gateway.queue.sqlite.migrations import APPLICATION_ID, MIGRATIONS, VERSION, Migration, migrate
@@ -150,11 +151,7 @@ def create_file(path: Path) -> None:
             path.chmod(0o600)
         return
     os.close(descriptor)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)
 
 
 def _connect(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:

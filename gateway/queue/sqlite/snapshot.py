@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 import anyio.to_thread
 
+from agent_core.files import sync
 from gateway.queue.sqlite.base import Part
 from gateway.queue.sqlite.errors import unavailable
 
@@ -145,9 +146,5 @@ def _copied(source: sqlite3.Connection, target: Path, lengths: dict[str, int]) -
         inbox, outbox = copy.execute(
             "SELECT COALESCE((SELECT MAX(id) FROM inbox), 0), COALESCE((SELECT MAX(id) FROM outbox), 0)"
         ).fetchone()
-    handle = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(target)
     return Snapshot(schema, inbox, outbox, secret, lengths)
