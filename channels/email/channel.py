@@ -162,7 +162,7 @@ class EmailChannel(EmailDirectMessages):
         self._seal = CopySeal(state_dir / "copy-key")
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls, self._seal)
         self._chores = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
-        limiter = AnswerLimiter(config.limits, brake_per_hour=config.circuit_breaker.answers_per_hour)
+        limiter = AnswerLimiter(config.limits, breaker_per_hour=config.circuit_breaker.answers_per_hour)
         self._safety = LoopGuard(
             name,
             config,
@@ -176,7 +176,7 @@ class EmailChannel(EmailDirectMessages):
             name,
             config,
             limiter,
-            self._safety.is_braked,
+            self._safety.breaker_is_open,
             welcome,
             is_owner=is_owner,
             crowded=self._safety.crowded,
@@ -190,7 +190,7 @@ class EmailChannel(EmailDirectMessages):
         self._tell_up: Callable[[str], None] | None = None
         self._told = ""
         self._let_in_at: frozenset[str] | None = None
-        """Where the brake was pulled when things were let in for the last time."""
+        """Where the circuit breaker was open when things were let in for the last time."""
         self._went_out = SentTracker(clock.monotonic)
 
     # ── receiving ──
@@ -254,35 +254,35 @@ class EmailChannel(EmailDirectMessages):
                 self._tell_up = partial(_report_up, inbox, facts)
                 self._told = self._safety.told()
                 self._tell_up(self._told)
-            self._tell_brake()
+            self._report_breaker()
             await self._let_in(inbox)
             await mailbox.wait()
 
-    def _tell_brake(self) -> None:
-        """The brake was pulled, or came off: it stands in the status."""
+    def _report_breaker(self) -> None:
+        """The circuit breaker opened or closed: it stands in the status."""
         told = self._safety.told()
         if self._tell_up is not None and told != self._told:
             self._told = told
             self._tell_up(told)
 
     async def _let_in(self, inbox: Inbox) -> None:
-        """Whenever the brake comes off somewhere, let in what it has kept back there."""
-        pulled = self._safety.now_pulled()
-        if self._safety.to_let_in and pulled != self._let_in_at:
+        """Whenever the circuit breaker closes somewhere, let in what it has kept back there."""
+        tripped = self._safety.open_threads()
+        if self._safety.to_let_in and tripped != self._let_in_at:
             await inbox.let_in(
-                str(Refused.BRAKED),
+                str(Refused.BREAKER_OPEN),
                 lambda message: (
-                    not self._safety.is_braked(str(message.session), person=message.sender.address)
+                    not self._safety.breaker_is_open(str(message.session), person=message.sender.address)
                 ),
             )
-            self._let_in_at = pulled
+            self._let_in_at = tripped
             self._safety.let_in()
             await self._safety.save()
 
-    async def let_go(self) -> list[str]:
-        """Take the brake off at the operator's word; why it was pulled."""
-        found = await self._safety.let_go()
-        self._tell_brake()
+    async def reset_breaker(self) -> list[str]:
+        """Reset the circuit breaker at the operator's word; why it was open."""
+        found = await self._safety.reset_breaker()
+        self._report_breaker()
         if self._mailbox is not None:
             self._mailbox.nudge()
         return found
@@ -297,7 +297,7 @@ class EmailChannel(EmailDirectMessages):
         if self._went_out.is_delivered(message.id):
             return Receipt(message_id)
         if not self._went_out.in_doubt(message.id):  # what may be out already is not held back
-            await self._ask_the_brake(message)
+            await self._watch_breaker(message)
         elif self._can_look and await self._taken_after_all(message, uncertain):
             return Receipt(message_id)
 
@@ -325,13 +325,13 @@ class EmailChannel(EmailDirectMessages):
             self._add_chore(UploadCopy(mail.raw))
         return Receipt(mail.message_id)
 
-    async def _ask_the_brake(self, message: OutboundMessage) -> None:
+    async def _watch_breaker(self, message: OutboundMessage) -> None:
         await self._safety.load()
         try:
             self._safety.before_sending(message)
         except ChannelUnavailable:
             await self._safety.save()
-            self._tell_brake()
+            self._report_breaker()
             raise
 
     @property

@@ -111,7 +111,7 @@ class CircuitBreakerConfig(_Strict):
     bounces_per_hour: int = Field(default=5, ge=0)
     """So many reports that a mail of ours to one person did not arrive: nothing is sent there."""
     open_minutes: float = Field(default=60.0, gt=0, le=10_080)
-    """How long it stays pulled, over restarts too; ``squidbot email reset-breaker`` takes it off sooner."""
+    """How long it stays open, over restarts too; ``squidbot email reset-breaker`` closes it sooner."""
 
 
 class SubaddressSecret(_Strict):

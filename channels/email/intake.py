@@ -141,7 +141,7 @@ class Intake:
     Turns arrivals into messages for one account.
 
     Args:
-        braked: Whether the brake is pulled for a thread and whoever writes there.
+        breaker_is_open: Whether the circuit breaker is open for a thread and whoever writes there.
         welcome: Whether the gateway would let an address in if it were proven.
         is_owner: Whether a proven address is the owner's, who is never kept waiting.
         crowded: Told of somebody whose mail has to wait for more than an hour, and for how long.
@@ -153,7 +153,7 @@ class Intake:
         channel: str,
         config: EmailConfig,
         limiter: AnswerLimiter,
-        braked: Callable[..., bool] = lambda _thread, *, person: False,  # noqa: ARG005
+        breaker_is_open: Callable[..., bool] = lambda _thread, *, person: False,  # noqa: ARG005
         welcome: Callable[[str], bool] = lambda _: True,
         *,
         is_owner: Callable[[str], bool] = lambda _: False,
@@ -179,7 +179,7 @@ class Intake:
         self._plus_sessions = config.subaddress_sessions
         self._secrets = tuple(self._own.subaddress_secrets.values())
         self._read_only_from = config.ingest_only_from
-        self._braked = braked
+        self._breaker_is_open = breaker_is_open
         self._welcome = welcome
         self._quarantined = AnswerLimiter(_ROOM_IN_QUARANTINE)
         self._allow_from = tuple(entry.strip().lower() for entry in config.allow_from)
@@ -377,7 +377,7 @@ class Intake:
         if why is None:
             place = self._place(native_id, verdict.address, thread, at, taken_at)
             if place is not None:
-                return "", self._brake(thread, verdict.address), place
+                return "", self._breaker(thread, verdict.address), place
             why = Refused.TOO_MANY
         if why in _FOR_A_PERSON and "@" in person:
             # Everybody can send these in the name of anybody, so there is only so much room for them. Of
@@ -389,8 +389,8 @@ class Intake:
             return ("", str(why), now) if room else (str(why), "", now)
         return str(why), "", now
 
-    def _brake(self, thread: str, person: str) -> str:
-        return str(Refused.BRAKED) if self._braked(thread, person=person) else ""
+    def _breaker(self, thread: str, person: str) -> str:
+        return str(Refused.BREAKER_OPEN) if self._breaker_is_open(thread, person=person) else ""
 
     def _place(self, native_id: str, sender: str, thread: str, at: datetime, now: datetime) -> Place | None:
         """When a mail that may be answered is answered; None if too many of its sender wait already."""

@@ -93,13 +93,13 @@ class MailOperations:
         found = {
             name: one
             for name, one in self._channels.items()
-            if hasattr(one, "let_go") and channel in ("", name)
+            if hasattr(one, "reset_breaker") and channel in ("", name)
         }
         if not found:
             what = f"no mailbox {channel!r}" if channel else "no mailbox"
             raise NotFound(f"there is {what} in a running daemon; start it with `squidbot run`")
         reset: dict[str, list[str]] = {}
         for name, one in found.items():
-            let_go: Any = getattr(one, "let_go")  # noqa: B009 - no other channel has it
-            reset[name] = await let_go()
+            reset_breaker: Any = getattr(one, "reset_breaker")  # noqa: B009 - no other channel has it
+            reset[name] = await reset_breaker()
         return {"reset": reset}

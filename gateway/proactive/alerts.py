@@ -278,7 +278,7 @@ def _digest(rows: list[InboxRow]) -> str:
         lines.append(f"- and {len(rows) - MAX_LINES} more")
     count = "One message is" if len(rows) == 1 else f"{len(rows)} messages are"
     return (
-        f"{count} kept back, because nothing proves the senders (or the brake was pulled). "
+        f"{count} kept back, because nothing proves the senders (or the circuit breaker was open). "
         "Nobody was answered, and nothing of it was shown to a model.\n\n"
         + "\n".join(lines)
         + "\n\nWrite `!approve NAME` to see all of one and then let it in, or `!reject NAME`. "

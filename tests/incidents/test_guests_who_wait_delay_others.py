@@ -61,12 +61,12 @@ def test_half_of_each_hour_is_for_people_let_in_by_name() -> None:
 
 def test_a_domain_of_many_addresses_does_not_pull_the_brake() -> None:
     """
-    Half of what the brake lets pass is left for others, hour after hour: fifty answers an hour to one domain and eleven
+    Half of what the circuit breaker lets pass is left for others, hour after hour: fifty answers an hour to one domain and eleven
     to friends pulled it, and then nobody but the owner was answered for an hour.
     """
     limits, settings = AnswerLimits(), CircuitBreakerConfig()
     for hundred in (limits, limits.model_copy(update={"total_per_hour": 0})):
-        limiter = AnswerLimiter(hundred, brake_per_hour=settings.answers_per_hour)
+        limiter = AnswerLimiter(hundred, breaker_per_hour=settings.answers_per_hour)
         brake = CircuitBreaker(settings)
         due: list[float] = []
         for hour in range(4):

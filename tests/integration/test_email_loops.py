@@ -142,7 +142,7 @@ async def robot_mails(robot: Robot, *, at_most: int) -> int:
 @pytest.mark.parametrize("guard", ["limits", "brake", "neither"])
 async def test_a_robot_that_does_not_say_so(mail_server: MailServer, tmp_path: Path, guard: str) -> None:
     """
-    At most six answers an hour by the limits, with one word about the wait, and six by the brake alone; without both
+    At most six answers an hour by the limits, with one word about the wait, and six by the circuit breaker alone; without both
     it goes on, which is the control.
     """
     number = next(_numbers)
@@ -167,7 +167,7 @@ async def test_a_robot_that_does_not_say_so(mail_server: MailServer, tmp_path: P
 
 
 async def test_a_brake_is_told_to_the_owner(mail_server: MailServer, tmp_path: Path) -> None:
-    """The one thing that still goes out while the brake is pulled."""
+    """The one thing that still goes out while the circuit breaker is open."""
     number = next(_numbers)
     bot, peer, boss = f"bot{number}", f"peer{number}", f"peer{next(_numbers)}"
     owner, address = mail_server.address(boss), mail_server.address(peer)
@@ -193,7 +193,7 @@ async def test_a_brake_is_told_to_the_owner(mail_server: MailServer, tmp_path: P
             await desk.call("email_reset_breaker", {"channel": "other"})
         after = built.supervisor.status("email").as_dict()
     assert status["state"] == after["state"] == "up"
-    assert "the brake is pulled until" in status["detail"]
+    assert "the circuit breaker is open until" in status["detail"]
     assert after["detail"] == ""
     assert waiting
     assert (len(released["reset"]["email"]), again["reset"]["email"]) == (1, [])

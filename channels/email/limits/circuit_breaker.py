@@ -1,11 +1,12 @@
 """
-The brake: what must not happen however wrong everything else is, two programs that write to each other. Pure.
+The circuit breaker: what must not happen however wrong everything else is, two programs that write to each
+other. Pure.
 
-The limits (``rate_limit``) count questions, per sender and thread. The brake counts what goes out, and looks
-at it: so many answers in an hour, the same text again and again are a loop, whoever is on the other side and
-whatever the header fields say; and who gets one mail after another that comes back gets none for a while.
-While it is pulled nothing is answered; what is to be sent waits, what comes in waits in quarantine and is let
-in when it comes off. That happens by itself after a while, or when a person says so; a restart changes
+The limits (``rate_limit``) count questions, per sender and thread. The circuit breaker counts what goes out,
+and looks at it: so many answers in an hour, the same text again and again are a loop, whoever is on the other
+side and whatever the header fields say; and who gets one mail after another that comes back gets none for a
+while. While it is open nothing is answered; what is to be sent waits, what comes in waits in quarantine and
+is let in when it closes. That happens by itself after a while, or when a person says so; a restart changes
 nothing, because a daemon that is restarted by the loop itself must not begin it anew.
 
 The owner is never shut out because of others: answers to the owner count for their own thread alone, and only
@@ -66,49 +67,50 @@ class CircuitBreaker:
         self._settings = settings
         self._sent: deque[_Sent] = deque(maxlen=MAX_KEPT)
         self._bounced: deque[tuple[float, str]] = deque(maxlen=MAX_KEPT)
-        self._pulled: dict[str, BreakerOpen] = {}
+        self._tripped: dict[str, BreakerOpen] = {}
         self._untold: set[str] = set()
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
         self.keeps_back = False
         """Whether something may be in quarantine because of it; see `all_let_in`."""
 
-    def all_pulled(self, now: float) -> list[BreakerOpen]:
+    def all_open(self, now: float) -> list[BreakerOpen]:
         """Everywhere where nothing is answered."""
-        return [found for found in self._pulled.values() if now < found.until]
+        return [found for found in self._tripped.values() if now < found.until]
 
-    def let_go(self, now: float) -> list[BreakerOpen]:
-        """Take it off, wherever it is; what it was is returned."""
-        found = self.all_pulled(now)
-        self._pulled.clear()
+    def reset(self, now: float) -> list[BreakerOpen]:
+        """Close it, wherever it is open; what it was is returned."""
+        found = self.all_open(now)
+        self._tripped.clear()
         self.changed = True
         return found
 
     def all_let_in(self) -> None:
         """What it has kept back is let in, as far as it does not keep it back any more."""
-        self.keeps_back = bool(self._pulled)
+        self.keeps_back = bool(self._tripped)
         self.changed = True
 
-    def pulled(
+    def tripped(
         self, thread: str, now: float, *, recipient: str = "", owner: bool = False
     ) -> BreakerOpen | None:
         """Whether nothing may be answered in this thread, or to this recipient, who may be the owner."""
         for place in (thread,) if owner else (EVERYWHERE, thread, to(recipient)):
-            found = self._pulled.get(place)
+            found = self._tripped.get(place)
             if found is not None and now < found.until:
                 return found
-            self._pulled.pop(place, None)
+            self._tripped.pop(place, None)
         return None
 
     def may_send(
         self, thread: str, text: str, now: float, *, recipient: str = "", owner: bool = False
     ) -> BreakerOpen | None:
         """
-        Ask before an answer is sent; it may be what pulls the brake. None: send it, and tell `sent`.
+        Ask before an answer is sent; it may be what opens the circuit breaker. None: send it, and tell
+        `sent`.
 
-        The first who gets a `BreakerOpen` has pulled it; see `is_new`.
+        The first who gets a `BreakerOpen` has opened it; see `is_new`.
         """
-        found = self.pulled(thread, now, recipient=recipient, owner=owner)
+        found = self.tripped(thread, now, recipient=recipient, owner=owner)
         if found is not None:
             return found
         settings = self._settings
@@ -118,11 +120,11 @@ class CircuitBreaker:
         same = Counter(sent.text for sent in here)[_digest(text)]
         most_here = settings.answers_per_hour if owner else settings.thread_answers_per_hour
         if not owner and 0 < settings.max_identical_replies <= same:
-            return self._pull(thread, f"the same answer was given {same} times in one thread", now)
+            return self._trip(thread, f"the same answer was given {same} times in one thread", now)
         if 0 < most_here <= len(here):
-            return self._pull(thread, f"{len(here)} answers went into one thread within an hour", now)
+            return self._trip(thread, f"{len(here)} answers went into one thread within an hour", now)
         if not owner and 0 < settings.answers_per_hour <= others:
-            return self._pull(EVERYWHERE, f"{others} answers went out within an hour", now)
+            return self._trip(EVERYWHERE, f"{others} answers went out within an hour", now)
         return None
 
     def sent(self, thread: str, text: str, now: float, *, owner: bool = False) -> None:
@@ -138,29 +140,29 @@ class CircuitBreaker:
         count = sum(whose == recipient for _, whose in self._bounced)
         if not 0 < self._settings.bounces_per_hour <= count:
             return None
-        if self.pulled(EVERYWHERE, now, recipient=recipient) is not None:
+        if self.tripped(EVERYWHERE, now, recipient=recipient) is not None:
             return None
-        return self._pull(to(recipient), f"{count} mails to them came back within an hour", now)
+        return self._trip(to(recipient), f"{count} mails to them came back within an hour", now)
 
-    def is_new(self, pulled: BreakerOpen) -> bool:
-        """Whether it was pulled just now; true once."""
-        if pulled.thread not in self._untold:
+    def is_new(self, tripped: BreakerOpen) -> bool:
+        """Whether it opened just now; true once."""
+        if tripped.thread not in self._untold:
             return False
-        self._untold.discard(pulled.thread)
+        self._untold.discard(tripped.thread)
         return True
 
-    def _pull(self, thread: str, why: str, now: float) -> BreakerOpen:
-        if len(self._pulled) >= MAX_KEPT:
-            self._pulled = {place: one for place, one in self._pulled.items() if now < one.until}
-        pulled = self._pulled[thread] = BreakerOpen(thread, why, now + self._settings.open_minutes * 60)
-        self._untold = {place for place in (*self._untold, thread) if place in self._pulled}
+    def _trip(self, thread: str, why: str, now: float) -> BreakerOpen:
+        if len(self._tripped) >= MAX_KEPT:
+            self._tripped = {place: one for place, one in self._tripped.items() if now < one.until}
+        tripped = self._tripped[thread] = BreakerOpen(thread, why, now + self._settings.open_minutes * 60)
+        self._untold = {place for place in (*self._untold, thread) if place in self._tripped}
         self.changed = self.keeps_back = True
-        # Otherwise the first answer afterwards would pull it again.
+        # Otherwise the first answer afterwards would open it again.
         self._sent = deque(
             (one for one in self._sent if thread not in (EVERYWHERE, one.thread)), maxlen=MAX_KEPT
         )
         self._bounced = deque((one for one in self._bounced if to(one[1]) != thread), maxlen=MAX_KEPT)
-        return pulled
+        return tripped
 
     def dump(self, now: float, wall: float) -> str:
         """
@@ -175,7 +177,7 @@ class CircuitBreaker:
         since = wall - now
         return json.dumps(
             {
-                "pulled": [[one.thread, one.why, one.until + since] for one in self.all_pulled(now)],
+                "pulled": [[one.thread, one.why, one.until + since] for one in self.all_open(now)],
                 "sent": [[one.at + since, one.thread, one.text, one.owner] for one in self._sent],
                 "returned": [[at + since, recipient] for at, recipient in self._bounced],
                 "keeps_back": self.keeps_back,
@@ -192,7 +194,7 @@ class CircuitBreaker:
         longest = now + self._settings.open_minutes * 60
         try:
             kept = json.loads(text)
-            pulled = [
+            tripped = [
                 BreakerOpen(str(thread), str(why), min(float(until) - since, longest))
                 for thread, why, until in kept["pulled"]
             ]
@@ -204,7 +206,7 @@ class CircuitBreaker:
             keeps_back = bool(kept.get("keeps_back", True))
         except (ValueError, TypeError, KeyError):
             return False
-        self._pulled = {one.thread: one for one in pulled if now < one.until}
+        self._tripped = {one.thread: one for one in tripped if now < one.until}
         self._sent = deque(sorted(sent, key=lambda one: one.at), maxlen=MAX_KEPT)
         self._bounced = deque(sorted(bounced), maxlen=MAX_KEPT)
         self.keeps_back = keeps_back

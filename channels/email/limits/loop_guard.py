@@ -1,6 +1,6 @@
 """
-What keeps the channel from doing harm, around everything it sends: the brake, the patience after a refused
-login, and the file that lets limits outlive a restart.
+What keeps the channel from doing harm, around everything it sends: the circuit breaker, the patience after a
+refused login, and the file that lets limits outlive a restart.
 
 `LoopGuard` decides nothing by itself; it holds the pure parts (``circuit_breaker``, ``rate_limit``) to the
 clock, and tells the operator when one of them acts.
@@ -35,7 +35,7 @@ Alert = Callable[[str, str], None]
 MAX_SENT_IDS = 2_000
 _RETRY = BackoffPolicy(first_s=300.0, cap_s=7200.0, jitter=0)
 LOOK_AGAIN_S = 30.0
-"""While the brake is pulled: somebody may let it go."""
+"""While the circuit breaker is open: somebody may reset it."""
 SAVE_EVERY_S = 5.0
 MOST_TOLD = 3
 _log = structlog.get_logger(__name__)
@@ -100,29 +100,31 @@ class LoopGuard:
         self._file = file
         self._clock = clock
         self._alert = alert
-        self._brake = CircuitBreaker(config.circuit_breaker)
+        self._breaker = CircuitBreaker(config.circuit_breaker)
         self._sent_to: OrderedDict[str, tuple[str, bool]] = OrderedDict()
         """By Message-ID: to whom a mail went, and whether to nobody else."""
         self._came_back: set[str] = set()
-        self._brake_file = file.with_name("answer-brake.json")
-        self._brake_saved_at = clock.monotonic()
-        self._brake_urgent = False
+        self._breaker_file = file.with_name("answer-brake.json")
+        self._breaker_saved_at = clock.monotonic()
+        self._breaker_urgent = False
         self._loaded = False
         self._loading = anyio.Lock()
         self._saving = anyio.Lock()
         self.patience = LoginPatience(clock.monotonic)
 
-    def is_braked(self, thread: str, *, person: str = "") -> bool:
+    def breaker_is_open(self, thread: str, *, person: str = "") -> bool:
         """Whether nothing that ``person`` writes is answered in a thread."""
         owner = self._is_owner(person)
-        return self._brake.pulled(thread, self._clock.monotonic(), recipient=person, owner=owner) is not None
+        return (
+            self._breaker.tripped(thread, self._clock.monotonic(), recipient=person, owner=owner) is not None
+        )
 
     def before_sending(self, message: OutboundMessage) -> None:
         """
         Ask before a mail is sent.
 
         Raises:
-            ChannelUnavailable: The brake is pulled; it waits.
+            ChannelUnavailable: The circuit breaker is open; it waits.
         """
         self.patience.check()
         if not _is_answer(message):
@@ -130,19 +132,19 @@ class LoopGuard:
         now = self._clock.monotonic()
         whom = _recipient(message)
         owner = self._is_owner(whom)
-        pulled = self._brake.may_send(str(message.session), message.text, now, recipient=whom, owner=owner)
-        if pulled is None:
+        tripped = self._breaker.may_send(str(message.session), message.text, now, recipient=whom, owner=owner)
+        if tripped is None:
             return
-        self._tell(pulled, now)
-        wait_s = min(pulled.until - now, LOOK_AGAIN_S)
-        raise ChannelUnavailable(f"the brake is pulled: {pulled.why}", retry_after_s=wait_s)
+        self._tell(tripped, now)
+        wait_s = min(tripped.until - now, LOOK_AGAIN_S)
+        raise ChannelUnavailable(f"the circuit breaker is open: {tripped.why}", retry_after_s=wait_s)
 
     def sent(self, message: OutboundMessage, message_id: str) -> None:
         """A mail went out."""
         whom = _recipient(message)
         if _is_answer(message):
             owner = self._is_owner(whom)
-            self._brake.sent(str(message.session), message.text, self._clock.monotonic(), owner=owner)
+            self._breaker.sent(str(message.session), message.text, self._clock.monotonic(), owner=owner)
         self._sent_to[message_id] = (whom, not message.context.get("cc"))
         while len(self._sent_to) > MAX_SENT_IDS:
             self._came_back.discard(self._sent_to.popitem(last=False)[0])
@@ -186,9 +188,9 @@ class LoopGuard:
             _log.warning("mail.bounced", channel=self._name)
             if self._is_owner(whom):
                 continue
-            pulled = self._brake.bounced(whom, now)
-            if pulled is not None:
-                self._tell(pulled, now)
+            tripped = self._breaker.bounced(whom, now)
+            if tripped is not None:
+                self._tell(tripped, now)
         return frozenset(evident)
 
     def sent_to(self, message_ids: Sequence[str]) -> str:
@@ -198,32 +200,32 @@ class LoopGuard:
 
     @property
     def to_let_in(self) -> bool:
-        """Whether there may be mails in quarantine that a brake kept back which is off now."""
-        return self._brake.keeps_back
+        """Whether mails may be in quarantine that the circuit breaker kept back where it is closed now."""
+        return self._breaker.keeps_back
 
-    def now_pulled(self) -> frozenset[str]:
-        """Where the brake is pulled now."""
-        return frozenset(one.thread for one in self._brake.all_pulled(self._clock.monotonic()))
+    def open_threads(self) -> frozenset[str]:
+        """Where the circuit breaker is open now."""
+        return frozenset(one.thread for one in self._breaker.all_open(self._clock.monotonic()))
 
     def let_in(self) -> None:
         """They were let in."""
-        self._brake.all_let_in()
-        self._brake_urgent = True
+        self._breaker.all_let_in()
+        self._breaker_urgent = True
 
-    def _tell(self, pulled: BreakerOpen, now: float) -> None:
-        if not self._brake.is_new(pulled):
+    def _tell(self, tripped: BreakerOpen, now: float) -> None:
+        if not self._breaker.is_new(tripped):
             return
-        self._brake_urgent = True
-        minutes = round((pulled.until - now) / 60)
+        self._breaker_urgent = True
+        minutes = round((tripped.until - now) / 60)
         where, loop = "No mail is answered", " It looks like a loop."
-        if pulled.recipient:
-            where, loop = f"Nothing is sent to `{pulled.recipient}`", ""
-        elif pulled.thread:
-            where = f"In the thread {pulled.thread} nothing is answered"
-        _log.error("mail.breaker_opened", channel=self._name, why=pulled.why, minutes=minutes)
+        if tripped.recipient:
+            where, loop = f"Nothing is sent to `{tripped.recipient}`", ""
+        elif tripped.thread:
+            where = f"In the thread {tripped.thread} nothing is answered"
+        _log.error("mail.breaker_opened", channel=self._name, why=tripped.why, minutes=minutes)
         self._alert(
-            "brake bounces" if pulled.recipient else "brake",
-            f"{where} on {self._name} for {minutes} minutes: {pulled.why}.{loop} What comes in meanwhile "
+            "brake bounces" if tripped.recipient else "brake",
+            f"{where} on {self._name} for {minutes} minutes: {tripped.why}.{loop} What comes in meanwhile "
             "waits and is let in then. To end it sooner: squidbot email reset-breaker.",
         )
 
@@ -238,23 +240,25 @@ class LoopGuard:
         )
 
     def told(self) -> str:
-        """What an operator should know of the brake; empty while it is off."""
+        """What an operator should know of the circuit breaker; empty while it is closed."""
         now = self._clock.monotonic()
-        pulled = self._brake.all_pulled(now)
-        if not pulled:
+        tripped = self._breaker.all_open(now)
+        if not tripped:
             return ""
-        until = self._clock.now() + timedelta(seconds=max(one.until for one in pulled) - now)
-        why = "; ".join(one.why for one in pulled[:MOST_TOLD])
-        more = f" (and {len(pulled) - MOST_TOLD} threads more)" if len(pulled) > MOST_TOLD else ""
-        return f"the brake is pulled until {until:%H:%M} UTC (squidbot email reset-breaker): {why}{more}"
+        until = self._clock.now() + timedelta(seconds=max(one.until for one in tripped) - now)
+        why = "; ".join(one.why for one in tripped[:MOST_TOLD])
+        more = f" (and {len(tripped) - MOST_TOLD} threads more)" if len(tripped) > MOST_TOLD else ""
+        return (
+            f"the circuit breaker is open until {until:%H:%M} UTC (squidbot email reset-breaker): {why}{more}"
+        )
 
-    async def let_go(self) -> list[str]:
-        """Take the brake off at a person's word; why it was pulled."""
+    async def reset_breaker(self) -> list[str]:
+        """Reset the circuit breaker at a person's word; why it was open."""
         await self.load()
-        found = self._brake.let_go(self._clock.monotonic())
-        self._brake_urgent = True
+        found = self._breaker.reset(self._clock.monotonic())
+        self._breaker_urgent = True
         await self.save()
-        _log.warning("mail.breaker_reset", channel=self._name, pulled=len(found))
+        _log.warning("mail.breaker_reset", channel=self._name, tripped=len(found))
         return [one.why for one in found]
 
     async def load(self) -> None:
@@ -265,9 +269,9 @@ class LoopGuard:
             text = await self._read(self._file)
             if text is not None and not self._limiter.load(text):
                 _log.warning("limits.unreadable", file=str(self._file), error="damaged")
-            text = await self._read(self._brake_file)
-            if text is not None and not self._brake.load(text, *self._times()):
-                _log.warning("limits.unreadable", file=str(self._brake_file), error="damaged")
+            text = await self._read(self._breaker_file)
+            if text is not None and not self._breaker.load(text, *self._times()):
+                _log.warning("limits.unreadable", file=str(self._breaker_file), error="damaged")
             self._loaded = True
 
     async def _read(self, file: Path) -> str | None:
@@ -283,17 +287,17 @@ class LoopGuard:
         """
         Keep what was counted, if anything was.
 
-        That the brake was pulled or let go is kept at once, what it counts every few seconds; ``now`` keeps
-        that too.
+        That the circuit breaker opened or was reset is kept at once, what it counts every few seconds;
+        ``now`` keeps that too.
         """
         async with self._saving:
             if self._limiter.changed:
                 await self._write(self._file, self._limiter.dump())
-            due = self._clock.monotonic() - self._brake_saved_at >= SAVE_EVERY_S
-            if self._brake_urgent or (self._brake.changed and (due or now)):
-                self._brake_urgent = False
-                self._brake_saved_at = self._clock.monotonic()
-                await self._write(self._brake_file, self._brake.dump(*self._times()))
+            due = self._clock.monotonic() - self._breaker_saved_at >= SAVE_EVERY_S
+            if self._breaker_urgent or (self._breaker.changed and (due or now)):
+                self._breaker_urgent = False
+                self._breaker_saved_at = self._clock.monotonic()
+                await self._write(self._breaker_file, self._breaker.dump(*self._times()))
 
     async def _write(self, file: Path, text: str) -> None:
         try:

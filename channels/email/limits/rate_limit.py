@@ -60,12 +60,12 @@ class AnswerLimiter:
     Remembers the last day.
 
     Args:
-        brake_per_hour: So many answers within an hour pull the brake for everybody; 0: none do.
+        breaker_per_hour: So many answers within an hour open the circuit breaker for everybody; 0: none do.
     """
 
-    def __init__(self, limits: AnswerLimits, *, brake_per_hour: int = 0) -> None:
+    def __init__(self, limits: AnswerLimits, *, breaker_per_hour: int = 0) -> None:
         self._limits = limits
-        most = min((each for each in (limits.total_per_hour, brake_per_hour) if each), default=0)
+        most = min((each for each in (limits.total_per_hour, breaker_per_hour) if each), default=0)
         self._crowds_per_hour = (most + 1) // 2
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self.changed = False

@@ -93,8 +93,8 @@ class Refused(StrEnum):
     OUT_OF_OFFICE = "out_of_office"
     NOT_ADDRESSED = "not_addressed_to_us"
     TOO_MANY = "over_limit"
-    BRAKED = "brake_pulled"
-    """So many answers went out that something must be wrong; see ``brake``."""
+    BREAKER_OPEN = "brake_pulled"
+    """So many answers went out that something must be wrong; see ``circuit_breaker``."""
     UNREADABLE = "unreadable"
 
 

@@ -1,4 +1,4 @@
-"""The brake on answers by mail by itself, and the patience after refused logins."""
+"""The circuit breaker on answers by mail by itself, and the patience after refused logins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NONE = {
 }
 
 
-def brake(**limits: Any) -> CircuitBreaker:
+def breaker(**limits: Any) -> CircuitBreaker:
     return CircuitBreaker(CircuitBreakerConfig.model_validate(NONE | {"open_minutes": 60} | limits))
 
 
@@ -39,12 +39,12 @@ def send(it: CircuitBreaker, number: int, now: float, *, thread: str = "t", text
 class TestBrake:
     def test_nothing_is_stopped_without_limits(self) -> None:
         """The control: a thousand answers a minute."""
-        it = brake()
+        it = breaker()
         assert all(send(it, number, now=number / 20, text="same") for number in range(1000))
 
     def test_the_same_text_again_and_again(self) -> None:
         """The third in one thread is the last; white space makes no difference, another thread none either."""
-        it = brake(max_identical_replies=3)
+        it = breaker(max_identical_replies=3)
         assert [send(it, n, float(n), text=f"Hello{' ' * (n + 1)}there") for n in range(4)] == [True] * 3 + [
             False
         ]
@@ -54,52 +54,52 @@ class TestBrake:
 
     def test_one_thread(self) -> None:
         """Beyond so many answers an hour one thread rests, and the others do not."""
-        it = brake(thread_answers_per_hour=5)
+        it = breaker(thread_answers_per_hour=5)
         assert [send(it, n, float(n)) for n in range(6)] == [True] * 5 + [False]
         assert send(it, 7, 7.0, thread="other")
 
     def test_all_of_it(self) -> None:
         """Beyond so many in all nobody is answered, for the time that was set and no longer."""
-        it = brake(answers_per_hour=10)
+        it = breaker(answers_per_hour=10)
         assert [send(it, n, float(n), thread=f"t{n}") for n in range(11)] == [True] * 10 + [False]
         assert not send(it, 12, 3000.0, thread="new")
         assert send(it, 13, 3620.0, thread="new")
 
     def test_slow_is_no_loop(self) -> None:
         """As many answers over many hours are none too many."""
-        it = brake(answers_per_hour=10, thread_answers_per_hour=5, max_identical_replies=3)
+        it = breaker(answers_per_hour=10, thread_answers_per_hour=5, max_identical_replies=3)
         assert all(send(it, n, n * 1300.0, text="Done.") for n in range(100))
 
     def test_mails_that_come_back(self) -> None:
         """The fifth within an hour pulls it, once, and for mails to that recipient alone."""
-        it = brake(bounces_per_hour=5)
-        pulled = [it.bounced("a@x", float(n)) for n in range(7)]
-        assert [found is not None for found in pulled] == [False] * 4 + [True, False, False]
-        assert it.pulled("any", 10.0, recipient="a@x") is not None
-        assert it.pulled("any", 10.0, recipient="b@x") is None
-        assert it.pulled("any", 3700.0, recipient="a@x") is None
+        it = breaker(bounces_per_hour=5)
+        tripped = [it.bounced("a@x", float(n)) for n in range(7)]
+        assert [found is not None for found in tripped] == [False] * 4 + [True, False, False]
+        assert it.tripped("any", 10.0, recipient="a@x") is not None
+        assert it.tripped("any", 10.0, recipient="b@x") is None
+        assert it.tripped("any", 3700.0, recipient="a@x") is None
         assert [it.bounced(f"{n}@x", 20.0) for n in range(50)] == [None] * 50
 
     def test_the_owner_is_not_shut_out(self) -> None:
         """Not by what others do; only by more in one thread than a person can ask for. The control is anybody else."""
-        it = brake(answers_per_hour=10, thread_answers_per_hour=3, max_identical_replies=2)
+        it = breaker(answers_per_hour=10, thread_answers_per_hour=3, max_identical_replies=2)
         for number in range(11):
             send(it, number, 0.0, thread=f"t{number}")
-        assert it.pulled("t", 1.0) is not None
+        assert it.tripped("t", 1.0) is not None
         same = [
             it.may_send("t", "same", 1.0, owner=True) or it.sent("t", "same", 1.0, owner=True)
             for _ in range(11)
         ]
         assert [one is None for one in same] == [True] * 10 + [False]
         assert it.may_send("other", "same", 2.0, owner=True) is None
-        it = brake(answers_per_hour=10)
+        it = breaker(answers_per_hour=10)
         for number in range(30):
             it.sent(f"o{number}", "x", 0.0, owner=True)
         assert it.may_send("t", "x", 1.0) is None, "what the owner gets is nobody else's loop"
 
     def test_it_is_told_once(self) -> None:
-        """Only the moment at which it was pulled is new."""
-        it = brake(answers_per_hour=1)
+        """Only the moment at which it opened is new."""
+        it = breaker(answers_per_hour=1)
         send(it, 1, 0.0)
         first = it.may_send("t", "x", 1.0)
         again = it.may_send("t", "x", 2.0)
@@ -108,55 +108,55 @@ class TestBrake:
         assert (it.is_new(first), it.is_new(again)) == (True, False)
 
     def test_it_outlives_a_restart(self) -> None:
-        """What was counted and what was pulled go on in a process with another clock, as long as they would have."""
-        it = brake(thread_answers_per_hour=5, bounces_per_hour=3)
+        """What was counted and what is open go on in a process with another clock, as long as they would have."""
+        it = breaker(thread_answers_per_hour=5, bounces_per_hour=3)
         assert [send(it, n, float(n), thread="loop") for n in range(6)] == [True] * 5 + [False]
         assert all(send(it, n, float(n)) for n in range(4))
         it.bounced("a@x", 3.0)
         kept = it.dump(10.0, 1_000_010.0)
         assert not it.changed
 
-        after = brake(thread_answers_per_hour=5, bounces_per_hour=3)
+        after = breaker(thread_answers_per_hour=5, bounces_per_hour=3)
         assert after.load(kept, 500.0, 1_000_110.0)
-        (pulled,) = after.all_pulled(500.0)
-        assert (pulled.thread, round(pulled.until - 500.0)) == ("loop", 3600 - 105)
+        (tripped,) = after.all_open(500.0)
+        assert (tripped.thread, round(tripped.until - 500.0)) == ("loop", 3600 - 105)
         assert not send(after, 9, 501.0, thread="loop")
-        assert not after.is_new(pulled), "the owner has heard of it"
+        assert not after.is_new(tripped), "the owner has heard of it"
         assert [send(after, n, 502.0) for n in (5, 6)] == [True, False], "the fifth and the sixth of an hour"
         assert after.bounced("a@x", 503.0) is None
         assert after.bounced("a@x", 504.0) is not None
 
     def test_a_forgetful_restart_is_caught(self) -> None:
         """The control: a process that takes nothing over answers into the loop again."""
-        it = brake(thread_answers_per_hour=5)
+        it = breaker(thread_answers_per_hour=5)
         assert [send(it, n, float(n)) for n in range(6)][-1] is False
-        assert send(brake(thread_answers_per_hour=5), 7, 7.0)
+        assert send(breaker(thread_answers_per_hour=5), 7, 7.0)
 
     def test_clocks_that_are_set(self) -> None:
         """Forward it ends; back it lasts no longer than it is set to."""
-        it = brake(answers_per_hour=1)
+        it = breaker(answers_per_hour=1)
         send(it, 1, 0.0)
         assert it.may_send("t", "x", 1.0) is not None
         kept = it.dump(1.0, 1_000_000.0)
-        for wall, pulled in ((1_003_700.0, False), (0.0, True)):
-            after = brake(answers_per_hour=1)
+        for wall, tripped in ((1_003_700.0, False), (0.0, True)):
+            after = breaker(answers_per_hour=1)
             assert after.load(kept, 0.0, wall)
-            assert (after.pulled("t", 10.0) is not None) == pulled
-            assert after.pulled("t", 3601.0) is None
+            assert (after.tripped("t", 10.0) is not None) == tripped
+            assert after.tripped("t", 3601.0) is None
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pulled": [[1]], "sent": [], "bounced": []}', "\0"])
     def test_damaged_is_like_none(self, text: str) -> None:
         """Nothing is taken of it, and said so."""
-        it = brake(answers_per_hour=1)
+        it = breaker(answers_per_hour=1)
         assert not it.load(text, 0.0, 0.0)
         assert send(it, 1, 0.0)
 
     def test_letting_go(self) -> None:
-        """What was pulled is told, and answers go out again, as many as after any pause."""
-        it = brake(thread_answers_per_hour=2)
+        """What was open is told, and answers go out again, as many as after any pause."""
+        it = breaker(thread_answers_per_hour=2)
         assert [send(it, n, float(n)) for n in range(3)] == [True, True, False]
-        assert [one.thread for one in it.let_go(3.0)] == ["t"]
-        assert it.let_go(3.0) == []
+        assert [one.thread for one in it.reset(3.0)] == ["t"]
+        assert it.reset(3.0) == []
         assert [send(it, n, 4.0 + n) for n in range(3)] == [True, True, False]
 
 

@@ -1,4 +1,4 @@
-"""The brake in the hands of the channel: what it stops, what it keeps over a restart, and whom it tells."""
+"""The circuit breaker in the hands of the channel: what it stops, what it keeps over a restart, and whom it tells."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ class TestSafety:
         return safety, clock, told
 
     def test_a_loop_is_stopped_and_told_once(self, tmp_path: Path) -> None:
-        """The answer waits as long as the brake is pulled; alerts to the owner go out all the same."""
+        """The answer waits as long as the circuit breaker is open; alerts to the owner go out all the same."""
         safety, clock, told = self.make(tmp_path, max_identical_replies=2)
         for _ in range(2):
             safety.before_sending(answer())
             safety.sent(answer(), "<id>")
         for _ in range(3):
-            with pytest.raises(ChannelUnavailable, match="brake") as caught:
+            with pytest.raises(ChannelUnavailable, match="circuit breaker") as caught:
                 safety.before_sending(answer())
             assert caught.value.retry_after_s == LOOK_AGAIN_S
             clock.advance(60)
-        assert safety.is_braked(str(THREAD))
-        assert not safety.is_braked(str(OTHER))
+        assert safety.breaker_is_open(str(THREAD))
+        assert not safety.breaker_is_open(str(OTHER))
         safety.before_sending(answer(kind=OutboundKind.ALERT))
         assert len(told) == 1
         assert "looks like a loop" in told[0]
@@ -86,7 +86,7 @@ class TestSafety:
             safety.sent(reminder, "<id>")
         safety.before_sending(answer())
         assert told == []
-        assert not safety.is_braked(str(THREAD))
+        assert not safety.breaker_is_open(str(THREAD))
 
     async def test_a_pulled_brake_is_kept_at_once(self, tmp_path: Path) -> None:
         """Whatever kills the process next: the next one knows, says so in the status, and a person can end it."""
@@ -102,18 +102,18 @@ class TestSafety:
 
         after, later, told_again = self.make(tmp_path, max_identical_replies=1)
         await after.load()
-        assert after.is_braked(str(THREAD))
+        assert after.breaker_is_open(str(THREAD))
         assert "squidbot email reset-breaker" in after.told()
         assert "the same answer was given 1 times" in after.told()
         with pytest.raises(ChannelUnavailable):
             after.before_sending(answer("another"))
         assert (len(told), told_again) == (1, [])
-        assert len(await after.let_go()) == 1
+        assert len(await after.reset_breaker()) == 1
         assert after.told() == ""
         after.before_sending(answer())
         third, _, _ = self.make(tmp_path, max_identical_replies=1)
         await third.load()
-        assert not third.is_braked(str(THREAD))
+        assert not third.breaker_is_open(str(THREAD))
         later.advance(10)
         clock.advance(10)
 
@@ -167,8 +167,8 @@ class TestSafety:
         came(ours[1], "Alice@mail.test", proven="postmaster@mail.test", outside=True)
         assert len(told) == 1
         assert "Nothing is sent to `alice@mail.test`" in told[0]
-        assert safety.is_braked("any", person="alice@mail.test")
-        assert not safety.is_braked("any", person="bob@mail.test")
+        assert safety.breaker_is_open("any", person="alice@mail.test")
+        assert not safety.breaker_is_open("any", person="bob@mail.test")
         safety.before_sending(answer(session=OTHER))
         with pytest.raises(ChannelUnavailable, match="came back"):
             safety.before_sending(answer())

@@ -73,7 +73,7 @@ async def texts(store: SqliteWorkStore) -> list[str]:
 async def test_an_alert_without_a_place_is_kept_over_a_restart_shown_and_told_once(store) -> None:
     """No conversation with the owner: it waits, `status` counts it and says why; then it comes, and only once."""
     first = notes_of(store)
-    first.alert("brake", "The brake is pulled.")
+    first.alert("brake", "The circuit breaker is open.")
     await first._tell_alerts()
     assert await texts(store) == []
     assert first.state() == {"alerts_waiting": 1, "why": "the owner has no direct conversation yet"}
@@ -88,7 +88,7 @@ async def test_an_alert_without_a_place_is_kept_over_a_restart_shown_and_told_on
     await learn(third)
     await third._tell_alerts()
     assert await texts(store) == [
-        "2 things need you:\n\n- The brake is pulled.\n- The channel email needs you."
+        "2 things need you:\n\n- The circuit breaker is open.\n- The channel email needs you."
     ]
     assert third.state() == {"alerts_waiting": 0, "why": ""}
     await third._tell_alerts()
@@ -98,7 +98,7 @@ async def test_an_alert_without_a_place_is_kept_over_a_restart_shown_and_told_on
 
 async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None:
     """The note is in the outbox, the process dies, the next one has it still: it is not told again; new ones are."""
-    await notes_of(store).keep("brake", "The brake is pulled.")
+    await notes_of(store).keep("brake", "The circuit breaker is open.")
     dying = notes_of(Dying(store))
     await learn(dying)
     with pytest.raises(Died):
@@ -107,8 +107,8 @@ async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None
     following.alert("channel email", "The channel email needs you.")
     for _ in range(3):
         await following._tell_alerts()
-    assert await texts(store) == ["The brake is pulled.", "The channel email needs you."][::-1]
-    await notes_of(store).keep("brake", "The brake is pulled.")
+    assert await texts(store) == ["The circuit breaker is open.", "The channel email needs you."][::-1]
+    await notes_of(store).keep("brake", "The circuit breaker is open.")
     await notes_of(store)._tell_alerts()
     assert len(await texts(store)) == 3, "the same trouble of another day is told again"
 
@@ -116,7 +116,7 @@ async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None
 async def test_it_is_told_soon_after_the_owner_has_written(store) -> None:
     """The running notes look again by themselves."""
     notes = notes_of(store)
-    notes.alert("brake", "The brake is pulled.")
+    notes.alert("brake", "The circuit breaker is open.")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(notes.run)
         with anyio.fail_after(30):
@@ -135,6 +135,6 @@ async def test_what_is_damaged_stops_nothing(store, kept: str) -> None:
     await store.write_state("owner.alerts", kept)
     notes = notes_of(store)
     await learn(notes)
-    notes.alert("brake", "The brake is pulled.")
+    notes.alert("brake", "The circuit breaker is open.")
     await notes._tell_alerts()
-    assert await texts(store) == ["The brake is pulled."]
+    assert await texts(store) == ["The circuit breaker is open."]
