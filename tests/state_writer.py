@@ -99,7 +99,9 @@ async def _questions_in_every_state(store: SqliteWorkStore) -> None:
         "name": "a3f2c9", "asked": ["@alice:hs.test"], "call": {"name": "send_file"}, "until": LATER.isoformat(),
     }  # fmt: skip
     question = NewOutbound("matrix", BOT, _session("asks"), "May I?")
-    await store.ask(asks, Step(0, APPROVAL, "q", request, None), [question], why="waits", delay_s=3600)
+    await store.approvals.ask(
+        asks, Step(0, APPROVAL, "q", request, None), [question], why="waits", delay_s=3600
+    )
     deferred = await claim(store, _session("deferred"))
     await store.retry(deferred, "the model is away", delay_s=60, deferral=True)
     dead = await claim(store, _session("dead"))
@@ -131,12 +133,12 @@ async def _plans(store: SqliteWorkStore) -> None:
         job = Job(
             f"job-{state}", kind, "tea", "cron 0 9 * * *", ALICE, BOT, "@alice:hs.test", EPOCH, next_at=LATER
         )
-        await store.add_job(job, at_most=9)
+        await store.jobs.add_job(job, at_most=9)
         if state is not JobState.ACTIVE:
-            await store.set_job_state(job.id, state, None)
+            await store.jobs.set_job_state(job.id, state, None)
     for number, outcome in enumerate(Outcome):
         instant = EPOCH + timedelta(minutes=number)
-        await store.note(
+        await store.jobs.note(
             Entry("heartbeat", instant, outcome, "why", tokens=3, calls=1, took_s=0.5, said=f"{number}")
         )
     await store.add_usage(

@@ -100,9 +100,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         wakeups=wakeups,
     )
     store = overrides.wrap_store(sqlite)
-    plans = overrides.wrap_plans(sqlite)
-    questions = overrides.wrap_questions(sqlite)
-    spending = Metering(store, sqlite, limits, clock)
+    plans = overrides.wrap_plans(sqlite.jobs)
+    questions = overrides.wrap_questions(sqlite.approvals)
+    spending = Metering(store, sqlite.costs, limits, clock)
     mark = await _looked_at(sqlite, home, clock)
     access = Access(
         settings.owner.aliases,
@@ -152,7 +152,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     )
     stages = Acknowledgements(by_name)
     ends = TurnCommit(store=store, channels=by_name, stages=stages)
-    budget = BudgetAlerts(notifier=notifier, costs=sqlite, spending=spending, clock=clock, wakeups=wakeups)
+    budget = BudgetAlerts(
+        notifier=notifier, costs=sqlite.costs, spending=spending, clock=clock, wakeups=wakeups
+    )
     began_at = clock.now()
     unasked = build_unasked(
         settings,

@@ -113,15 +113,15 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
         stack.push_async_callback(store.aclose)
         upkeep = _upkeep(home, settings, memory, clock) if name in _ABOUT_SESSIONS else None
         accounts = accounts_of(settings)
-        planned = planned_at_rest(settings, store, clock)
+        planned = planned_at_rest(settings, store, store.jobs, clock)
         operations = Operations(
             store,
             memory,
             upkeep=upkeep,
             accounts=accounts,
             planned=planned,
-            costs=Costs(store, limits, clock),
-            questions=store,
+            costs=Costs(store.costs, limits, clock),
+            questions=store.approvals,
         )
         return await operations.call(name, arguments)
 

@@ -27,7 +27,7 @@ from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Entry, Job, JobKind, JobState
-from gateway.queue.ports import Pending, PlanStore, WorkStore
+from gateway.queue.ports import Pending, PlanStore, StateStore, WorkStore
 
 if TYPE_CHECKING:
     from agent_core.ports import Clock
@@ -92,13 +92,13 @@ def planned_by(unasked: Proactive) -> Planned:
     )
 
 
-def planned_at_rest(settings: Settings, store: Any, clock: Clock) -> Planned:
-    """The same on a home folder that no daemon works on; ``store`` is a `WorkStore` and a `PlanStore`."""
+def planned_at_rest(settings: Settings, store: StateStore, plans: PlanStore, clock: Clock) -> Planned:
+    """The same on a home folder that no daemon works on."""
     scheduling, heartbeat = settings.agents.schedule, settings.agents.heartbeat
     return Planned(
-        plans=store,
+        plans=plans,
         desk=JobService(
-            store, scheduling, zone=zone_named(scheduling.timezone, heartbeat.timezone), clock=clock
+            plans, scheduling, zone=zone_named(scheduling.timezone, heartbeat.timezone), clock=clock
         ),
         target=OwnerContact(store),
         owner=(*(alias.address for alias in settings.owner.aliases), "local"),

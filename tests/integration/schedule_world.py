@@ -56,9 +56,9 @@ class Ruled:
         return self.allowed
 
 
-def scheduler_on(store, clock, channel, general) -> Scheduler:
+def scheduler_on(store, clock, channel, general, plans=None) -> Scheduler:
     return Scheduler(
-        plans=store,
+        plans=plans or store.jobs,
         store=store,
         access=Access([Alias("matrix", ANN)], {"matrix": general}),
         channels={"matrix": channel},

@@ -180,9 +180,9 @@ class TestAtAnyTime:
                     *(f"j{number}", JobKind.REMIND, "x", str(timing), BOBS, "bot", BOB, START),
                     next_at=next_after(timing, START),
                 )
-                await store.add_job(job, at_most=10_000)
+                await store.jobs.add_job(job, at_most=10_000)
             read: list[int] = []
-            scheduler = scheduler_on(_Counted(store, read), clock, Ruled(None), ("*",))
+            scheduler = scheduler_on(store, clock, Ruled(None), ("*",), _Counted(store.jobs, read))
             for seconds in (0, 30, 30, -7200, 30, 14_250, 30):
                 clock.advance(seconds)
                 await scheduler.look()
@@ -192,7 +192,7 @@ class TestAtAnyTime:
 
 
 class _Counted:
-    """A store that counts how many jobs are read at once."""
+    """Plans that count how many jobs are read at once."""
 
     def __init__(self, store, read) -> None:
         self._store, self._read = store, read

@@ -149,13 +149,13 @@ class TestRulesOfARoom:
                 context=context,
                 next_at=next_after(timing, START),
             )
-            await store.add_job(job, at_most=1)
+            await store.jobs.add_job(job, at_most=1)
             scheduler = scheduler_on(store, clock, Ruled(now), general)
             clock.advance(3600)
             await scheduler.look()
             rows = await store.inbox()
             assert bool(rows) is runs
-            assert (await store.job("abcde")).note == ("" if runs else NOT_ALLOWED)
+            assert (await store.jobs.job("abcde")).note == ("" if runs else NOT_ALLOWED)
 
     async def test_mail_that_is_only_read_makes_no_jobs(self, tmp_path):
         """Whoever is heard without being allowed (a robot's mail in the owner's mailbox) schedules nothing."""

@@ -150,7 +150,7 @@ async def _stop_when_quiet(
         server.refresh()
         stats = await store.stats()
         # A turn that waits for a yes is as quiet as it gets.
-        asked = sum(one.verdict is None for one in await store.questions()) if waiting else 0
+        asked = sum(one.verdict is None for one in await store.approvals.questions()) if waiting else 0
         busy = [
             stats.inbox["ready"] - asked,
             stats.inbox["running"],

@@ -44,7 +44,7 @@ async def calls_and_counted(folder: Path) -> tuple[int, int]:
     """How many answers the model gave, and how many of them are in the sums."""
     made = len((folder / "calls").read_text().split())
     async with await SqliteWorkStore.open(folder / "home" / "gateway.db", clock=SystemClock()) as store:
-        return made, sum(row.usage.calls for row in await store.spent(since="2000-01-01", by="day"))
+        return made, sum(row.usage.calls for row in await store.costs.spent(since="2000-01-01", by="day"))
 
 
 @pytest.mark.timeout(90)

@@ -120,7 +120,7 @@ class Folder:
     async def _plan(self) -> None:
         clock = FastClock(self.path)
         async with await SqliteWorkStore.open(open_home(self.path / "home").database, clock=clock) as store:
-            desk = JobService(store, settings_for(self._target).agents.schedule, zone="UTC", clock=clock)
+            desk = JobService(store.jobs, settings_for(self._target).agents.schedule, zone="UTC", clock=clock)
             place = Place(SessionKey("matrix", "dm-bob"), "bot", "bob")
             for number in range(JOBS):
                 kind = (JobKind.REMIND, JobKind.ASK)[number % 2]
@@ -150,9 +150,9 @@ class Folder:
         async with await SqliteWorkStore.open(
             open_home(self.path / "home").database, clock=FastClock(self.path)
         ) as store:
-            entries = await store.ledger(limit=1000)
+            entries = await store.jobs.ledger(limit=1000)
             rows = await store.inbox(limit=1000)
-            waiting = await store.collected()
+            waiting = await store.jobs.collected()
         ran = [entry for entry in entries if entry.outcome != "skipped"]
         return Evidence(
             chat=[one.text for one in servers["matrix"].delivered],

@@ -137,7 +137,7 @@ async def _plan(home: Path, room: str, bot: str, owner: str, number: int) -> Non
     """A job that is due in two seconds, made while nobody runs."""
     clock = SystemClock()
     async with await SqliteWorkStore.open(open_home(home).database, clock=clock) as store:
-        desk = JobService(store, ScheduleConfig(), zone="UTC", clock=clock)
+        desk = JobService(store.jobs, ScheduleConfig(), zone="UTC", clock=clock)
         place = Place(SessionKey("matrix", room), bot, owner)
         ask = number % 2 == 0
         text, kind = (f"- [ ] job {number}", JobKind.ASK) if ask else (f"job {number}", JobKind.REMIND)

@@ -170,7 +170,7 @@ async def _stop_when_quiet(built: Built) -> None:
         stats = await store.stats()
         busy = [stats.inbox["ready"], stats.inbox["running"]]
         busy += [stats.outbox[state] for state in ("pending", "sending", "uncertain")]
-        quiet = quiet + 1 if not any(busy) and not await store.jobs() else 0
+        quiet = quiet + 1 if not any(busy) and not await store.jobs.jobs() else 0
     built.gateway.stop()
 
 

@@ -75,8 +75,8 @@ class Life:
             path = open_home(self.daemon.home).database
             async with await SqliteWorkStore.open(path, clock=SystemClock()) as store:
                 rows = [row for row in await store.inbox(limit=5000) if row.message.kind == "tick"]
-                ledger = await store.ledger(name="heartbeat", limit=5000)
-                return rows, ledger, len(await store.collected())
+                ledger = await store.jobs.ledger(name="heartbeat", limit=5000)
+                return rows, ledger, len(await store.jobs.collected())
 
         return anyio.run(read)
 

@@ -1,8 +1,9 @@
-"""What the parts of the embedded store share: the threads, the database's secret, the clock."""
+"""What the stores over one database share: the threads, the database's secret, the clock."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, tzinfo
 
 from agent_core.messages import OutboundMessage
@@ -12,12 +13,13 @@ from gateway.queue.sqlite.codec import instant
 from gateway.queue.sqlite.connection import Reader, Writer
 from gateway.queue.states import OutboxState
 
-__all__ = ["Part", "pending"]
+__all__ = ["Database", "Part", "pending"]
 
 
-class Part:
+@dataclass(frozen=True, slots=True)
+class Database:
     """
-    A part of the embedded store.
+    An open database: what all stores over it share.
 
     Args:
         writer, reader: The two threads.
@@ -26,21 +28,30 @@ class Part:
         zone: Where the days begin by which usage is kept; None is the zone of this machine.
     """
 
-    def __init__(
-        self, writer: Writer, reader: Reader, secret: str, clock: Clock, zone: tzinfo | None = UTC
-    ) -> None:
-        self._writer = writer
-        self._reader = reader
-        self._secret = secret
-        self._clock = clock
-        self._zone = zone
+    writer: Writer
+    reader: Reader
+    secret: str
+    clock: Clock
+    zone: tzinfo | None = UTC
 
-    def _now(self) -> float:
-        return self._clock.now().timestamp()
+    def now(self) -> float:
+        """The time, as the tables keep it."""
+        return self.clock.now().timestamp()
 
-    def _day(self, now: float) -> str:
+    def day(self, now: float) -> str:
         """The day of usage at this moment."""
-        return instant(now).astimezone(self._zone).strftime("%Y-%m-%d")
+        return instant(now).astimezone(self.zone).strftime("%Y-%m-%d")
+
+
+class Part:
+    """A store over some tables of a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._writer = database.writer
+        self._reader = database.reader
+        self._secret = database.secret
+        self._now = database.now
+        self._day = database.day
 
 
 def pending(

@@ -1,5 +1,5 @@
 """
-The embedded store, first part: messages come in, turns are claimed, worked on and answered.
+The inbox: messages come in, turns are claimed, worked on and answered.
 
 The SQL is in ``inbox_sql.py``.
 """
@@ -43,10 +43,10 @@ from gateway.queue.sqlite.codec import (
 from gateway.queue.sqlite.due import due_at
 from gateway.queue.states import InboxState
 
-__all__ = ["Taking"]
+__all__ = ["InboxStore"]
 
 
-class Taking(Part):
+class InboxStore(Part):
     """Accepting, turns, steps and the history journal of `gateway.queue.ports.WorkStore`."""
 
     async def accept(

@@ -1,5 +1,5 @@
 """
-The embedded store, fourth part: `gateway.queue.ports.PlanStore` in the same database.
+Jobs, their ledger and the digest.
 
 The SQL is in ``jobs_sql.py``.
 """
@@ -13,11 +13,11 @@ from gateway.queue.model import Collected, Entry, Job, JobState
 from gateway.queue.sqlite import jobs_sql
 from gateway.queue.sqlite.base import Part
 
-__all__ = ["Planning"]
+__all__ = ["JobStore"]
 
 
-class Planning(Part):
-    """Jobs, ledger and digest."""
+class JobStore(Part):
+    """Implements `gateway.queue.ports.PlanStore`."""
 
     async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:
         """Keep a job, within the person's limit."""

@@ -1,5 +1,5 @@
 """
-The embedded store, third part: starting, looking, mending, forgetting, and leases.
+Starting, looking, mending, forgetting, and leases.
 
 The SQL is in ``maintenance_sql.py`` and ``leases.py``.
 """
@@ -18,12 +18,12 @@ from gateway.queue.sqlite.codec import inbox_row, key_text, outbox_row, session_
 from gateway.queue.sqlite.stats import counted
 from gateway.queue.states import InboxState, OutboxState
 
-__all__ = ["Looking"]
+__all__ = ["Maintenance"]
 
 _PRUNE_ROWS = 2000
 
 
-class Looking(Part):
+class Maintenance(Part):
     """The care of `gateway.queue.ports.WorkStore`."""
 
     async def recover(self) -> None:

@@ -1,4 +1,4 @@
-"""The embedded store, second part: the outbox. The SQL is in ``outbox_sql.py``."""
+"""The outbox. The SQL is in ``outbox_sql.py``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gateway.queue.sqlite.codec import OUTBOX, dump, error_text, instant, new_ou
 from gateway.queue.sqlite.due import due_at
 from gateway.queue.sqlite.state import claim_once
 
-__all__ = ["Sending"]
+__all__ = ["OutboxStore"]
 
 
-class Sending(Part):
+class OutboxStore(Part):
     """The sending methods of `gateway.queue.ports.WorkStore`."""
 
     async def post(

@@ -6,7 +6,7 @@ import sqlite3
 
 from gateway.queue.sqlite.base import Part
 
-__all__ = ["Remembering", "claim_once"]
+__all__ = ["StateTable", "claim_once"]
 
 
 def claim_once(db: sqlite3.Connection, topic: str, value: str) -> bool:
@@ -19,7 +19,7 @@ def claim_once(db: sqlite3.Connection, topic: str, value: str) -> bool:
     return written.rowcount == 1
 
 
-class Remembering(Part):
+class StateTable(Part):
     """Implements `gateway.queue.ports.StateStore`."""
 
     async def read_state(self, topic: str) -> str | None:

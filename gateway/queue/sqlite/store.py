@@ -2,8 +2,9 @@
 The embedded `WorkStore`: one SQLite file, one thread that writes, one that reads.
 
 This file opens and closes it. The port's calls become transactions in ``inbox.py`` (the way in),
-``outbox.py`` (the way out) and ``maintenance.py`` (everything else), each over the SQL of ``inbox_sql.py``,
-``outbox_sql.py``, ``maintenance_sql.py`` and ``leases.py``; ``connection.py`` and ``writer.py`` are the
+``outbox.py`` (the way out), ``state.py`` and ``maintenance.py`` (everything else), each over the SQL of
+``inbox_sql.py``, ``outbox_sql.py``, ``maintenance_sql.py`` and ``leases.py``. The other ports have stores of
+their own over the same `Database`: ``jobs.py``, ``usage.py`` and ``approvals.py``. ``connection.py`` has the
 threads, ``schema.py`` is the file. Objects are turned into JSON and back on the event loop, so that the
 writing thread only writes.
 
@@ -23,16 +24,17 @@ from typing import Self
 from agent_core.ports import Clock
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sqlite import maintenance_sql, schema
-from gateway.queue.sqlite.approvals import Asking
+from gateway.queue.sqlite.approvals import ApprovalStore
+from gateway.queue.sqlite.base import Database
 from gateway.queue.sqlite.connection import Reader, Synchronous, Writer
 from gateway.queue.sqlite.errors import is_damage
-from gateway.queue.sqlite.inbox import Taking
-from gateway.queue.sqlite.jobs import Planning
-from gateway.queue.sqlite.maintenance import Looking
-from gateway.queue.sqlite.outbox import Sending
+from gateway.queue.sqlite.inbox import InboxStore
+from gateway.queue.sqlite.jobs import JobStore
+from gateway.queue.sqlite.maintenance import Maintenance
+from gateway.queue.sqlite.outbox import OutboxStore
 from gateway.queue.sqlite.snapshot import SnapshotStore
-from gateway.queue.sqlite.state import Remembering
-from gateway.queue.sqlite.usage import Spending
+from gateway.queue.sqlite.state import StateTable
+from gateway.queue.sqlite.usage import UsageStore
 from gateway.queue.sqlite.watching import Watch
 from gateway.queue.wakeups import Wakeups
 
@@ -41,12 +43,19 @@ __all__ = ["SqliteWorkStore"]
 _BUSY_TIMEOUT_S = 5.0
 
 
-class SqliteWorkStore(Taking, Sending, Looking, Planning, Spending, Asking, Remembering, SnapshotStore):
+class SqliteWorkStore(InboxStore, OutboxStore, Maintenance, StateTable, SnapshotStore):
     """
-    Implements `gateway.queue.ports.WorkStore`. Made by `open`, ended by `aclose` or ``async with``.
+    Implements `gateway.queue.ports.WorkStore`; the other stores over the same database are its `jobs`,
+    `costs` and `approvals`. Made by `open`, ended by `aclose` or ``async with``.
 
     All calls come from the event loop on which it was opened.
     """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.jobs = JobStore(database)
+        self.costs = UsageStore(database)
+        self.approvals = ApprovalStore(database)
 
     @classmethod
     async def open(
@@ -105,7 +114,7 @@ class SqliteWorkStore(Taking, Sending, Looking, Planning, Spending, Asking, Reme
                 raise schema.corrupt(file, error.__cause__) from error.__cause__
             raise
         reader = Reader(file, lambda: schema.open_reader(file, busy_timeout_s=busy_timeout_s))
-        return cls(writer, reader, identity[0], clock, zone)
+        return cls(Database(writer, reader, identity[0], clock, zone))
 
     async def __aenter__(self) -> Self:
         return self

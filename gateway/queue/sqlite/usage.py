@@ -1,4 +1,4 @@
-"""The embedded store, fifth part: what models have cost."""
+"""What models have cost."""
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from agent_core.models import Usage
 from gateway.queue.model import By, Spent
 from gateway.queue.sqlite.base import Part
 
-__all__ = ["Spending"]
+__all__ = ["UsageStore"]
 
 _SUMS = (
     "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
@@ -30,7 +30,7 @@ def _usage(sums: Sequence[Any]) -> Usage:
     )
 
 
-class Spending(Part):
+class UsageStore(Part):
     """Implements `gateway.queue.ports.SpendStore`."""
 
     async def spent_on(self, day: str) -> Usage:

@@ -74,7 +74,7 @@ def home(tmp_path):
     async def fill() -> None:
         async with await SqliteWorkStore.open(opened.database, clock=SystemClock()) as store:
             await store.accept("matrix", "@bot:hs.test", [Pending(message)], {})
-            await store.note(Entry("heartbeat", EPOCH, Outcome.SILENT, "all clear", tokens=775, calls=1))
+            await store.jobs.note(Entry("heartbeat", EPOCH, Outcome.SILENT, "all clear", tokens=775, calls=1))
             for purpose, tokens in ((Purpose.CHAT, 900), (Purpose.HEARTBEAT, 100)):
                 usage = Usage(prompt_tokens=tokens, completion_tokens=10, calls=1, model="small")
                 await store.add_usage(PLACE, usage, purpose)

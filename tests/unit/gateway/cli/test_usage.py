@@ -42,7 +42,7 @@ class TestUsage:
         clock.advance(2 * 86_400)
         other = SessionKey("test", "other")
         await store.add_usage(other, Usage(prompt_tokens=50, calls=2, model="b"), Purpose.HEARTBEAT)
-        desk = Operations(store, memory=None, costs=Costs(store, limits(100), clock))  # type: ignore[arg-type]
+        desk = Operations(store, memory=None, costs=Costs(store.costs, limits(100), clock))  # type: ignore[arg-type]
         by = {
             by: await desk.call("usage", {"days": 3, "by": by})
             for by in ("day", "purpose", "session", "model")
@@ -113,11 +113,11 @@ class TestUsage:
         took = []
         for by in ("day", "session"):
             began = anyio.current_time()
-            rows = await store.spent(since="2026-01-01", by=by)
+            rows = await store.costs.spent(since="2026-01-01", by=by)
             took.append(anyio.current_time() - began)
             assert sum(row.usage.calls for row in rows) == 100_000
         began = anyio.current_time()
-        await store.spent_on("2026-03-03")
+        await store.costs.spent_on("2026-03-03")
         assert anyio.current_time() - began < 0.05
         assert max(took) < 0.6
 

@@ -104,7 +104,7 @@ async def test_every_row_is_read_and_goes_on(home):
         assert [row.message.native_id for row in seen] == ["$new"]
         runs = await claim(store, SessionKey("matrix", "!runs:hs.test"))
         assert [step.result for step in await store.steps(runs)] == [{"done": True}]
-        assert [question.name for question in await store.questions()] == ["a3f2c9"]
+        assert [question.name for question in await store.approvals.questions()] == ["a3f2c9"]
         (held,) = await store.outbox(states=[OutboxState.HELD])
         assert (await store.approve(held.id)).state is OutboxState.PENDING
         (kept,) = [row for row in found if row.state is InboxState.QUARANTINED]
@@ -116,9 +116,9 @@ async def test_every_row_is_read_and_goes_on(home):
 async def test_plans_are_there(home):
     """Jobs in every state, every line of the ledger, and what waits for the digest."""
     async with await SqliteWorkStore.open(home.database, clock=ManualClock()) as store:
-        assert {job.state for job in await store.jobs(done=True)} == set(JobState)
-        assert {entry.outcome for entry in await store.ledger()} == set(Outcome)
-        assert [one.text for one in await store.collected()] == ["an alert"]
+        assert {job.state for job in await store.jobs.jobs(done=True)} == set(JobState)
+        assert {entry.outcome for entry in await store.jobs.ledger()} == set(Outcome)
+        assert [one.text for one in await store.jobs.collected()] == ["an alert"]
 
 
 async def test_histories_memory_and_search_are_there(home):

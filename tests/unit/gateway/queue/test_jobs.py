@@ -35,31 +35,31 @@ def a_job(job_id="abcde", person="@a:x", **more) -> Job:
 class TestJobs:
     async def test_a_job_is_kept_as_it_is(self, store):
         """All of it comes back; half a character is replaced and not refused."""
-        await store.add_job(a_job(context={"event": "$1", "n": [1]}), at_most=1)
+        await store.jobs.add_job(a_job(context={"event": "$1", "n": [1]}), at_most=1)
         kept = replace(a_job(context={"event": "$1", "n": [1]}), text="hello ?")
-        assert await store.job("abcde") == kept
+        assert await store.jobs.job("abcde") == kept
 
     async def test_the_limit_counts_all_addresses_of_a_person(self, store):
         """What is done does not count; what somebody else has does not either."""
-        await store.add_job(a_job("a"), at_most=1)
+        await store.jobs.add_job(a_job("a"), at_most=1)
         with pytest.raises(TooManyJobs):
-            await store.add_job(a_job("b", "a@x"), at_most=1, persons=["@a:x", "a@x"])
-        await store.add_job(a_job("c", "@b:x"), at_most=1)
-        assert await store.job_fired("a", 1, AT, None)
-        await store.add_job(a_job("d"), at_most=1)
-        assert {job.id for job in await store.jobs()} == {"c", "d"}
-        assert {job.id for job in await store.jobs(done=True)} == {"a", "c", "d"}
+            await store.jobs.add_job(a_job("b", "a@x"), at_most=1, persons=["@a:x", "a@x"])
+        await store.jobs.add_job(a_job("c", "@b:x"), at_most=1)
+        assert await store.jobs.job_fired("a", 1, AT, None)
+        await store.jobs.add_job(a_job("d"), at_most=1)
+        assert {job.id for job in await store.jobs.jobs()} == {"c", "d"}
+        assert {job.id for job in await store.jobs.jobs(done=True)} == {"a", "c", "d"}
 
     async def test_what_a_person_changes_meanwhile_wins(self, store):
         """An instant is not counted off a job that has another revision than the one that ran."""
-        await store.add_job(a_job(), at_most=1)
-        paused = await store.set_job_state("abcde", JobState.PAUSED, AT)
+        await store.jobs.add_job(a_job(), at_most=1)
+        paused = await store.jobs.set_job_state("abcde", JobState.PAUSED, AT)
         assert paused is not None
-        assert not await store.job_fired("abcde", 1, AT, AT + timedelta(days=1))
-        assert (await store.job("abcde")).next_at == AT
-        assert await store.set_job_state("nobody", JobState.PAUSED, AT) is None
-        assert await store.remove_job("abcde")
-        assert not await store.remove_job("abcde")
+        assert not await store.jobs.job_fired("abcde", 1, AT, AT + timedelta(days=1))
+        assert (await store.jobs.job("abcde")).next_at == AT
+        assert await store.jobs.set_job_state("nobody", JobState.PAUSED, AT) is None
+        assert await store.jobs.remove_job("abcde")
+        assert not await store.jobs.remove_job("abcde")
 
     async def test_jobs_of_a_conversation_that_was_left_are_paused(self, store):
         """No model is asked for what nobody can get; other conversations and accounts keep theirs."""
@@ -69,11 +69,11 @@ class TestJobs:
             SessionKey(key.channel, f"{key.conversation}0"),
         )
         for number, session in enumerate((key, thread, near)):
-            await store.add_job(replace(a_job(f"job{number}"), session=session), at_most=9)
-        await store.add_job(replace(a_job("other"), account="another"), at_most=9)
+            await store.jobs.add_job(replace(a_job(f"job{number}"), session=session), at_most=9)
+        await store.jobs.add_job(replace(a_job("other"), account="another"), at_most=9)
         left = Amendment(kind="leave", session=key)
         await store.accept(key.channel, a_job().account, [], {}, amendments=[left])
-        jobs = {job.id: (job.state, job.note) for job in await store.jobs()}
+        jobs = {job.id: (job.state, job.note) for job in await store.jobs.jobs()}
         active = (JobState.ACTIVE, "")
         paused = (JobState.PAUSED, "I am not in its conversation any more")
         assert jobs == {"job0": paused, "job1": paused, "job2": active, "other": active}
@@ -83,37 +83,37 @@ class TestLedger:
     async def test_skips_in_a_row_are_one_line_and_nothing_is_noted_twice(self, store):
         """A week of nothing is one line; a run in between begins another; a repetition adds nothing."""
         for minute in (0, 1, 1, 0, 2):
-            await store.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
+            await store.jobs.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
         for _ in range(2):
-            await store.note(Entry("h", AT + timedelta(minutes=3), Outcome.DELIVERED, said="f"))
-        await store.note(Entry("h", AT + timedelta(minutes=4), Outcome.SKIPPED, "nothing"))
-        await store.note(Entry("h", AT + timedelta(minutes=5), Outcome.SKIPPED, "else"))
-        lines = await store.ledger(name="h")
+            await store.jobs.note(Entry("h", AT + timedelta(minutes=3), Outcome.DELIVERED, said="f"))
+        await store.jobs.note(Entry("h", AT + timedelta(minutes=4), Outcome.SKIPPED, "nothing"))
+        await store.jobs.note(Entry("h", AT + timedelta(minutes=5), Outcome.SKIPPED, "else"))
+        lines = await store.jobs.ledger(name="h")
         assert [(one.outcome, one.ticks) for one in lines] == [
             ("skipped", 1), ("skipped", 1), ("delivered", 1), ("skipped", 3),
         ]  # fmt: skip
-        assert await store.was_said("f", since=EPOCH - timedelta(days=1))
-        assert not await store.was_said("f", since=EPOCH + timedelta(days=1))
-        assert not await store.was_said("", since=EPOCH - timedelta(days=1))
+        assert await store.jobs.was_said("f", since=EPOCH - timedelta(days=1))
+        assert not await store.jobs.was_said("f", since=EPOCH + timedelta(days=1))
+        assert not await store.jobs.was_said("", since=EPOCH - timedelta(days=1))
 
     async def test_a_skip_for_a_reason_of_its_own_is_noted_in_the_middle_of_others(self, store):
         """A check-in that was on its way while later ones had nothing to do, and then is left out, has its line."""
         for minute in (0, 2):
-            await store.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
+            await store.jobs.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
         for _ in range(2):
-            await store.note(Entry("h", AT + timedelta(minutes=1), Outcome.SKIPPED, "no target"))
-        assert [(one.reason, one.ticks) for one in await store.ledger(name="h")] == [
+            await store.jobs.note(Entry("h", AT + timedelta(minutes=1), Outcome.SKIPPED, "no target"))
+        assert [(one.reason, one.ticks) for one in await store.jobs.ledger(name="h")] == [
             ("no target", 1),
             ("nothing", 2),
         ]
 
     async def test_a_row_of_skips_is_not_drawn_over_another_line(self, store):
         """After a clock that showed 1970 for a moment a row does not last for half a century."""
-        await store.note(Entry("h", AT, Outcome.DELIVERED))
-        await store.note(Entry("h", AT - timedelta(days=20_000), Outcome.SKIPPED, "nothing"))
+        await store.jobs.note(Entry("h", AT, Outcome.DELIVERED))
+        await store.jobs.note(Entry("h", AT - timedelta(days=20_000), Outcome.SKIPPED, "nothing"))
         for minute in (1, 2):
-            await store.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
-        lines = await store.ledger(name="h")
+            await store.jobs.note(Entry("h", AT + timedelta(minutes=minute), Outcome.SKIPPED, "nothing"))
+        lines = await store.jobs.ledger(name="h")
         assert [(one.instant, one.ticks) for one in lines] == [
             (AT + timedelta(minutes=1), 2),
             (AT - timedelta(days=20_000), 1),
@@ -125,13 +125,13 @@ class TestLedger:
         clock = ManualClock()
         async with await SqliteWorkStore.open(tmp_path / "g.db", clock=clock) as store:
             for number in range(5):
-                await store.note(Entry("h", AT + timedelta(days=number), Outcome.SILENT))
-            await store.add_job(a_job(), at_most=1)
-            await store.job_fired("abcde", 1, AT, None)
+                await store.jobs.note(Entry("h", AT + timedelta(days=number), Outcome.SILENT))
+            await store.jobs.add_job(a_job(), at_most=1)
+            await store.jobs.job_fired("abcde", 1, AT, None)
             clock.advance(100 * 86_400)
-            assert await store.prune_plans(older_than_s=90 * 86_400) == 5
-            assert len(await store.ledger()) == 1
-            assert await store.jobs(done=True) == []
+            assert await store.jobs.prune_plans(older_than_s=90 * 86_400) == 5
+            assert len(await store.jobs.ledger()) == 1
+            assert await store.jobs.jobs(done=True) == []
 
 
 class TestTogether:
@@ -152,10 +152,14 @@ class TestTogether:
         )
         with pytest.raises(LostTurn):
             await store.complete(lost, completion)
-        assert (await store.ledger(), await store.collected(), await store.journal(other)) == ([], [], [])
+        assert (await store.jobs.ledger(), await store.jobs.collected(), await store.journal(other)) == (
+            [],
+            [],
+            [],
+        )
         await store.complete(turn, completion)
-        assert [one.said for one in await store.ledger()] == ["f"]
-        assert [one.text for one in await store.collected()] == ["milk"]
+        assert [one.said for one in await store.jobs.ledger()] == ["f"]
+        assert [one.text for one in await store.jobs.collected()] == ["milk"]
         assert [one.message for one in await store.journal(other)] == [line]
 
     async def test_a_digest_is_posted_once(self, store):
@@ -163,11 +167,11 @@ class TestTogether:
         await store.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
         turn = await store.claim(message("m1").session)
         await store.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
-        [one] = await store.collected()
+        [one] = await store.jobs.collected()
         new = [NewOutbound("email", "bot", SessionKey("email", "t"), "milk")]
         assert await store.post(new, once=("digest", "monday"), collected=[one.id])
         assert not await store.post(new, once=("digest", "monday"))
-        assert await store.collected() == []
+        assert await store.jobs.collected() == []
         assert len(await store.outbox()) == 1
         assert await store.post(new, once=("digest", "tuesday"))
 
@@ -176,16 +180,16 @@ class TestTogether:
         await store.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
         turn = await store.claim(message("m1").session)
         await store.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
-        [one] = await store.collected()
+        [one] = await store.jobs.collected()
         new = [NewOutbound("email", "bot", SessionKey("email", "t"), "milk")]
         refuse = "CREATE TEMP TRIGGER full BEFORE INSERT ON outbox BEGIN SELECT RAISE(ABORT, 'full'); END"
         await store._writer.call("spoil", lambda db: db.execute(refuse) and None)
         with pytest.raises(sqlite3.IntegrityError, match="full"):
             await store.post(new, once=("digest", "monday"), collected=[one.id])
         await store._writer.call("mend", lambda db: db.execute("DROP TRIGGER IF EXISTS temp.full") and None)
-        assert await store.collected() == [one]
+        assert await store.jobs.collected() == [one]
         assert await store.post(new, once=("digest", "monday"), collected=[one.id])
-        assert await store.collected() == []
+        assert await store.jobs.collected() == []
 
 
 def test_an_older_database_gets_the_same_tables(tmp_path):

@@ -91,11 +91,11 @@ def question() -> Step:
 
 
 async def asked(house: House):
-    return house.store.ask(await running(house), question(), [NOTE], why="waits", delay_s=60.0)
+    return house.store.approvals.ask(await running(house), question(), [NOTE], why="waits", delay_s=60.0)
 
 
 async def settled(house: House):
-    return house.store.settle(await running(house), question(), [NOTE])
+    return house.store.approvals.settle(await running(house), question(), [NOTE])
 
 
 async def approved(house: House):
@@ -197,12 +197,12 @@ async def test_what_was_spent_is_told(house):
 async def test_a_job_that_is_due_sooner_is_told(house):
     """A new one, one that goes on, one that is earlier; not one that is paused, has run or was removed."""
     store, soon, later = house.store, EPOCH, EPOCH + timedelta(hours=2)
-    assert await house.told("jobs", store.add_job(JOB, at_most=9)) == ["j1"]
-    assert await house.told("jobs", store.job_fired("j1", 0, soon, later)) == []
-    assert await house.told("jobs", store.set_job_state("j1", JobState.PAUSED, later)) == []
-    assert await house.told("jobs", store.set_job_state("j1", JobState.ACTIVE, later)) == ["j1"]
-    assert await house.told("jobs", store.set_job_state("j1", JobState.ACTIVE, soon)) == ["j1"]
-    assert await house.told("jobs", store.remove_job("j1")) == []
+    assert await house.told("jobs", store.jobs.add_job(JOB, at_most=9)) == ["j1"]
+    assert await house.told("jobs", store.jobs.job_fired("j1", 0, soon, later)) == []
+    assert await house.told("jobs", store.jobs.set_job_state("j1", JobState.PAUSED, later)) == []
+    assert await house.told("jobs", store.jobs.set_job_state("j1", JobState.ACTIVE, later)) == ["j1"]
+    assert await house.told("jobs", store.jobs.set_job_state("j1", JobState.ACTIVE, soon)) == ["j1"]
+    assert await house.told("jobs", store.jobs.remove_job("j1")) == []
 
 
 async def test_nothing_is_told_of_what_did_not_happen(house):
