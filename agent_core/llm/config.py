@@ -33,66 +33,66 @@ class _Spec(BaseModel):
 
 
 class ProviderSpec(_Spec):
-    """Where models are, and the key that opens the door. Both may be empty."""
+    """A server that offers models, and its API key. Both may be empty."""
 
     api_base: Annotated[str, AfterValidator(_address)] = ""
-    """The server's address for anything that speaks OpenAI's protocol; empty: the provider's own."""
+    """The address of a server that speaks OpenAI's protocol. Empty: the provider's public address."""
     api_key: SecretStr = SecretStr("")
     """
-    Better a reference: ``${secret:NAME}``, ``${file:/path}`` or ``${NAME}`` of the environment. Empty: the
-    value of the provider's usual variable, such as ``OPENAI_API_KEY``.
+    Preferably a reference: ``${secret:NAME}``, ``${file:/path}``, or ``${NAME}`` for an environment variable.
+    Empty: the provider's usual variable, such as ``OPENAI_API_KEY``.
     """
 
 
 class PriceSpec(_Spec):
-    """US dollars for a million tokens."""
+    """US dollars per million tokens."""
 
     prompt_usd_per_million: float = Field(ge=0)
-    """For what is sent."""
+    """Prompt tokens."""
     completion_usd_per_million: float = Field(ge=0)
-    """For what is answered."""
+    """Completion tokens."""
     cached_usd_per_million: float | None = Field(default=None, ge=0)
-    """For what is sent and was kept by the provider from an earlier call; empty: as for all that is sent."""
+    """Prompt tokens that the provider had cached. Empty: the price of prompt tokens."""
 
 
 class ModelSpec(_Spec):
     """One model of one provider."""
 
     provider: str = ""
-    """One of ``llm.providers``."""
+    """A name under ``llm.providers``."""
     model: str = Field(min_length=1)
-    """Its provider and name: ``anthropic/…``, ``openai/…``, ``openrouter/…``, ``ollama/…``."""
+    """Provider and model name: ``anthropic/…``, ``openai/…``, ``openrouter/…``, ``ollama/…``."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """The longest answer; empty: as long as the provider lets it be."""
+    """Maximum length of an answer. Empty: the provider's limit."""
     max_context_tokens: int = Field(default=32_000, ge=1_000)
-    """The longest prompt; older messages are left out of a longer one."""
+    """Maximum length of a prompt. Older messages that do not fit are left out."""
     vision: bool = False
-    """Whether it looks at pictures; to others they are only named."""
+    """Whether the model accepts pictures. Other models see only the file names."""
     client: Literal["auto", "litellm", "openai"] = "auto"
     """
-    ``auto``: the plain client for providers that speak OpenAI's protocol (``openai``, ``openrouter``,
+    ``auto``: the built-in client for providers that speak OpenAI's protocol (``openai``, ``openrouter``,
     ``groq``, ``mistral``, ``deepseek``, ``xai``, ``together``, ``fireworks``, ``gemini``, ``ollama``,
-    ``vllm``, ``lm_studio``), ``litellm`` for the others, such as ``anthropic``. ``litellm`` takes a
-    process of 270 MB, and speaks a provider's own protocol where that can do more.
+    ``vllm``, ``lm_studio``), ``litellm`` for all others, such as ``anthropic``. ``litellm`` runs in a second
+    process of 270 MB and uses the provider's own protocol.
     """
     temperature: float | None = Field(default=None, ge=0, le=2)
-    """Empty: the provider's own."""
+    """Empty: the provider's default."""
     reasoning_effort: Literal["", "none", "minimal", "low", "medium", "high", "xhigh"] = ""
     """
-    How much a model thinks before it answers, for models that do; empty: the provider's own. Thinking is
-    counted, and shown to nobody.
+    How much a reasoning model thinks before it answers. Empty: the provider's default. The tokens are
+    counted; the text is shown to nobody.
     """
     extra: dict[str, Any] = Field(default_factory=dict)
-    """Further parameters of the request, as the provider knows them."""
+    """Additional request parameters, passed to the provider unchanged."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
     """
-    How long until an answer begins. Empty: 55 seconds, or 300 for a model that thinks before it answers and
-    for one on a server at home, which may read a long prompt slowly.
+    Timeout until the answer begins. Empty: 55 seconds, or 300 for reasoning models and for servers on your
+    own network, which may read long prompts slowly.
     """
     idle_timeout_s: float = Field(default=55.0, gt=0)
-    """How long it may pause."""
+    """Timeout between two parts of an answer."""
     total_timeout_s: float = Field(default=600.0, gt=0)
-    """How long it may take as a whole."""
+    """Timeout for the whole answer."""
     price: PriceSpec | None = None
 
     @property
@@ -105,15 +105,15 @@ class LLMSpec(_Spec):
     """What stands under ``llm:``."""
 
     default_pool: str = "main"
-    """Which pool answers where no other is named."""
+    """The pool that answers where no other pool is named."""
     providers: dict[str, ProviderSpec] = Field(default_factory=dict)
     models: dict[str, ModelSpec] = Field(default_factory=dict)
     pools: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Lists of models; the next one is tried when one fails."""
+    """Lists of models. If one model fails, the next one is tried."""
     idle_minutes: float = Field(default=60.0, ge=0)
     """
-    The process that litellm lives in ends after so long without a question, and gives 200 MB back; the next
-    question waits some seconds for a new one. 0: it stays.
+    The litellm process ends after this idle time and frees 200 MB. The next request then waits some seconds
+    for a new process. 0: it never ends.
     """
 
     def is_plain(self, model: ModelSpec) -> bool:

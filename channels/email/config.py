@@ -46,11 +46,14 @@ def _on_this_machine(host: str) -> bool:
 
 class _Server(_Strict):
     host: str = Field(min_length=1, max_length=253)
-    """Its name, as its certificate says it."""
+    """Host name, as in the server's certificate."""
     port: int = Field(ge=1, le=65535)
-    """993 is usual for IMAP, 587 (starttls) or 465 (tls) for sending."""
+    """Usually 993 for IMAP, and 587 (starttls) or 465 (tls) for submission."""
     security: Literal["tls", "starttls", "none"]
-    """``tls`` from the first byte, ``starttls``, or ``none`` on this machine only."""
+    """
+    ``tls``: TLS from the first byte. ``starttls``: upgrade to verified TLS before login. ``none``: for
+    servers on this machine only.
+    """
 
     @model_validator(mode="after")
     def _never_in_the_clear(self) -> Self:
@@ -63,15 +66,18 @@ class _Server(_Strict):
 
 
 class ImapServer(_Server):
-    """Where mail is read."""
+    """The server from which mail is read."""
 
     port: int = Field(default=993, ge=1, le=65535)
     security: Literal["tls", "starttls", "none"] = "tls"
-    """``starttls`` begins in the clear, says nothing there, and goes on only with verified TLS."""
+    """
+    ``tls``: TLS from the first byte. ``starttls``: upgrade to verified TLS before login. ``none``: for
+    servers on this machine only.
+    """
 
 
 class SmtpServer(_Server):
-    """Where answers are handed in."""
+    """The submission server (RFC 6409)."""
 
     port: int = Field(default=587, ge=1, le=65535)
     security: Literal["tls", "starttls", "none"] = "starttls"
@@ -79,53 +85,55 @@ class SmtpServer(_Server):
 
 class AnswerLimits(_Strict):
     """
-    How many mails are answered at most, to others than the owner; 0 means no limit.
+    How many mails are answered at most, to people other than the owner; 0 means no limit.
 
-    What is more waits for its place and is answered then; its sender is told once when that is.
+    Further mails wait and are answered later. Their sender is told once when that will be.
     """
 
     sender_per_hour: int = Field(default=10, ge=0)
-    """To one person."""
+    """To one person, per hour."""
     sender_per_day: int = Field(default=40, ge=0)
-    """To one person."""
+    """To one person, per day."""
     thread_per_hour: int = Field(default=6, ge=0)
-    """In one thread."""
+    """In one thread, per hour."""
     total_per_hour: int = Field(default=100, ge=0)
-    """To everybody together."""
+    """To everybody together, per hour."""
 
 
 class CircuitBreakerConfig(_Strict):
     """
-    When so much goes out that it must be a loop: mail is not answered for a while; 0 means never.
+    Stop answering for a while when so much goes out that it must be a loop; 0 disables a limit.
 
-    What is to be sent meanwhile waits, and what comes in waits in quarantine; both go on by themselves
-    afterwards. Nobody else's mail keeps the owner from being answered.
+    While the breaker is open, outgoing mail waits and incoming mail is quarantined; both continue afterwards.
+    Other people's mail never keeps the owner from being answered.
     """
 
     answers_per_hour: int = Field(default=60, ge=0)
-    """Of all threads together: beyond it nobody is answered."""
+    """Answers in all threads together. Above it, nobody is answered."""
     thread_answers_per_hour: int = Field(default=12, ge=0)
-    """Of one thread: beyond it that thread is not answered."""
+    """Answers in one thread. Above it, that thread is not answered."""
     max_identical_replies: int = Field(default=3, ge=0)
-    """The same text so often in one thread within an hour is enough: the next one waits."""
+    """Identical answers in one thread within an hour. The next one waits."""
     bounces_per_hour: int = Field(default=5, ge=0)
-    """So many reports that a mail of ours to one person did not arrive: nothing is sent there."""
+    """Bounces of mails to one person. Above it, nothing is sent to that person."""
     open_minutes: float = Field(default=60.0, gt=0, le=10_080)
-    """How long it stays open, over restarts too; ``squidbot email reset-breaker`` closes it sooner."""
+    """
+    How long the breaker stays open, over restarts too; ``squidbot email reset-breaker`` closes it sooner.
+    """
 
 
 class SubaddressSecret(_Strict):
     """
-    A form of our own address that proves a sender who knows it: ``local+secret@domain``.
+    A subaddress (RFC 5233) of the bot that authenticates the sender who knows it: ``local+secret@domain``.
 
     For people whose provider signs nothing. Whoever knows the secret can write as this sender, and as nobody
-    else; so every person gets one of his own.
+    else, so give every person a secret of their own.
     """
 
     sender: str
-    """Whose address it is."""
+    """The person's address."""
     secret: SecretStr
-    """16 to 60 small letters, digits and hyphens, chosen by chance."""
+    """16 to 60 random lower-case letters, digits and hyphens."""
 
     @field_validator("sender")
     @classmethod
@@ -142,10 +150,10 @@ class SubaddressSecret(_Strict):
 
 class OAuth(_Strict):
     """
-    Log in with tokens instead of a password: ``squidbot email login`` gets the first one.
+    Log in with tokens instead of a password; ``squidbot email login`` obtains the first one.
 
-    ``provider`` fills in the endpoints of Google or Microsoft; for ``custom`` name them. ``client_id`` is
-    that of your own registration there (docs/email.md says where).
+    ``provider`` fills in the endpoints of Google or Microsoft; for ``custom``, set them. ``client_id`` is the
+    id of your own registration there (see docs/email.md).
     """
 
     provider: Literal["google", "microsoft", "custom"]
@@ -155,18 +163,21 @@ class OAuth(_Strict):
     tenant: str = Field(default="common", pattern=r"^[A-Za-z0-9.-]{1,100}$")
     """Microsoft only: the directory, or ``common``, ``organizations``, ``consumers``."""
     mechanism: Literal["xoauth2", "oauthbearer"] = "xoauth2"
-    """What the server calls the login with a token."""
+    """The SASL mechanism."""
     flow: Literal["auto", "device", "browser"] = "auto"
-    """``device``: a code is typed in on another machine (RFC 8628). ``browser``: the address that the browser
-    shows in the end is pasted (Google does not give mail to devices). ``auto``: what the provider can."""
+    """
+    ``device``: you type a code on another machine (RFC 8628). ``browser``: you paste the address that your
+    browser shows at the end (Google does not allow the device flow for mail). ``auto``: what the provider
+    supports.
+    """
     device_endpoint: str = ""
-    """Where codes come from (``custom``)."""
+    """Device authorization endpoint (``custom``)."""
     authorization_endpoint: str = ""
-    """What the browser opens (``custom``)."""
+    """Authorization endpoint (``custom``)."""
     token_endpoint: str = ""
-    """Where tokens come from (``custom``)."""
+    """Token endpoint (``custom``)."""
     scope: str = ""
-    """What the token is for (``custom``)."""
+    """Scope (``custom``)."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -184,80 +195,81 @@ class OAuth(_Strict):
 
 
 class EmailConfig(_Strict):
-    """One entry under ``channels:`` for a mailbox."""
+    """One mailbox under ``channels:``."""
 
     enabled: bool = True
-    """``false`` keeps the entry and leaves the mailbox alone."""
+    """``false`` keeps the entry but does not use the mailbox."""
     address: str
     """The bot's own address."""
     username: str = Field(min_length=1)
-    """What it logs in with, mostly the address."""
+    """The login name, usually the address."""
     password: SecretStr | None = None
-    """Or ``oauth``; exactly one of the two."""
+    """Either this or ``oauth``."""
     oauth: OAuth | None = None
     imap: ImapServer
     smtp: SmtpServer
     tls_ca_file: Path | None = None
-    """Certificates of one's own authority, believed besides those of the system."""
+    """Certificates of your own CA, trusted in addition to the system's."""
     allow_from: tuple[str, ...] = ()
     """Who may write to the bot: addresses, ``*@domain`` or ``*``. Nobody by default."""
     trusted_authserv_ids: tuple[str, ...] = ()
-    """Whose Authentication-Results are believed: the name that one's own mail provider writes there."""
+    """Servers whose Authentication-Results are trusted: the name that your mail provider writes there."""
     trust_headerless_auth_results: bool = False
     """
-    Believe the topmost Authentication-Results also if it names no server: for Microsoft 365, which leaves its
-    name out. Only for a provider that puts its own on top of every mail.
+    Trust the topmost Authentication-Results even if it names no server (Microsoft 365 leaves its name out).
+    Use it only with a provider that adds its own on top of every mail.
     """
     dkim: Literal["off", "verify"] = "off"
-    """Verify signatures ourselves where the provider says nothing; needs DNS."""
+    """Verify DKIM signatures where the provider reports nothing; needs DNS."""
     dns_servers: tuple[str, ...] = ()
-    """``address`` or ``address:port``; empty for those of the system."""
+    """``address`` or ``address:port``. Empty: the system's."""
     subaddress_secrets: tuple[SubaddressSecret, ...] = ()
     ingest_only_from: tuple[str, ...] = ()
     """
-    Whose mail is read and never answered: addresses, ``*@domain`` or ``name*@domain``. It stands in the
-    history, where the owner's search finds it; ``allow_from`` need not name them.
+    Whose mail is stored and never answered: addresses, ``*@domain`` or ``name*@domain``. The owner's search
+    finds it. ``allow_from`` need not contain them.
     """
     sender_verification: Literal["enforce", "off"] = "enforce"
-    """``off`` believes every From field. Never on a mailbox that the world can reach."""
+    """``off`` trusts every From field. Never use it on a mailbox that others can reach."""
     limits: AnswerLimits = AnswerLimits()
     circuit_breaker: CircuitBreakerConfig = CircuitBreakerConfig()
     batching: Literal["merge", "each"] = "each"
-    """``each``: one answer for each mail; ``merge``: what waits in a thread is answered together."""
+    """``each``: one answer per mail. ``merge``: mails that wait in a thread are answered together."""
     sent_copy: Literal["self", "server", "append", "none"] = "self"
     """
-    How a copy of an answer comes into the Sent folder, and what that is worth after a crash.
+    How a copy of an answer gets into the Sent folder, and what that means after a crash.
 
-    ``self``: the answer also goes to ``local+sent@domain`` and is filed on arrival; sound everywhere.
-    ``server``: the provider files what is submitted by itself (Gmail, Microsoft 365); as sound.
-    ``append``: the copy is uploaded after sending; a crash in between sends the answer twice.
-    ``none``: there is no copy. After a lost confirmation nobody can find out, so it is not sent again; the
-    answer waits for a person (``squidbot inbox``).
+    ``self``: the answer also goes to ``local+sent@domain`` and is filed on arrival; exactly once across
+    crashes, with every provider. ``server``: the provider files submitted mail by itself (Gmail, Microsoft
+    365); exactly once too. ``append``: squidbot uploads the copy after sending; a crash may send the answer
+    twice. ``none``: no copy; after a lost confirmation the answer waits for your decision (``squidbot
+    inbox``).
     """
     processed_folder: str = Field(default="", max_length=200)
-    """Where mails go once their answer is out, such as ``Processed``; empty to leave them where they are."""
+    """
+    The folder to which answered mails are moved, such as ``Processed``. Empty: they stay where they are.
+    """
     max_files: int = Field(default=20, ge=0, le=200)
-    """How many files of one mail are kept; the others are only named."""
+    """Maximum number of files kept of one mail; further files are only named."""
     max_files_mb: float = Field(default=25.0, ge=0, le=100)
-    """How large they may be together."""
+    """Maximum size of these files together."""
     max_reply_mb: float = Field(default=18.0, gt=0, le=100)
-    """So much of files is sent in one mail, as long as the server takes it; others are named in the text."""
+    """
+    Maximum size of the files in one answer, if the server accepts that much; further files are named in the
+    text.
+    """
     quote_original: Literal["none", "short", "full"] = "none"
-    """Whether the mail that is answered is quoted below the answer: not, its first lines, or all of it."""
+    """Whether the original mail is quoted below the answer: not, its first lines, or all of it."""
     reply_all: bool = False
-    """
-    Whether those of its To and Cc who are in ``allow_from`` get the answer too. Nobody else ever does.
-    """
+    """Whether people in To and Cc who are in ``allow_from`` get the answer too. Nobody else ever does."""
     subaddress_sessions: bool = False
-    """
-    Whether ``local+word@domain`` is one conversation for each word and person, whatever the threads are.
-    """
+    """Whether ``local+word@domain`` is one conversation per word and person, regardless of threads."""
     reply_approval: Literal["none", "strangers", "all"] = "none"
-    """Whose answers wait for the owner's yes: nobody's, those to other people, or all."""
+    """Which answers wait for the owner's approval: none, those to other people, or all."""
     answered_keyword: str = Field(default="$SquidbotAnswered", pattern=r"^[$A-Za-z0-9_.-]{0,60}$")
-    """A keyword that answered mails get where the server knows keywords; empty for none."""
+    """IMAP keyword set on answered mails where the server supports keywords. Empty: none."""
     probe_grace_s: float = Field(default=90.0, ge=0, le=3600)
-    """How long to look for the copy before an answer with an unknown outcome is sent again."""
+    """How long to wait for the copy of an answer with an unknown outcome before it is sent again."""
 
     @field_validator("address")
     @classmethod

@@ -20,26 +20,26 @@ _WHOLE_DAY = 'the whole day is "00:00" to "24:00"'
 
 
 class TickLimits(BaseModel):
-    """What one check-in may cost: model calls, time from its start to its answer, tokens read and written."""
+    """Limits of one check-in."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     steps: int = Field(default=8, ge=1, le=200)
     """Model calls."""
     seconds: float = Field(default=240.0, gt=0, le=3600)
-    """From start to answer."""
+    """Time from start to answer."""
     tokens: int = Field(default=60_000, ge=1000)
-    """Read and written."""
+    """Prompt and completion tokens."""
 
 
 class Watch(BaseModel):
     """
-    One thing to look at before a model is asked; exactly one of ``file``, ``command`` and ``due``.
+    One condition that is checked before a model is asked; exactly one of ``file``, ``command`` and ``due``.
 
-    ``file``: calls when this file or folder (its entries, not what is deeper) was changed, made or removed;
-    relative to the workspace. ``command``: calls when it ends with another exit code than ``expect``, takes
-    longer than ``seconds``, or cannot be started; a text is split like a shell does it, but no shell runs it.
-    ``due: true``: calls when an open item of HEARTBEAT.md has a date (``@2026-11-30 09:00``) that is over.
+    ``file``: triggers when this file or folder (its direct entries) was changed, created or removed; relative
+    to the workspace. ``command``: triggers when the command exits with another code than ``expect``, takes
+    longer than ``seconds``, or cannot be started; the text is split like a shell does, but no shell runs it.
+    ``due: true``: triggers when the date of an open item of HEARTBEAT.md (``@2026-11-30 09:00``) has passed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -81,16 +81,16 @@ class Watch(BaseModel):
 
 class DailyDigest(BaseModel):
     """
-    Alerts to a mail address are collected and sent as one mail a day, at this hour of the heartbeat's zone.
+    Collect alerts to a mail address and send them as one mail a day, in the heartbeat's time zone.
 
-    What the model marks as urgent is sent at once. ``enabled: false`` sends every alert at once.
+    Alerts that the model marks as urgent are sent at once. ``enabled: false`` sends every alert at once.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     enabled: bool = True
     at: str = "08:00"
-    """The time of day, in quotes."""
+    """Time of day, in quotes."""
 
     @field_validator("at", mode="before")
     @classmethod
@@ -110,28 +110,28 @@ class DailyDigest(BaseModel):
 
 class HeartbeatConfig(BaseModel):
     """
-    When the bot looks around by itself, what it may cost, and whom it tells.
+    Check-ins that the bot makes by itself: when, at what cost, and who is told.
 
-    ``target``: where alerts go: ``matrix:@you:server``, ``matrix:!room:server`` (with you alone in it) or
-    ``email:you@domain``, with the name of the account if there are several; empty: the conversation in which
-    you have last written directly. ``watch``: what decides without a model; with a list, a model is asked
-    only if one of it calls. ``dedupe_hours``: the same alert is not sent again before that; 0 sends it
-    each time. ``alert_after_missed``: after so many intervals without a check-in you are told once; 0
-    switches it off.
+    ``target``: where alerts go: ``matrix:@you:server``, ``matrix:!room:server`` (with nobody but you in it)
+    or ``email:you@domain``; with several accounts, the account's name instead of the channel. Empty: the
+    direct conversation in which you wrote last. ``watch``: conditions; if the list is not empty, a model is
+    asked only when one of them triggers. ``dedupe_hours``: the same alert is not repeated within this time; 0
+    repeats it every time. ``alert_after_missed``: after this many missed check-ins you are told once; 0
+    disables it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     enabled: bool = True
-    """Whether there are check-ins."""
+    """Whether check-ins run."""
     interval_minutes: float = Field(default=30.0, ge=0.01, le=7 * 24 * 60, allow_inf_nan=False)
-    """From one check-in to the next."""
+    """Time between two check-ins."""
     active_hours_start: str = "00:00"
-    """Check-ins begin at this time of day; the hours may cross midnight."""
+    """Check-ins run from this time of day; the hours may cross midnight."""
     active_hours_end: str = "24:00"
-    """They end at this time; ``"24:00"`` is midnight."""
+    """Check-ins run until this time; ``"24:00"`` is midnight."""
     timezone: str = "local"
-    """Whose times these are, such as ``Europe/Berlin``; ``local``: this machine's."""
+    """Zone of these times, such as ``Europe/Berlin``; ``local``: this machine's."""
     pool: str = ""
     """Empty: the default pool."""
     target: str = ""

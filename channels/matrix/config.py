@@ -49,56 +49,56 @@ class _Strict(BaseModel):
 
 
 class DisplayConfig(_Strict):
-    """How answers look."""
+    """How answers are shown."""
 
     reply: Literal["groups", "always", "never"] = "groups"
-    """Where an answer points back to its question: in rooms with several people, everywhere, nowhere."""
+    """Where an answer is sent as a reply to its question: in rooms with several people, always, or never."""
     html: bool = True
-    """Send formatted answers besides the plain text."""
+    """Send formatted text in addition to plain text."""
     typing: bool = True
-    """Show "is typing" while an answer is being made."""
+    """Show "is typing" while an answer is prepared."""
     read_receipts: bool = True
-    """Mark messages as read once they are safely stored."""
+    """Mark messages as read once they are stored durably."""
 
 
 class StreamingConfig(_Strict):
-    """Showing an answer while it is being written, as one message that is edited."""
+    """Show an answer while it is written, as one message that is edited."""
 
     enabled: bool = False
-    """Whether it is shown."""
+    """Whether answers are streamed."""
     max_edits: int = Field(default=8, ge=1, le=60)
-    """At most so many edits per answer before the final one. Homeservers count each like a message."""
+    """Maximum number of edits per answer before the final one. Homeservers count each edit as a message."""
     min_interval_s: float = Field(default=1.0, ge=0.2, le=60.0)
-    """Not more often than this; doubled whenever the homeserver asks for a pause."""
+    """Minimum time between two edits; doubled whenever the homeserver asks for a pause."""
 
 
 class GroupContextConfig(_Strict):
     """
-    What is said in rooms without being meant for the bot, as context for the next question there.
+    Room messages that do not address the bot, as context for the next question there.
 
-    It is kept in memory only, and forgotten once a question has taken it along.
+    They are kept in memory only, and dropped once a question has used them.
     """
 
     messages: int = Field(default=20, ge=0, le=200)
-    """The newest so many since the last question; 0: nothing is kept."""
+    """Maximum number of messages since the last question; 0 keeps none."""
     chars: int = Field(default=4000, ge=200, le=50_000)
-    """So much text of it at most."""
+    """Maximum length of their text."""
     senders: Literal["allowed", "everyone"] = "allowed"
-    """Whose words: of those who may talk to the bot, or of everybody in the room."""
+    """Whose messages: of people who may talk to the bot, or of everybody in the room."""
 
 
 class RoomRule(_Strict):
-    """What is different in one room; what is not given is as everywhere."""
+    """Settings of one room. Settings that are not given are those of the account."""
 
     policy: Annotated[Literal["mention", "open", "allowlist", "off"] | None, BeforeValidator(_off)] = None
     """
-    What is meant for the bot there: mentions; everything; everything that the people in this rule's
-    ``allow_from`` say; nothing at all.
+    What addresses the bot in this room: mentions; every message; every message of the people in this rule's
+    ``allow_from``; nothing.
     """
     threads: Threads | None = None
-    """As ``threads`` of the account."""
+    """Like ``threads`` of the account."""
     allow_from: tuple[str, ...] | None = None
-    """Who may talk to the bot there, instead of the channel's ``allow_from``. The owner always may."""
+    """Who may talk to the bot in this room, instead of the channel's ``allow_from``. The owner always may."""
 
     @field_validator("allow_from")
     @classmethod
@@ -113,56 +113,66 @@ class RoomRule(_Strict):
 
 
 class MatrixConfig(_Strict):
-    """One entry under ``channels:`` for a Matrix account."""
+    """One Matrix account under ``channels:``."""
 
     enabled: bool = True
-    """``false`` keeps the entry and leaves the account alone."""
+    """``false`` keeps the entry but does not use the account."""
     homeserver: str
-    """The address of the client API, such as ``https://matrix.example.org``."""
+    """Address of the client API, such as ``https://matrix.example.org``."""
     user_id: str
     """The bot's own account, such as ``@bot:example.org``."""
     password: SecretStr | None = None
-    """Better a reference, such as ``${secret:matrix-password}``."""
+    """Preferably a reference, such as ``${secret:matrix-password}``."""
     access_token: SecretStr | None = None
-    """Instead of a password, together with ``device_id``; then nothing can be repaired by itself."""
+    """Instead of a password, together with ``device_id``. squidbot then cannot log in again by itself."""
     device_id: str | None = Field(default=None, min_length=1, max_length=255)
-    """The device of the ``access_token``; with a password squidbot makes its own."""
+    """The device that the ``access_token`` belongs to. With a password, squidbot creates its own."""
     device_name: str = Field(default="squidbot", max_length=100)
-    """What the account's list of sessions shows for this login."""
+    """The name of this login in the account's session list."""
     tls_ca_file: Path | None = None
-    """Certificates of one's own authority, believed besides those of the system."""
+    """Certificates of your own CA, trusted in addition to the system's."""
     allow_from: tuple[str, ...] = ()
     """Who may talk to the bot and invite it: Matrix ids, ``@*:server`` or ``*``. Nobody by default."""
     group_policy: Policy = "mention"
-    """In rooms with several people, what is meant for the bot: mentions, everything, or the rooms listed."""
+    """
+    What addresses the bot in rooms with several people: mentions, every message, or every message in the
+    rooms of ``group_allow_from``.
+    """
     group_allow_from: tuple[str, ...] = ()
-    """For ``group_policy: allowlist``: ids of the rooms in which everything is meant for the bot."""
+    """For ``group_policy: allowlist``: ids of the rooms in which every message addresses the bot."""
     mention_by_name: bool = True
-    """Whether the bot's display name in a text counts as a mention, besides real ones."""
+    """Whether the bot's display name in a text counts as a mention."""
     mention_by_reply: bool = True
-    """Whether an answer to one of the bot's own messages is meant for it, mentioned or not."""
+    """Whether a reply to one of the bot's messages counts as a mention."""
     rooms: dict[str, RoomRule] = Field(default_factory=dict)
-    """Rules for single rooms, by id (``!…``) or alias (``#name:server``)."""
+    """Settings of single rooms, by id (``!…``) or alias (``#name:server``)."""
     ignore_senders: tuple[str, ...] = ()
-    """Bots and bridges that are never answered: Matrix ids with ``*`` for any text, such as ``@_irc_*:*``."""
+    """
+    Bots and bridges that are never answered: Matrix ids, in which ``*`` matches any text, such as
+    ``@_irc_*:*``.
+    """
     threads: Threads = "follow"
     """
-    ``off``: one conversation per room; what is asked in a thread is answered there. ``follow``: each thread
-    that people open is a conversation of its own. ``always``: also, each new question in a room with several
-    people opens a thread.
+    ``off``: one conversation per room; a question in a thread is answered there. ``follow``: each thread that
+    people open is a conversation of its own. ``always``: like ``follow``, and each new question in a room
+    with several people opens a thread.
     """
     group_context: GroupContextConfig = GroupContextConfig()
     ack_reactions: bool = False
-    """React to each question with its state: being worked on, done, failed."""
+    """React to each question with its state: in progress, done, failed."""
     streaming: StreamingConfig = StreamingConfig()
     reply_approval: Literal["none", "strangers", "all"] = "none"
-    """Whose answers the owner sees and approves before they leave: nobody's, those to others, all."""
+    """Which answers wait for the owner's approval: none, those to other people, or all."""
     encrypt_new_rooms: bool = True
-    """Whether conversations that the bot begins by itself are encrypted."""
+    """Whether rooms that the bot creates are encrypted."""
     trust_devices: Literal["all", "signed"] = "all"
-    """Which devices are trusted in encrypted rooms: all of a person's, or those that they have signed."""
+    """
+    Which devices get room keys: all devices of a room's members, or only those that their owners have signed.
+    """
     batching: Literal["merge", "each"] = "merge"
-    """``merge``: what waits in a conversation is answered together; ``each``: one answer for each message."""
+    """
+    ``merge``: messages that wait in a conversation are answered together. ``each``: one answer per message.
+    """
     display: DisplayConfig = DisplayConfig()
 
     @field_validator("homeserver")

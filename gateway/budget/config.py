@@ -13,16 +13,19 @@ __all__ = ["BudgetSettings", "ShareSettings"]
 
 
 class ShareSettings(BaseModel):
-    """Up to which part of the day's amount each may spend, whoever has spent it; the owner may spend all."""
+    """
+    The part of the day's budget up to which each purpose may be served. The owner's messages may use all of
+    it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     heartbeat: float = Field(default=0.7, ge=0, le=1)
     """Check-ins."""
     consolidation: float = Field(default=0.8, ge=0, le=1)
-    """Condensing of conversations."""
+    """Consolidation of conversations."""
     others: float = Field(default=0.9, ge=0, le=1)
-    """Everybody who is not the owner."""
+    """Everybody except the owner."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -36,16 +39,16 @@ class ShareSettings(BaseModel):
 
 class BudgetSettings(BaseModel):
     """
-    What all models together may cost in a day, for whatever purpose; 0 is no limit.
+    What all models together may cost per day, for every purpose; 0 means no limit.
 
-    ``usd_per_day`` counts what prices are known of: litellm's, or ``llm.models.NAME.price``.
-    ``timezone``: where the day begins at midnight; empty: that of the heartbeat.
+    ``usd_per_day`` counts models whose price is known: from litellm's list or from ``llm.models.NAME.price``.
+    ``timezone``: the zone in which the day begins at midnight; empty: the heartbeat's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens_per_day: int = Field(default=0, ge=0)
-    """Read and written, together."""
+    """Prompt and completion tokens together."""
     usd_per_day: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     shares: ShareSettings = ShareSettings()
     timezone: str = ""

@@ -84,28 +84,28 @@ def _alias(value: Any) -> Any:
 
 class OwnerSettings(_Strict):
     """
-    Who the owner is: ``aliases`` are addresses, or ``{channel, address}`` with the name of an account that
-    verifies people otherwise than the first of its kind.
+    Who the owner is. ``aliases`` are addresses, or ``{channel, address}`` with the name of an account that
+    verifies senders differently from the first account of its kind.
     """
 
     aliases: tuple[Annotated[Alias, BeforeValidator(_alias)], ...] = ()
 
 
 class TurnLimitSettings(_Strict):
-    """What one message may cost."""
+    """Limits of one turn."""
 
     steps: int = Field(default=20, ge=1, le=200)
-    """Calls of a model."""
+    """Model calls."""
     seconds: float = Field(default=600.0, gt=0, le=86_400)
-    """From its start to its answer."""
+    """Time from start to answer."""
     tokens: int = Field(default=400_000, ge=1000)
-    """Read and written."""
+    """Prompt and completion tokens."""
     tool_seconds: float = Field(default=60.0, gt=0, le=3600)
-    """One run of a tool."""
+    """Time of one tool call."""
 
 
 class LLMSettings(LLMSpec):
-    """Providers, models and pools; without any, the demo model answers."""
+    """Providers, models and pools. Without any, the demo model answers."""
 
     limits: TurnLimitSettings = TurnLimitSettings()
     budget: BudgetSettings = BudgetSettings()
@@ -121,15 +121,15 @@ class AgentSettings(_Strict):
 
     workspace: str = Field(default="workspace", min_length=1)
     restrict_to_workspace: bool = True
-    """Whether files of the workspace alone can be sent."""
+    """Whether only files in the workspace can be sent."""
     consolidation_threshold: int = Field(default=100, ge=1, le=100_000)
-    """A conversation is condensed when more messages than these are not yet."""
+    """Consolidate a conversation once this many messages are not yet summarised,"""
     consolidation_tokens: int = Field(default=12_000, ge=500, le=10_000_000)
-    """Or more tokens than these."""
+    """or this many tokens."""
     keep_recent_ratio: float = Field(default=0.2, gt=0, lt=1)
-    """What part of the threshold stays word for word."""
+    """The part of the threshold that stays verbatim."""
     consolidation_pool: str = ""
-    """Which models condense; empty: the default pool."""
+    """The pool that consolidates. Empty: the default pool."""
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     schedule: ScheduleConfig = ScheduleConfig()
 
@@ -141,15 +141,16 @@ def _listen(value: str) -> str:
 
 class HttpSettings(_Strict):
     """
-    Where health and metrics are served. Anything but this machine must be wished for twice.
+    Address for health checks and metrics. An address that other machines can reach requires ``allow_remote:
+    true``.
 
-    ``status_page`` serves a status page for people at ``/``, to this machine only.
+    ``status_page`` adds a status page for your browser at ``/``, on this machine only.
     """
 
     listen: Annotated[str, AfterValidator(_listen)]
     """``host:port``, such as ``127.0.0.1:8811``."""
     allow_remote: bool = False
-    """Whether another address than this machine's own may be listened on."""
+    """Whether to allow an address that other machines can reach."""
     status_page: bool = False
 
     @model_validator(mode="after")
@@ -168,12 +169,12 @@ class HttpSettings(_Strict):
 
 class LogSettings(_Strict):
     """
-    ``file`` is relative to the home folder. It grows to ``max_file_mb`` (millions of bytes) and then becomes
-    an older one, of which ``keep_files`` are kept.
+    ``file`` is relative to the home folder. It is rotated at ``max_file_mb`` (millions of bytes);
+    ``keep_files`` older files are kept.
     """
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The lowest that is written."""
+    """Minimum level."""
     format: Literal["auto", "json", "text"] = "auto"
     """``auto``: text on a terminal, JSON elsewhere."""
     file: str | None = Field(default=None, min_length=1)
@@ -185,25 +186,26 @@ class GatewaySettings(_Strict):
     """
     How the daemon works.
 
-    ``durability: full`` survives a power cut; ``process`` is quicker and survives only a crash of its own.
+    ``durability: full`` survives a power cut. ``process`` is faster and survives only a crash of the daemon
+    itself.
     """
 
     http: HttpSettings | None = None
     log: LogSettings = LogSettings()
     max_concurrent_turns: int = Field(default=4, ge=1, le=256)
-    """So many conversations are answered at a time, and one of the owner's besides."""
+    """Maximum number of concurrent turns; one more is reserved for the owner."""
     durability: Literal["full", "process"] = "full"
     drain_seconds: float = Field(default=20.0, ge=0, le=600)
-    """How long a stop waits for answers in hand."""
+    """How long a stop waits for turns in flight."""
 
 
 class AttachmentSettings(_Strict):
     """
-    The files of messages, those that came and those that go out.
+    Files that people send and files that the bot sends.
 
-    ``max_file_mb`` for one and ``max_total_mb`` for all together (a megabyte is a million bytes), of which
-    everybody but the owner fills one half at most, and one person half of that; after ``keep_days`` a file is
-    removed, and what is said about it stays.
+    ``max_file_mb``: limit of one file. ``max_total_mb``: limit of all files together (one megabyte is a
+    million bytes); everybody except the owner together may fill half of it, and one person half of that.
+    After ``keep_days`` a file is removed; what was said about it stays.
     """
 
     max_file_mb: float = Field(default=25.0, gt=0, le=2000)
@@ -218,16 +220,16 @@ class AttachmentSettings(_Strict):
 
 
 class ToolSettings(_Strict):
-    """Which tool calls wait for a person's yes."""
+    """Tool calls that need a person's approval."""
 
     require_approval: tuple[str, ...] = ()
-    """Tools that run only once whoever asked, or the owner, approves: ``send_file``, for example."""
+    """Tools that run only after the person who asked, or the owner, approves; for example ``send_file``."""
     approval_timeout_minutes: float = Field(default=30.0, ge=0.01, le=10_080)
-    """How long an approval is waited for; after that the answer is given without the tool."""
+    """How long an approval may take. After that, the turn goes on without the tool."""
 
 
 class SkillSettings(_Strict):
-    """``always`` are skills whose whole text stands in every prompt."""
+    """``always``: skills whose whole text is part of every prompt."""
 
     always: tuple[str, ...] = ()
 
