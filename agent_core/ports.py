@@ -108,11 +108,6 @@ class ConsentPort(Protocol):
         """
         What the model is told instead of running the call; None: it may be run.
 
-        Args:
-            number: The step, see `StepJournal`.
-            digest: What identifies it.
-            call: What is to be run.
-
         Raises:
             AwaitsApproval: Nobody has decided yet. The turn is to be left, and taken up again later.
         """

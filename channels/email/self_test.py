@@ -45,12 +45,6 @@ async def examine(
     """
     What was seen, by name, for a person.
 
-    Args:
-        config: The settings.
-        open_mailbox: A fresh connection.
-        submit: Sends a mail.
-        now: For the mail's date.
-
     Raises:
         ChannelError: Something does not work; what, in plain words.
     """

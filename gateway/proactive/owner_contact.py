@@ -145,10 +145,6 @@ class OwnerContact:
         """
         Another place where the owner reads alone, made if there is none: for what cannot wait for `reach`.
 
-        Args:
-            topic: What it is about.
-            without: Channels that cannot carry anything now.
-
         Raises:
             StoreUnavailable: It cannot be said now.
         """

@@ -112,12 +112,6 @@ async def by_device(oauth: OAuth, ask: AskProvider, clock: Clock, show: Callable
     """
     Get tokens with a code that the person types in elsewhere.
 
-    Args:
-        oauth: The settings.
-        ask: How the provider is asked.
-        clock: Where time comes from.
-        show: Tells the person what to do.
-
     Raises:
         ChannelAuthFailed: The person said no, or took too long.
         ChannelMisconfigured: The provider does not do this.
@@ -161,13 +155,6 @@ async def by_browser(
 ) -> Tokens:
     """
     Get tokens with a browser, which may be on another machine.
-
-    Args:
-        oauth: The settings.
-        ask: How the provider is asked.
-        clock: Where time comes from.
-        show: Tells the person what to do.
-        pasted: Gives what the person pastes.
 
     Raises:
         ChannelAuthFailed: The person said no, or pasted something else.

@@ -77,10 +77,6 @@ class DeviceLists:
         """
         Return when the devices of these people are known, or their servers did not say.
 
-        Args:
-            user_ids: The people.
-            own: Whose account this is.
-
         Raises:
             ChannelError: It cannot be done now.
             TokenRefused: The login is not valid any more.

@@ -391,12 +391,6 @@ def uncovered(
     """
     Put an event together.
 
-    Args:
-        room_id: Where it was seen.
-        event: As the server sent it.
-        content: Its content, which has the relations.
-        plaintext: What was encrypted in it.
-
     Raises:
         NotMeant: Its type means nothing when it is encrypted.
         NotReadable: It was made for another room, or is no event.

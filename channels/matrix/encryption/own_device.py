@@ -76,9 +76,6 @@ class OwnDevice:
         """
         The machine of the device that is logged in, announced and signed.
 
-        Args:
-            committed: The `position` that was committed last.
-
         Raises:
             ChannelError: It cannot be done (now).
             TokenRefused, LinkBroken, OSError: As above.

@@ -111,10 +111,6 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
     """
     Who is meant by these words: addresses, or ``owner``.
 
-    Args:
-        names: As somebody wrote them.
-        owner_aliases: The owner's addresses.
-
     Raises:
         PersonUnclear: A word is no address; or some of the addresses are the owner's and others are not.
     """

@@ -85,12 +85,6 @@ def person_rows(
     """
     Find a person's rows; nothing is changed, and a daemon may be at work.
 
-    Args:
-        path: The database.
-        addresses: The person's, as `normal` writes them.
-        sessions: Conversations of this person alone.
-        turns: Turns that histories name as theirs.
-
     Raises:
         StoreUnavailable: It cannot be read now.
     """

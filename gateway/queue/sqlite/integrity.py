@@ -54,13 +54,7 @@ def _opened(path: Path, *, in_use: bool) -> Iterator[sqlite3.Connection]:
 
 
 def examine_database(path: Path, *, in_use: bool = False) -> list[Damage]:
-    """
-    Look through all of it.
-
-    Args:
-        path: The file.
-        in_use: A daemon works on it.
-    """
+    """Look through all of it."""
     try:
         with _opened(path, in_use=in_use) as db:
             return list(_damages(db))
