@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import anyio
+import anyio.to_thread
 import structlog
 
 from agent_core.messages import SessionKey
@@ -32,7 +33,6 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.reverse_lines import ReadAt
 from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import session_in
-from agent_core.storage.threads import Threads
 
 __all__ = ["JsonlMemory"]
 
@@ -85,7 +85,7 @@ class _Shelf(Generic[K, F]):
         self._held = 0
         self._slots: OrderedDict[K, _Slot[F]] = OrderedDict()
 
-    async def visit(self, name: K, work: Callable[[F], T], threads: Threads) -> T:
+    async def visit(self, name: K, work: Callable[[F], T], limiter: anyio.CapacityLimiter) -> T:
         """Run ``work`` in a worker thread, alone with the files of ``name``."""
         slot = self._slots.get(name)
         if slot is None:
@@ -94,7 +94,8 @@ class _Shelf(Generic[K, F]):
         slot.users += 1
         try:
             async with slot.lock:
-                return await threads.run(work, slot.files)
+                # Whoever is cancelled leaves only when the call has ended: nobody works behind a free lock.
+                return await anyio.to_thread.run_sync(work, slot.files, limiter=limiter)
         finally:
             slot.users -= 1
             if not slot.users and self._slots.get(name) is slot:
@@ -146,7 +147,7 @@ class JsonlMemory:
         self.on_set_aside: Callable[[str], None] = lambda _: None
         """Hears that something stood in the place of a history, and where it is now."""
         self._clock = clock
-        self._threads = Threads(_THREADS)
+        self._limiter = anyio.CapacityLimiter(_THREADS)
         self._sessions: _Shelf[SessionKey, SessionFiles] = _Shelf(
             _OPEN_SESSIONS,
             lambda key: SessionFiles(key, self.layout, clock, read_at=read_at, sync=sync),
@@ -277,11 +278,11 @@ class JsonlMemory:
             with storage_errors("list", layout.home):
                 return list(layout.scopes())
 
-        return await self._threads.run(listed, self.layout)
+        return await anyio.to_thread.run_sync(listed, self.layout, limiter=self._limiter)
 
     async def sessions(self) -> list[str]:
         """See `MemoryPort`."""
-        return await self._threads.run(_list_sessions, self.layout)
+        return await anyio.to_thread.run_sync(_list_sessions, self.layout, limiter=self._limiter)
 
     # ── inside ──
 
@@ -301,7 +302,7 @@ class JsonlMemory:
                     return work(files)
 
         try:
-            return await self._sessions.visit(SessionKey.parse(session_id), guarded, self._threads)
+            return await self._sessions.visit(SessionKey.parse(session_id), guarded, self._limiter)
         finally:
             for path in aside:
                 log.error("history.set_aside", session=session_id, moved_to=path.name)
@@ -320,7 +321,7 @@ class JsonlMemory:
                         raise
                     raise unusable from exc
 
-        return await self._documents.visit(scope, guarded, self._threads)
+        return await self._documents.visit(scope, guarded, self._limiter)
 
 
 def _list_sessions(layout: Layout) -> list[str]:

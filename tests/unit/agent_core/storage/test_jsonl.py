@@ -6,10 +6,12 @@ import fcntl
 import json
 import os
 import stat
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import orjson
 import pytest
 from structlog.testing import capture_logs
@@ -326,3 +328,34 @@ async def test_time_may_go_back(memory: JsonlMemory) -> None:
         await memory.append_message(SESSION, line(number).model_copy(update={"timestamp": stamp}))
 
     assert texts((await memory.load_history(SESSION)).messages) == ["message 0", "message 1", "message 2"]
+
+
+# ── threads ──
+
+
+@pytest.mark.parametrize("how", ["ours", "abandoned"])
+async def test_a_cancelled_caller_leaves_when_its_call_has_ended(memory: JsonlMemory, how: str) -> None:
+    """
+    Nobody works on a file behind a released lock.
+
+    Negative control: a caller that abandons its thread is seen to leave before it.
+    """
+    begun, release, left = threading.Event(), threading.Event(), threading.Event()
+
+    def work(_: object) -> None:
+        begun.set()
+        release.wait(5)
+        left.set()
+
+    async with anyio.create_task_group() as tasks:
+        if how == "ours":
+            tasks.start_soon(memory._in_session, SESSION, "read", work)
+        else:
+            tasks.start_soon(lambda: anyio.to_thread.run_sync(work, None, abandon_on_cancel=True))
+        with anyio.fail_after(5):
+            while not begun.is_set():
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+        threading.Timer(0.2, release.set).start()
+    assert left.is_set() == (how == "ours")
+    release.set()
