@@ -187,6 +187,23 @@ async def test_the_queue_goes_on_and_knows_what_it_has_seen(home):
         await home.say(BOB, "@bob:hs.test", "again", None, native_id="$b2")
 
 
+async def test_what_is_noted_of_having_told_them_goes_too(home):
+    """Their address and their conversation name what was posted once; those of others stay, and are not posted again."""
+    of_bob = [f"budget {BOB}", "place matrix @bob:hs.test"]
+    of_others = [f"budget {ALICE}", "place matrix @alice:hs.test", "place matrix mr@bob:hs.test", "digest"]
+    async with await SqliteWorkStore.open(home.home.database, clock=home.clock) as store:
+        for topic in (*of_bob, *of_others):
+            await store.post([], once=(topic, "today"))
+        await store.write_state("conversations.anew_after", json.dumps({str(BOB): 7, str(ALICE): 8}))
+    assert holding(home.home.root, of_bob) == sorted(of_bob)
+    forget_person(layout_of(home), home.home.database, bob(), now=NOW)
+    assert holding(home.home.root, [*of_bob, str(BOB)]) == []
+    with closing(sqlite3.connect(home.home.database)) as db:
+        assert {topic for (topic,) in db.execute("SELECT topic FROM once")} == set(of_others)
+        [(value,)] = db.execute("SELECT value FROM state WHERE topic = 'conversations.anew_after'")
+    assert json.loads(value) == {str(ALICE): 8}
+
+
 async def test_a_dry_run_changes_nothing(home, tmp_path):
     """It counts, and names the backups that are there."""
     (tmp_path / "b.tar.gz").touch()

@@ -3,7 +3,8 @@ Everything that ``gateway.db`` has of one person: found, and removed for good.
 
 A row of the inbox is the person's if they sent it, or if its session is theirs alone. With it go the answers
 to its turn, the steps of the turn, the lines that wait for their file, their jobs and what waits for their
-digest. What they had said before somebody else's question goes out of that row. Tokens and money stay in the
+digest, and what is noted of having told them something. What they had said before somebody else's question
+goes out of that row. Tokens and money stay in the
 sums, under a name that is nobody's: a day's budget must not change after the fact. A digest of each message's
 key stays too, so that a server that offers it again is not believed.
 
@@ -158,6 +159,7 @@ def erase_rows(
             db.execute("BEGIN IMMEDIATE")
             found = _found(db, addresses, sessions, turns)
             _erase(db, found, {*turns, *found.turns}, int(now // 86_400))
+            _forget_topics(db, {normal(address) for address in addresses}, set(sessions))
             _unquote(db, {normal(address) for address in addresses})
             db.execute("COMMIT")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -209,6 +211,24 @@ def _erase(db: sqlite3.Connection, found: PersonRows, turns: Collection[str], da
         db.execute("DELETE FROM ledger WHERE name = ?", (f"job:{job['id']}",))
         db.execute("DELETE FROM jobs WHERE id = ?", (job["id"],))
     db.executemany("DELETE FROM collected WHERE id = ?", _each(row["id"] for row in found.collected))
+
+
+def _forget_topics(db: sqlite3.Connection, addresses: Collection[str], sessions: Collection[str]) -> None:
+    """Drop what was posted once to the person, and which of their conversations begin anew."""
+    for (topic,) in db.execute("SELECT topic FROM once").fetchall():
+        if any(word in sessions or normal(word) in addresses for word in topic.split()):
+            db.execute("DELETE FROM once WHERE topic = ?", (topic,))
+    for topic, value in db.execute("SELECT topic, value FROM state").fetchall():
+        if any(session in value for session in sessions) and isinstance(kept := _json(value), dict):
+            left = {name: each for name, each in kept.items() if name not in sessions}
+            db.execute("UPDATE state SET value = ? WHERE topic = ?", (json.dumps(left), topic))
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _unquote(db: sqlite3.Connection, addresses: Collection[str]) -> None:
