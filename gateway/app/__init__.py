@@ -150,8 +150,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         clock=clock,
         wakeups=wakeups,
     )
-    stages = Acknowledgements(by_name)
-    ends = TurnCommit(store=store, channels=by_name, stages=stages)
+    acknowledgements = Acknowledgements(by_name)
+    commit = TurnCommit(store=store, channels=by_name, acknowledgements=acknowledgements)
     budget = BudgetAlerts(
         notifier=notifier, costs=sqlite.costs, spending=spending, clock=clock, wakeups=wakeups
     )
@@ -175,7 +175,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         plans=plans,
         questions=questions,
         mind=mind,
-        commit=ends,
+        commit=commit,
         history=history,
         access=access,
         channels=by_name,
@@ -184,7 +184,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         notifier=notifier,
         approval=_approval(settings, overrides),
         spending=spending,
-        acknowledgements=stages,
+        acknowledgements=acknowledgements,
         suspects=suspects,
         proactive_tools=unasked.tools,
         status=lambda: status_report(built, began_at),
@@ -193,14 +193,14 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         wake=dispatcher.wake,
         wakeups=wakeups,
     )
-    handler, desk = turns.handler, turns.commands
+    handler, commands = turns.handler, turns.commands
     asides = OutOfBandTurns(
         SessionDispatcher(concurrency=LANES, refill=store.open_sessions),
         store=store,
         history=history,
-        desk=desk,
+        commands=commands,
         channels=by_name,
-        hold=handler.hold,
+        run_claimed=handler.run_claimed,
         wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
     )
     intake = Intake(mark.perhaps_answered)
@@ -218,7 +218,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         dispatcher=dispatcher,
         access=access,
         intake=intake,
-        desk=desk,
+        commands=commands,
         stop_turn=lambda session, turn, why: handler.stop(session, why, turn=turn),
         wake_aside=asides.wake,
         deliveries=deliveries,
@@ -244,8 +244,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             mark.run,
             waits.run,
             upkeep.run,
-            stages.run,
-            StaleAcknowledgements(store, stages, by_name).run,
+            acknowledgements.run,
+            StaleAcknowledgements(store, acknowledgements, by_name).run,
             turns.approvals.run,
             notes.run,
             budget.run,

@@ -164,7 +164,7 @@ def build_supervisor(
     dispatcher: Dispatcher,
     access: Access,
     intake: Intake,
-    desk: CommandService,
+    commands: CommandService,
     stop_turn: StopTurn,
     wake_aside: Callable[[SessionKey, str], None],
     deliveries: Mapping[str, Delivery],
@@ -181,7 +181,7 @@ def build_supervisor(
         dispatcher: Told of sessions with work.
         access: Who may speak.
         intake: Whether anything is taken.
-        desk: Knows commands.
+        commands: Knows commands.
         stop_turn: See `ChannelInbox`.
         wake_aside: See `ChannelInbox`.
         deliveries: Told whether they can send.
@@ -205,8 +205,8 @@ def build_supervisor(
             access=access,
             intake=intake,
             report=partial(supervisor.report, name),
-            is_command=desk.is_command,
-            is_stop=desk.is_stop,
+            is_command=commands.is_command,
+            is_stop=commands.is_stop,
             stop_turn=stop_turn,
             wake_aside=wake_aside,
         )

@@ -84,7 +84,7 @@ def build_turns(
     zone = heartbeat.schedule().zone
     budget = BudgetDeferral(
         store=store,
-        ends=commit,
+        commit=commit,
         spending=spending,
         access=access,
         clock=clock,
@@ -108,16 +108,16 @@ def build_turns(
             channels=channels,
             approvals=approvals,
         ),
-        ends=commit,
+        commit=commit,
         answers=CommandHandlers(
             store=store,
             memory=mind.memory,
-            anew=conversations,
+            conversations=conversations,
             access=access,
             approvals=approvals,
             status=status,
         ),
-        anew=conversations,
+        conversations=conversations,
         approvals=approvals,
         filing=IngestOnly(mind.memory, access),
         access=access,
@@ -162,7 +162,7 @@ def build_turns(
         budget=budget,
         consent=ToolConsent(
             store=questions,
-            ends=commit,
+            commit=commit,
             channels=channels,
             notifier=notifier,
             held=approvals.holds,
@@ -183,7 +183,7 @@ def build_turns(
         commit=commit,
         failure=TurnFailure(
             commit=commit,
-            pacing=Pacing(store=store, ends=commit, clock=clock),
+            pacing=Pacing(store=store, commit=commit, clock=clock),
             suspects=suspects,
             policy=policy,
         ),

@@ -8,8 +8,8 @@ line that is full takes nothing more, and a hint that takes too long is given up
 neither is told to anybody, because the answer itself says more than its mark.
 
 `StaleAcknowledgements` clears what a channel still shows of an answer that will never come, because its
-question was taken back. Whoever works on a turn tells the channel when it is cut off (`Ends.stopped`). That
-is not enough: the process can die between the stop and the tidying, and a question can be taken back while
+question was taken back. The channel is told when the turn is cut off (`TurnCommit.stopped`). That is not
+enough: the process can die between the stop and the tidying, and a question can be taken back while
 its turn waits for a restart. The inbox knows both, so it is looked at now and then, and each such question is
 told to its channel once in the life of a process.
 """

@@ -38,7 +38,7 @@ class BudgetDeferral:
 
     Args:
         store: Where they wait, and where notices are put.
-        ends: Keeps a write in hand until the store takes it.
+        commit: Keeps a write in hand until the store takes it.
         spending: What a day has cost and may cost.
     """
 
@@ -46,13 +46,13 @@ class BudgetDeferral:
         self,
         *,
         store: WorkStore,
-        ends: TurnCommit,
+        commit: TurnCommit,
         spending: Metering,
         access: Access,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._ends = ends
+        self._commit = commit
         self._spending = spending
         self._limits = spending.limits
         self._access = access
@@ -67,11 +67,11 @@ class BudgetDeferral:
             StoreUnavailable: It cannot be said now.
         """
         owner = any(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
-        tally = self._spending.tally(turn.session, purpose, owner=owner)
+        meter = self._spending.tally(turn.session, purpose, owner=owner)
         refusal = await self._spending.refusal(purpose, owner=owner)
         if refusal is not None and not await self._store.steps(turn):
-            raise tally.refuse(refusal)
-        return tally
+            raise meter.refuse(refusal)
+        return meter
 
     def text(self) -> str:
         """What somebody is told whose message waits now."""
@@ -92,14 +92,14 @@ class BudgetDeferral:
         now = self._clock.now()
         until = error.fields.get("until")
         if isinstance(until, datetime) and until <= now:
-            await self._ends.until_stored(lambda: self._store.postpone(turn, str(error), delay_s=0.0))
+            await self._commit.until_stored(lambda: self._store.postpone(turn, str(error), delay_s=0.0))
             return
         day = day_of(now, self._limits.zone)
         name = notice_name(turn.session)
         # In this order: after a crash in between the turn is taken up and put off again, silently.
-        said = await self._ends.until_stored(lambda: self._store.post(notice, once=(name, day)))
+        said = await self._commit.until_stored(lambda: self._store.post(notice, once=(name, day)))
         delay_s = wait_s(now, self._limits)
-        await self._ends.until_stored(
+        await self._commit.until_stored(
             lambda: self._store.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)
         )
         _log.warning(

@@ -79,7 +79,7 @@ class ChatTurns:
         if turn.session.channel in self._channels:
             text = f"Sorry, I could not answer this. {failure.public}"
             outbound = self._commit.replies(turn, text, OutboundKind.APOLOGY)
-        await self._commit.bury(turn, failure, outbound)
+        await self._commit.dead_letter(turn, failure, outbound)
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
         """The rule as it is."""

@@ -41,11 +41,11 @@ class TurnCommit:
         *,
         store: WorkStore,
         channels: Mapping[str, Channel],
-        stages: Acknowledgements,
+        acknowledgements: Acknowledgements,
     ) -> None:
         self._store = store
         self._channels = channels
-        self._stages = stages
+        self._acknowledgements = acknowledgements
 
     def replies(
         self,
@@ -78,22 +78,22 @@ class TurnCommit:
         ]
 
     async def complete(
-        self, turn: Turn, completion: Completion, tally: UsageMeter | None = None
+        self, turn: Turn, completion: Completion, meter: UsageMeter | None = None
     ) -> list[OutboxRow]:
         """
-        Answered. What is due of ``tally`` is committed with it.
+        Answered. What is due of ``meter`` is committed with it.
 
         Raises:
             LostTurn: Not any more ours.
         """
-        completion = replace(completion, usage=tally.due() if tally else Usage())
+        completion = replace(completion, usage=meter.due() if meter else Usage())
         rows = await self.until_stored(lambda: self._store.complete(turn, completion))
-        if tally is not None:
-            tally.committed()
-        self._stages.tell((row.message for row in turn.rows), AckState.DONE)
+        if meter is not None:
+            meter.committed()
+        self._acknowledgements.tell((row.message for row in turn.rows), AckState.DONE)
         return rows
 
-    async def bury(self, turn: Turn, failure: Failure, outbound: Sequence[NewOutbound]) -> None:
+    async def dead_letter(self, turn: Turn, failure: Failure, outbound: Sequence[NewOutbound]) -> None:
         """
         Given up, with an apology.
 
@@ -109,7 +109,7 @@ class TurnCommit:
             attempts=turn.attempts,
             error=failure.error,
         )
-        self._stages.tell((row.message for row in turn.rows), AckState.FAILED)
+        self._acknowledgements.tell((row.message for row in turn.rows), AckState.FAILED)
 
     async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:
         """
@@ -142,7 +142,7 @@ class TurnCommit:
         """Somebody has taken the messages away. The store knows already."""
         metrics.TURNS.labels(turn.session.channel, "stopped").inc()
         _log.info("turn.cut_off", channel=turn.session.channel, turn=turn.id, why=why)
-        self._stages.tell((row.message for row in turn.rows), AckState.FAILED)
+        self._acknowledgements.tell((row.message for row in turn.rows), AckState.FAILED)
 
     async def until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
         """What ``write`` returns, as soon as the store takes it."""

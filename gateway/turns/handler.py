@@ -119,7 +119,7 @@ class TurnHandler:
             await self._history.flush(key)
             turn = await self._store.claim(key, merge=merge)
             if turn is not None:
-                await self._hold(turn, run)
+                await self._run_claimed(turn, run)
             due_s = await self._store.due_in(key)
         except (StoreUnavailable, StorageUnavailable) as error:
             self._blocked += 1
@@ -133,11 +133,11 @@ class TurnHandler:
         if due_s is not None:
             self._wake(key, due_s)
 
-    async def hold(self, turn: Turn) -> None:
+    async def run_claimed(self, turn: Turn) -> None:
         """Run a claimed turn beside the one that may run in its session; whatever happens, the claim ends."""
-        await self._hold(turn, _Run())
+        await self._run_claimed(turn, _Run())
 
-    async def _hold(self, turn: Turn, run: _Run) -> None:
+    async def _run_claimed(self, turn: Turn, run: _Run) -> None:
         """Run a claimed turn; whatever happens, the claim ends here."""
         with anyio.CancelScope() as run.scope:
             run.turn = turn.id

@@ -36,7 +36,7 @@ class OutOfBandTurns:
         lanes: Runs sessions; of these lanes alone.
         store, history: What a turn is made with.
         channels: The names of all channels; what came by one that is switched off now waits, untouched.
-        hold: Runs a claimed turn to its end, whatever happens.
+        run_claimed: Runs a claimed turn to its end, whatever happens.
         wake: Asks for a run of a session by what runs turns in order, after so many seconds.
     """
 
@@ -46,17 +46,17 @@ class OutOfBandTurns:
         *,
         store: WorkStore,
         history: HistoryWriter,
-        desk: CommandService,
+        commands: CommandService,
         channels: Collection[str],
-        hold: Callable[[Turn], Awaitable[None]],
+        run_claimed: Callable[[Turn], Awaitable[None]],
         wake: Callable[[SessionKey, float], None],
     ) -> None:
         self._lanes = lanes
         self._store = store
         self._history = history
-        self._desk = desk
+        self._commands = commands
         self._channels = channels
-        self._hold = hold
+        self._run_claimed = run_claimed
         self._wake = wake
         self._blocked = 0
 
@@ -79,8 +79,8 @@ class OutOfBandTurns:
         try:
             await self._history.flush(key)
             turn = await self._store.claim(key, aside=True)
-            if turn is not None and self._desk.is_quick(turn):
-                await self._hold(turn)
+            if turn is not None and self._commands.is_quick(turn):
+                await self._run_claimed(turn)
                 self._lanes.wake(key)
             elif turn is not None:
                 await self._store.release(turn)  # edited into a question: that has its turn in order

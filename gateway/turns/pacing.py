@@ -61,18 +61,18 @@ class Pacing:
 
     Args:
         store: Where they wait, and where notices are put.
-        ends: Keeps a write in hand until the store takes it.
+        commit: Keeps a write in hand until the store takes it.
     """
 
     def __init__(
         self,
         *,
         store: WorkStore,
-        ends: TurnCommit,
+        commit: TurnCommit,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._ends = ends
+        self._commit = commit
         self._clock = clock
 
     def left_s(self, turn: Turn) -> float:
@@ -93,10 +93,10 @@ class Pacing:
         message = turn.head.message
         if message.context.get("tell_wait"):
             # In this order: after a crash in between the turn is taken up and put off again, silently.
-            await self._ends.until_stored(
+            await self._commit.until_stored(
                 lambda: self._store.post(notice, once=(_name(message), message.native_id))
             )
-        await self._ends.until_stored(
+        await self._commit.until_stored(
             lambda: self._store.postpone(turn, "waits for its place", delay_s=wait_s, waits_for=PLACE)
         )
         _log.info("turn.waits", channel=turn.session.channel, wait_s=round(wait_s))

@@ -45,7 +45,7 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteWorkS
 def for_the_place(store: SqliteWorkStore, clock: ManualClock) -> Wait:
     pacing = Pacing(
         store=store,
-        ends=cast("Any", StoredAtOnce()),
+        commit=cast("Any", StoredAtOnce()),
         clock=clock,
     )
 
@@ -61,7 +61,7 @@ def for_the_budget(store: SqliteWorkStore, clock: ManualClock) -> Wait:
 
     refusals = BudgetDeferral(
         store=store,
-        ends=cast("Any", StoredAtOnce()),
+        commit=cast("Any", StoredAtOnce()),
         spending=cast("Any", Spending()),
         access=cast("Any", None),
         clock=clock,

@@ -54,7 +54,7 @@ class ToolConsent:
     Asks people about calls. One instance serves all sessions.
 
     Args:
-        ends: Makes notices, and waits for the disk.
+        commit: Makes notices, and waits for the disk.
         held: Whether the owner sees the answer to a turn before anybody else.
         wait_s: How long a question waits for its answer.
         zone: In which people are told until when.
@@ -64,7 +64,7 @@ class ToolConsent:
         self,
         *,
         store: AskStore,
-        ends: TurnCommit,
+        commit: TurnCommit,
         channels: Mapping[str, Channel],
         notifier: OwnerNotifier,
         held: Callable[[Turn], bool],
@@ -73,7 +73,7 @@ class ToolConsent:
         zone: tzinfo | None = None,
     ) -> None:
         self._store = store
-        self._ends = ends
+        self._commit = commit
         self._channels = channels
         self._notifier = notifier
         self._held = held
@@ -102,7 +102,7 @@ class ToolConsent:
             await self._to_the_owner(turn, name, text) if self._held(turn) else self._notice(turn, name, text)
         )
         delay_s = max((waiting.until - self._clock.now()).total_seconds(), 0.0)
-        rows = await self._ends.until_stored(
+        rows = await self._commit.until_stored(
             lambda: self._store.ask(turn, waiting.step, notice, why=str(waiting), delay_s=delay_s)
         )
         _log.info(
@@ -136,14 +136,14 @@ class ToolConsent:
             return None
         name, tool = str(step.request["name"]), str(step.request["call"]["name"])
         notice = [] if self._held(turn) else self._notice(turn, name, expired_text(name, tool))
-        verdict = await self._ends.until_stored(
+        verdict = await self._commit.until_stored(
             lambda: self._store.settle(turn, replace(step, result={"verdict": EXPIRED}), notice)
         )
         _log.info("tool_approval.expired", item=name, tool=tool)
         return verdict
 
     def _notice(self, turn: Turn, name: str, text: str) -> list[NewOutbound]:
-        notices = self._ends.replies(turn, text, OutboundKind.NOTICE)
+        notices = self._commit.replies(turn, text, OutboundKind.NOTICE)
         return [replace(one, context={**one.context, "approves": [name]}) for one in notices]
 
     async def _to_the_owner(self, turn: Turn, name: str, text: str) -> list[NewOutbound]:

@@ -76,14 +76,14 @@ class CommandHandlers:
         *,
         store: WorkStore,
         memory: MemoryPort,
-        anew: NewConversation,
+        conversations: NewConversation,
         access: Access,
         approvals: Approvals,
         status: Callable[[], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self._store = store
         self._memory = memory
-        self._anew = anew
+        self._conversations = conversations
         self._access = access
         self._approvals = approvals
         self._status = status
@@ -132,7 +132,7 @@ class CommandHandlers:
     async def _new(self, asked: _Asked) -> str:
         if not await self._may_begin_anew(asked):
             return _NOT_YOURS
-        before = await self._anew.wish(asked.turn)
+        before = await self._conversations.wish(asked.turn)
         if not before:
             return "We begin anew: what was said here before is set aside. What I have written down stays."
         waits = "1 message waits" if before == 1 else f"{before} messages wait"
@@ -146,7 +146,9 @@ class CommandHandlers:
         message = asked.message
         if message.audience is Audience.DIRECT or message.context.get("moderator") is True:
             return True
-        return self._access.decide(message).role is Role.OWNER or await self._anew.is_of_one(asked.turn)
+        return self._access.decide(message).role is Role.OWNER or await self._conversations.is_of_one(
+            asked.turn
+        )
 
     async def _stop(self, asked: _Asked) -> str:
         stopped = asked.message.context.get("stopped")

@@ -42,7 +42,7 @@ class CommandService:
     Implements `TurnKind` for what people write and no model answers.
 
     Args:
-        anew: Knows conversations that begin anew at their next message.
+        conversations: Knows conversations that begin anew at their next message.
         filing: Finds the place of what is only read.
     """
 
@@ -50,9 +50,9 @@ class CommandService:
         self,
         *,
         chat: ChatTurns,
-        ends: TurnCommit,
+        commit: TurnCommit,
         answers: CommandHandlers,
-        anew: NewConversation,
+        conversations: NewConversation,
         approvals: Approvals,
         filing: IngestOnly,
         access: Access,
@@ -60,9 +60,9 @@ class CommandService:
     ) -> None:
         self._chat = chat
         self._filing = filing
-        self._ends = ends
+        self._commit = commit
         self._answers = answers
-        self._conversations = anew
+        self._conversations = conversations
         self._approvals = approvals
         self._access = access
         self._channels = channels
@@ -119,7 +119,7 @@ class CommandService:
         elif is_only_read(turn.head.message):
             await self._file(turn)
         elif (told := await self._told(turn)) is not None:
-            await self._commit(turn, told)
+            await self._reply(turn, told)
         else:
             return False
         return True
@@ -157,7 +157,7 @@ class CommandService:
 
     async def _file(self, turn: Turn) -> None:
         """Let it stand in a history, and answer nobody."""
-        await self._ends.complete(turn, await self._filing.completion(turn))
+        await self._commit.complete(turn, await self._filing.completion(turn))
         metrics.TURNS.labels(turn.session.channel, "filed").inc()
         _log.info("turn.ingested", channel=turn.session.channel)
 
@@ -165,14 +165,14 @@ class CommandService:
         """Ask the owner, as soon as there is a place to ask in."""
         outbound = await self._approvals.questions(turn)
         if outbound is None:
-            await self._ends.defer(turn, "the owner has no direct conversation yet", ASK_AGAIN_S)
+            await self._commit.defer(turn, "the owner has no direct conversation yet", ASK_AGAIN_S)
         else:
-            await self._ends.complete(turn, Completion(outbound=outbound))
+            await self._commit.complete(turn, Completion(outbound=outbound))
 
-    async def _commit(self, turn: Turn, told: Decision) -> None:
-        outbound = self._ends.replies(turn, told.text) if told.text else ()
+    async def _reply(self, turn: Turn, told: Decision) -> None:
+        outbound = self._commit.replies(turn, told.text) if told.text else ()
         others = () if told.refused is None else ((told.refused, (_not_sent(turn),)),)
-        await self._ends.complete(turn, Completion(outbound=outbound, others=others))
+        await self._commit.complete(turn, Completion(outbound=outbound, others=others))
         metrics.TURNS.labels(turn.session.channel, "command").inc()
         _log.info("turn.commanded", channel=turn.session.channel, kind=turn.head.message.kind)
 

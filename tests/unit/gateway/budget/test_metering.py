@@ -257,7 +257,7 @@ class TestWaiting:
         spending = Metering(store, store.costs, limits(1_000), clock)
         refusals = BudgetDeferral(
             store=store,
-            ends=AtOnce(),
+            commit=AtOnce(),
             spending=spending,
             access=Access([], {}),
             clock=clock,

@@ -42,7 +42,7 @@ def turn_of(kind: str = "message") -> Turn:
 def asking(store: Any = None, clock: ManualClock | None = None) -> ToolConsent:
     return ToolConsent(
         store=store,
-        ends=None,  # type: ignore[arg-type] - nothing is said here
+        commit=None,  # type: ignore[arg-type] - nothing is said here
         channels={},
         notifier=None,  # type: ignore[arg-type] - nor is the owner asked
         held=lambda _: False,
@@ -107,7 +107,7 @@ async def test_a_question_waits_until_its_time_is_over():
 
     clock, store = ManualClock(), Store()
     one = asking(store, clock)
-    one._ends = Ends()  # type: ignore[assignment]
+    one._commit = Ends()  # type: ignore[assignment]
     with pytest.raises(Waiting) as first:
         await one.consent(turn_of(), []).refusal(1, "digest", CALL)
     step = first.value.step
