@@ -26,7 +26,8 @@ __all__ = ["add_backup_commands"]
 
 PASSPHRASE = "SQUIDBOT_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
 _PassphraseFile = Annotated[
-    Path | None, Parameter(help=f"Its first line is the passphrase (or ${PASSPHRASE}, or it is asked for).")
+    Path | None,
+    Parameter(help=f"A file whose first line is the passphrase (default: ${PASSPHRASE}, or a prompt)."),
 ]
 
 
@@ -48,16 +49,16 @@ def backup(
     as_json: Json = False,
 ) -> int:
     """
-    Write everything into one file, whether or not the daemon runs.
+    Back up everything into one file, whether the daemon is running or not.
 
     The keys of the Matrix device are left out on purpose: a restored squidbot logs in as a new one.
 
     Args:
-        file: A folder, in which the file is named by its time (made if it is missing), or a new file with
-            an ending such as .tar.gz.
-        with_secrets: Also passwords and keys of the configuration, and files of secrets that it names.
-        encrypt: With a passphrase.
-        keep: In a folder: remove all but so many of the newest backups in it.
+        file: A folder (created if missing), in which the file is named by its time, or a new file with a
+            suffix such as .tar.gz.
+        with_secrets: Include the passwords and keys of the configuration and the secret files that it names.
+        encrypt: Encrypt the file with a passphrase.
+        keep: Keep only this many of the newest backups in the folder.
     """
     from datetime import UTC
 
@@ -152,18 +153,18 @@ def restore(
     as_json: Json = False,
 ) -> int:
     """
-    Bring a backup back, into an empty home folder; the daemon must not run there.
+    Restore a backup into an empty home folder; the daemon must be stopped.
 
-    What was under way when the backup was made is not simply done again: answers that may have arrived are
-    looked for, and messages that may have been answered since wait in the quarantine for you.
+    Work in progress at the time of the backup is not simply repeated: squidbot looks for answers that may
+    have arrived, and quarantines messages that may have been answered since.
 
     Args:
         file: The backup.
-        finish: Instead: finish a restore that was broken off; this needs no file.
-        moved: The daemon was stopped before the backup and has not run since: nothing needs to wait.
-        until: When the lost squidbot can have run at the latest (default: now), such as 2026-01-03T14:05.
-        replace: Put aside what is in the home folder.
-        look: Only examine the file and say what is in it.
+        finish: Finish an interrupted restore instead; this needs no file.
+        moved: The daemon was stopped before the backup and has not run since, so nothing is quarantined.
+        until: The latest time at which the lost daemon can have run (default: now), such as 2026-01-03T14:05.
+        replace: Move the present content of the home folder aside.
+        look: Only verify the file and show what it contains.
         yes: Do not ask.
     """
     from datetime import UTC

@@ -57,7 +57,7 @@ add_page_commands(app)
 
 @app.command
 def run(*, where: Where = HERE) -> int:
-    """Run the daemon until it is told to stop (SIGTERM, Ctrl-C); a second signal ends it at once."""
+    """Run the daemon until SIGTERM or Ctrl-C; a second signal ends it at once."""
     from gateway.system.malloc import share_one
 
     share_one()  # before anything makes threads
@@ -82,8 +82,8 @@ def demo(*, keep: Path | None = None, tour: bool = False) -> int:
     Talk to the bot through a real Matrix server and a real mail server on this machine.
 
     Args:
-        keep: Use this folder and leave it afterwards.
-        tour: Show the main things without asking.
+        keep: Use this folder and keep it afterwards.
+        tour: Show the main features without asking.
     """
     from gateway.cli.demo import run_demo
 
@@ -93,13 +93,13 @@ def demo(*, keep: Path | None = None, tour: bool = False) -> int:
 @app.command(alias="doctor")
 def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Test the configuration, the home folder, each server, the logins and the models, and say what is wrong.
+    Check the configuration, the home folder, the servers, the logins and the models.
 
-    Exit codes: 0, nothing is broken; 1, something is; 78, the configuration cannot be read.
+    Exit codes: 0, no problem; 1, a problem; 78, the configuration is invalid.
 
     Args:
-        data: Instead: read all that is kept (histories, memory, database, files) for damage.
-        repair: With --data: repair what can be, after a copy; the daemon must not run.
+        data: Check the stored data (histories, memory, database, files) for damage instead.
+        repair: With --data: repair what can be repaired, after making a copy; the daemon must be stopped.
     """
     from gateway.cli.check import check as examine
     from gateway.cli.check import check_data
@@ -122,7 +122,7 @@ def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_j
 @app.command
 def chat(*, session: str = "main", where: Where = HERE) -> int:
     """
-    Talk with the assistant in this terminal.
+    Chat with the assistant in this terminal.
 
     Args:
         session: The name of the conversation.
@@ -141,11 +141,11 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
 @app.command
 def send(to: str, text: str | None = None, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Have the bot say something, where nobody has asked. Without the daemon: on Matrix at its next start.
+    Send a message from the bot. While the daemon is stopped, a Matrix message waits for its next start.
 
     Args:
-        to: Whom or where: matrix:@person:server, matrix:#room:server, matrix:!room or email:person@domain.
-        text: What, in Markdown; without it, what comes from the standard input.
+        to: The recipient: matrix:@person:server, matrix:#room:server, matrix:!room or email:person@domain.
+        text: The text, in Markdown (default: the standard input).
     """
     said = sys.stdin.read() if text is None else text
     answer = ask(where, "send", to=to, text=said)
@@ -183,7 +183,7 @@ def usage(
     as_json: Json = False,
 ) -> int:
     """
-    Show what was spent on models, and what is left of today's budget.
+    Show what the models cost, and what is left of today's budget.
 
     Args:
         days: So many days back, today included.
@@ -198,7 +198,7 @@ def usage(
 
 @app.command(name="version")
 def show_version(*, as_json: Json = False) -> int:
-    """Show the version, and those of the main libraries."""
+    """Show the versions of squidbot and its main libraries."""
     names = ("aiohttp", "aioimaplib", "aiosmtplib", "anyio", "litellm", "matrix-nio", "pydantic", "structlog")
     python = ".".join(str(part) for part in sys.version_info[:3])
     libraries = {"python": python, **{name: version_of(name) for name in names}}

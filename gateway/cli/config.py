@@ -25,7 +25,7 @@ config = App(
 
 @config.command(name="show")
 def config_show(*, where: Where = HERE, as_json: Json = False) -> int:
-    """Show all settings in effect, secrets masked, and where each comes from that is no default."""
+    """Show the settings in effect, with secrets masked, and where each non-default value comes from."""
     from dataclasses import asdict
 
     from gateway.settings import load_settings
@@ -55,7 +55,7 @@ def config_schema() -> int:
 
 @config.command(name="example")
 def config_example() -> int:
-    """Print a configuration with every setting, what it means and its default."""
+    """Print a configuration with every setting, its meaning and its default."""
     from gateway.settings.example import example_text
 
     print(example_text(), end="")
@@ -65,10 +65,10 @@ def config_example() -> int:
 @config.command(name="check")
 def config_check(file: Path | None = None, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Read the configuration and say everything that is wrong with it, each with its place (exit code 78).
+    Check the configuration and report every problem with its line (exit code 78).
 
     Args:
-        file: Another file than that of the home.
+        file: The file (default: the configuration of the home folder).
     """
     from gateway.errors import ConfigInvalid
     from gateway.settings import load_settings
@@ -92,7 +92,7 @@ def config_check(file: Path | None = None, /, *, where: Where = HERE, as_json: J
 @config.command(name="restore")
 def config_restore(*, yes: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Put back the configuration with which the daemon has last started; the present one is kept beside it.
+    Restore the configuration with which the daemon last started; the present one is kept beside it.
 
     Args:
         yes: Do not ask.

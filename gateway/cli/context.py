@@ -42,7 +42,7 @@ class Where:
 
 
 HERE = Where()
-Json = Annotated[bool, Parameter(name="--json", help="Answer with JSON.")]
+Json = Annotated[bool, Parameter(name="--json", help="Print JSON.")]
 
 
 def asker(where: Where) -> Any:

@@ -23,7 +23,7 @@ cron = App(
 _Id = Annotated[str, Parameter(help="The job, as `squidbot cron list` shows it.")]
 heartbeat = App(
     name="heartbeat",
-    help="The regular check-ins: what they did, and one right now.",
+    help="Check-ins: show the log, or run one now.",
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
@@ -32,11 +32,11 @@ heartbeat = App(
 @cron.command(name="list")
 def cron_list(
     *,
-    every: Annotated[bool, Parameter(name="--all", help="Those that have run for good, too.")] = False,
+    every: Annotated[bool, Parameter(name="--all", help="Include finished jobs.")] = False,
     where: Where = HERE,
     as_json: Json = False,
 ) -> int:
-    """List the jobs of all people, the next one first."""
+    """List everybody's jobs, the next one first."""
     from gateway.cli.render import schedule
 
     answer = ask(where, "cron_list", every=every or None)
@@ -63,14 +63,14 @@ def cron_add(
     Add a job; give one of --at, --in, --every and --cron.
 
     Args:
-        text: What is sent, or with --ask what the model is asked.
+        text: The text to send, or with --ask the question for the model.
         at: Once: "2026-11-22 09:00", "09:00" or "tomorrow 09:00".
-        after: Once, after a while: 30m, 2h, 1d.
-        every: Again and again: 30m, 2h, 1d.
+        after: Once, after this time: 30m, 2h, 1d.
+        every: Repeatedly, at this interval: 30m, 2h, 1d.
         cron: Five fields, minute hour day month weekday: "0 9 * * 1-5".
-        zone: Whose clock, such as Europe/Berlin (default: as configured).
-        question: Ask the model and send its answer, instead of the text itself.
-        session: The conversation (default: where the owner is reached).
+        zone: The time zone, such as Europe/Berlin (default: as configured).
+        question: Ask the model and send its answer instead of the text itself.
+        session: The conversation (default: the owner's).
     """
     from gateway.cli.render import schedule
 
@@ -92,7 +92,7 @@ def cron_add(
 
 @cron.command(name="remove")
 def cron_remove(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> int:
-    """Remove a job; a run that goes on is not interrupted."""
+    """Remove a job; a run in progress is not interrupted."""
     answer = ask(where, "cron_remove", id=job_id)
     tell(as_json, answer, f"{answer['id']} is removed")
     return 0
@@ -110,7 +110,7 @@ def cron_pause(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) ->
 
 @cron.command(name="resume")
 def cron_resume(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> int:
-    """Let a paused job run again; what fell due during the pause is not made up for."""
+    """Resume a paused job; runs that fell due during the pause are skipped."""
     from gateway.cli.render import schedule
 
     answer = ask(where, "cron_resume", id=job_id)
@@ -120,7 +120,7 @@ def cron_resume(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -
 
 @cron.command(name="run")
 def cron_run(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> int:
-    """Run a job now, besides its times."""
+    """Run a job now, in addition to its schedule."""
     answer = ask(where, "cron_run", id=job_id)
     when = "runs now" if answer["running"] else "runs at the next start of squidbot"
     tell(as_json, answer, f"{answer['id']} {when}")
@@ -130,11 +130,11 @@ def cron_run(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> i
 @heartbeat.command(name="log")
 def heartbeat_log(*, limit: int = 30, jobs: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Show when check-ins have run or were left out, why, what they cost and whether anything was said.
+    Show when check-ins ran or were skipped, why, their cost, and whether they sent anything.
 
     Args:
-        limit: So many lines.
-        jobs: Show the runs of jobs as well.
+        limit: Maximum number of lines.
+        jobs: Include job runs.
     """
     from gateway.cli.render import schedule
 
@@ -146,10 +146,10 @@ def heartbeat_log(*, limit: int = 30, jobs: bool = False, where: Where = HERE, a
 @heartbeat.command(name="now")
 def heartbeat_now(*, dry_run: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Check in now, at any hour, and tell what came of it.
+    Run a check-in now, at any hour, and show its result.
 
     Args:
-        dry_run: Only show what would be asked, and why; no model is called and nothing is sent.
+        dry_run: Show what would be asked, and why; call no model and send nothing.
     """
     from gateway.cli.render import schedule
 

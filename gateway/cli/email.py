@@ -23,7 +23,7 @@ __all__ = ["email"]
 
 email = App(
     name="email",
-    help="The mailbox.",
+    help="Mailboxes.",
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
@@ -32,10 +32,10 @@ email = App(
 @email.command(name="login")
 def email_login(*, account: str = "", where: Where = HERE) -> int:
     """
-    Give squidbot access to a mailbox at Google, Microsoft or another provider of tokens; once.
+    Authorize squidbot for a mailbox at Google, Microsoft or another OAuth provider.
 
-    The settings need channels.email.oauth. What comes of it is kept in the home folder, for its owner alone.
-    A running daemon takes it up by itself.
+    This requires channels.email.oauth in the configuration. The token is stored in the home folder, readable
+    by its owner alone. A running daemon uses it at once.
 
     Args:
         account: Which mailbox, if there are several: its name under channels.email.
@@ -62,7 +62,7 @@ def email_reset_breaker(*, account: str = "", where: Where = HERE, as_json: Json
     """
     Reset the circuit breaker, which opens when two programs seem to answer each other.
 
-    What was to be sent goes out within minutes, and what came in meanwhile is let in.
+    Waiting replies go out within minutes, and quarantined mail is let in.
 
     Args:
         account: Only on this mailbox: its name under channels.email.

@@ -22,7 +22,7 @@ _MESSAGE, _DRAFT = "message", "draft"
 
 inbox = App(
     name="inbox",
-    help="Every message that was accepted: where it is and what became of it.",
+    help="Accepted messages: where they are and what became of them.",
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
@@ -45,10 +45,10 @@ def inbox_list(
     Args:
         state: Only these: ready, running, answered, settled, dead, ignored, quarantined (default: all but
             ignored).
-        session: Only of this session.
-        quarantine: Those that wait to be let in (squidbot inbox release|drop NAME).
-        held: What waits for a yes instead: drafts, and calls of tools (squidbot inbox approve|reject NAME).
-        limit: At most so many.
+        session: Only this session.
+        quarantine: Only quarantined messages (squidbot inbox release|drop NAME).
+        held: Show pending approvals instead: drafts and tool calls (squidbot inbox approve|reject NAME).
+        limit: Maximum number of lines.
     """
     from gateway.cli import render
 
@@ -65,10 +65,10 @@ def inbox_list(
 @inbox.command(name="show")
 def inbox_show(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Show a message and what was sent for it, or a draft.
+    Show a message and its replies, or a draft.
 
     Args:
-        name: As the list shows it: 7, m7, or d5 for a draft.
+        name: As shown by the list: 7, m7, or d5 for a draft.
     """
     from gateway.cli import render
 
@@ -85,10 +85,10 @@ def inbox_show(name: str, /, *, where: Where = HERE, as_json: Json = False) -> i
 @inbox.command(name="retry")
 def inbox_retry(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Try a message that failed once more.
+    Retry a failed message.
 
     Args:
-        name: As the list shows it, such as 7.
+        name: As shown by the list, such as 7.
     """
     _, number = _named(name, _MESSAGE, only=True)
     answer = ask(where, "inbox_retry", id=number)
@@ -102,10 +102,10 @@ def inbox_retry(name: str, /, *, where: Where = HERE, as_json: Json = False) -> 
 @inbox.command(name="drop")
 def inbox_drop(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Give a message up: it is not answered, and what was to be sent for it is not sent.
+    Discard a message: it is not answered, and nothing more is sent for it.
 
     Args:
-        name: As the list shows it: 7, m7, or d5 for a draft.
+        name: As shown by the list: 7, m7, or d5 for a draft.
     """
     kind, number = _named(name, _MESSAGE)
     return _rejected(number, "", where, as_json) if kind == _DRAFT else _dropped(number, where, as_json)
@@ -114,10 +114,10 @@ def inbox_drop(name: str, /, *, where: Where = HERE, as_json: Json = False) -> i
 @inbox.command(name="release")
 def inbox_release(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Let a message out of quarantine: it is answered as if its sender were proven.
+    Release a message from quarantine: it is answered as if its sender were verified.
 
     Args:
-        name: As `inbox list --quarantine` shows it, such as m7.
+        name: As shown by `inbox list --quarantine`, such as m7.
     """
     kind, number = _named(name, _MESSAGE)
     return _approved(number, None, where, as_json) if kind == _DRAFT else _released(number, where, as_json)
@@ -128,11 +128,11 @@ def inbox_approve(
     name: str, /, *, text: str | None = None, where: Where = HERE, as_json: Json = False
 ) -> int:
     """
-    Send a draft, or say yes to a tool.
+    Approve a draft or a tool call.
 
     Args:
-        name: As `inbox list --held` shows it, such as d5 or a3f2c9; m7 lets a message out of quarantine.
-        text: Send this instead of its own words.
+        name: As shown by `inbox list --held`, such as d5 or a3f2c9; m7 releases a message from quarantine.
+        text: Send this text instead of the draft's.
     """
     if _is_call(name) and text is None:
         return _decided(name, where, as_json, yes=True)
@@ -145,11 +145,11 @@ def inbox_approve(
 @inbox.command(name="reject")
 def inbox_reject(name: str, /, *, why: str = "", where: Where = HERE, as_json: Json = False) -> int:
     """
-    Never send a draft, or say no to a tool.
+    Reject a draft or a tool call.
 
     Args:
-        name: As `inbox list --held` shows it, such as d5 or a3f2c9; m7 gives up a message in quarantine.
-        why: What is noted as the reason; a tool's model is told.
+        name: As shown by `inbox list --held`, such as d5 or a3f2c9; m7 discards a quarantined message.
+        why: The reason; for a tool call, the model is told.
     """
     if _is_call(name):
         return _decided(name, where, as_json, yes=False, why=why)

@@ -48,33 +48,33 @@ def init(
     where: Where = HERE,
 ) -> int:
     """
-    Set squidbot up: asks, logs in everywhere, writes the configuration, and sends you a first message.
+    Set up squidbot: ask for the accounts, log in, write the configuration, and send you a first message.
 
     What an option says is not asked. Every option can be given as SQUIDBOT_INIT_… in the environment, too,
     and secrets as SQUIDBOT_INIT_MATRIX_PASSWORD, SQUIDBOT_INIT_EMAIL_PASSWORD and SQUIDBOT_INIT_API_KEY. Run
     again, it proposes what is configured and changes only what you change.
 
     Args:
-        yes: Ask nothing; take what is given, configured or found.
+        yes: Ask nothing; use what is given, configured or discovered.
         matrix_user: The bot's Matrix id, such as @squid:example.org.
-        matrix_homeserver: Its homeserver, a name or an address (found by itself).
+        matrix_homeserver: Its homeserver, a name or an address (default: discovered).
         matrix_password_file: A file with the password of that account.
-        no_matrix: Leave Matrix out, or switch it off.
+        no_matrix: Omit or disable Matrix.
         email_address: The bot's mail address.
-        email_user: The name for the login there (default: the address).
+        email_user: The login name (default: the address).
         email_password_file: A file with the password of that mailbox.
-        imap: The IMAP server: host, host:port, or tls://host:port (found by itself).
-        smtp: The submission server, likewise, or starttls://host:port.
-        authserv_id: Whose Authentication-Results are believed (found by itself).
-        no_email: Leave mail out, or switch it off.
-        tls_ca_file: Certificates of an authority of your own.
+        imap: The IMAP server: host, host:port, or tls://host:port (default: discovered).
+        smtp: The submission server, likewise, or starttls://host:port (default: discovered).
+        authserv_id: The server whose Authentication-Results are trusted (default: discovered).
+        no_email: Omit or disable mail.
+        tls_ca_file: Certificates of your own CA.
         owner: Your own addresses, on Matrix and by mail.
         model: The model as provider/name; ollama/name for the local Ollama; demo for the built-in one.
-        api_base: The address of a model server of your own.
-        api_key_file: A file with the key of the model's provider.
-        no_probe: Do not ask the model a question to see whether it answers.
-        no_hello: Send no first message.
-        install: Install and start the systemd unit: for you, or for the machine (as root).
+        api_base: The address of your own model server.
+        api_key_file: A file with the provider's API key.
+        no_probe: Do not test the model with a question.
+        no_hello: Do not send a first message.
+        install: Install and start the systemd unit: user, or system (as root).
     """
     from gateway.cli.setup.options import given_of
     from gateway.cli.setup.prompts import Cancelled, Silent, Terminal

@@ -34,14 +34,14 @@ def logs(
     as_json: Json = False,
 ) -> int:
     """
-    Show what the daemon has logged: from its log file, or from the journal of systemd.
+    Show the daemon's log, from its log file or from the systemd journal.
 
     Args:
-        session: Only lines of this conversation (its name, or how it begins).
+        session: Only lines of this conversation (its name or a prefix of it).
         turn: Only lines of this turn.
-        level: This level and above: debug, info, warning, error or critical.
+        level: Minimum level: debug, info, warning, error or critical.
         since: Not older than 90s, 15m, 2h, 3d, 1w, or a date such as 2026-01-03T14:05.
-        follow: Go on with what comes, until Ctrl-C.
+        follow: Follow the log until Ctrl-C.
         unit: The unit in the journal.
     """
     from datetime import UTC, datetime

@@ -52,7 +52,7 @@ squidbot connects the assistant of one person, or of one small group, to the pla
 is the daemon; the other commands ask it over a socket in its home folder, or work on that folder when no
 daemon runs.
 .SH OPTIONS
-These are understood by every command, where they make sense:
+Every command accepts these where they apply:
 .TP
 .BI \-\-home " DIR"
 The home folder (default: $SQUIDBOT_HOME, else ~/.squidbot).
@@ -61,13 +61,13 @@ The home folder (default: $SQUIDBOT_HOME, else ~/.squidbot).
 The configuration (default: $SQUIDBOT_CONFIG, else squidbot.yaml in the home).
 .TP
 .B \-\-json
-Answer with JSON.
+Print JSON.
 .TP
 .BR \-\-verbose ", " \-v
-Also show what is logged meanwhile, on stderr; without it, errors alone.
+Also show log lines on stderr; without it, only errors.
 .TP
 .B \-\-help
-Tell about a command.
+Show help for a command.
 .TP
 .B \-\-version
 Show the version.
@@ -169,7 +169,7 @@ def add_page_commands(app: App) -> None:
 
     def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
         """
-        Print what makes a shell complete this command.
+        Print the completion script for a shell.
 
         Args:
             shell: bash, zsh or fish.

@@ -18,13 +18,13 @@ __all__ = ["matrix"]
 
 matrix = App(
     name="matrix",
-    help="Encryption on Matrix: devices, and verifying the bot by emoji. The daemon must run.",
+    help="Matrix encryption: devices and emoji verification. The daemon must be running.",
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
 
 _LOOK_EVERY_S = 0.5
-_Account = Annotated[str, Parameter(help="Which account, if there are several: its key under channels.")]
+_Account = Annotated[str, Parameter(help="The account, if there are several: its key under channels.")]
 _ENDED = {
     "done": "verified: both sides have seen the same emoji",
     "cancel": "the other side has cancelled",
@@ -39,10 +39,10 @@ def matrix_devices(
     *, user: str = "", channel: _Account = "", where: Where = HERE, as_json: Json = False
 ) -> int:
     """
-    Show the bot's devices, or somebody's: fingerprints, and whether their owner has signed them.
+    Show the devices of the bot or of another user: fingerprints, and whether their owner has signed them.
 
     Args:
-        user: Whose, such as @alice:example.org (default: the bot's own).
+        user: The user, such as @alice:example.org (default: the bot).
     """
     from gateway.system.terminal_text import plain_line
 
@@ -54,14 +54,14 @@ def matrix_devices(
 @matrix.command(name="verify")
 def matrix_verify(*, user: str = "", channel: _Account = "", wait: float = 300.0, where: Where = HERE) -> int:
     """
-    Verify the bot with somebody, by comparing seven emoji.
+    Verify the bot with another user by comparing seven emoji.
 
     Without --user, begin in your client: click on the bot, then on "Verify". With --user, that person's
     clients are asked.
 
     Args:
-        user: Who shall verify the bot, such as @alice:example.org.
-        wait: How many seconds to wait.
+        user: The user who verifies the bot, such as @alice:example.org.
+        wait: Timeout in seconds.
     """
     from gateway.system.terminal_text import plain_line
 
@@ -96,9 +96,9 @@ def matrix_reset_device(
     *, yes: bool = False, channel: _Account = "", where: Where = HERE, as_json: Json = False
 ) -> int:
     """
-    Give the bot's device up for a new one, signed by the same identity: for when encryption is in a muddle.
+    Replace the bot's device by a new one, signed by the same identity, if encryption is broken.
 
-    Messages that nobody has read yet may become unreadable; people need not verify the bot again.
+    Messages that the bot has not read yet may become unreadable. People need not verify the bot again.
 
     Args:
         yes: Do not ask.

@@ -15,17 +15,17 @@ __all__ = ["memory"]
 
 memory = App(
     name="memory",
-    help="What the assistant remembers, and every earlier version.",
+    help="Memory documents and their versions.",
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
 
-_Scope = Annotated[str, Parameter(help="Whose: owner, person:ADDRESS or room:SESSION.")]
+_Scope = Annotated[str, Parameter(help="owner, person:ADDRESS or room:SESSION.")]
 
 
 @memory.command(name="list")
 def memory_list(*, where: Where = HERE, as_json: Json = False) -> int:
-    """List whose memories there are."""
+    """List the memory documents."""
     from gateway.system.terminal_text import plain_line
 
     answer = ask(where, "memory_list")
@@ -45,7 +45,7 @@ def memory_show(scope: _Scope = "owner", /, *, where: Where = HERE, as_json: Jso
 
 @memory.command(name="history")
 def memory_history(scope: _Scope = "owner", /, *, where: Where = HERE, as_json: Json = False) -> int:
-    """Show what was written to a memory document, version by version."""
+    """Show the versions of a memory document."""
     from gateway.cli import render
 
     answer = ask(where, "memory_history", scope=scope)
@@ -64,11 +64,11 @@ def memory_diff(
     as_json: Json = False,
 ) -> int:
     """
-    Show what changed between two versions of a memory document.
+    Show the differences between two versions of a memory document.
 
     Args:
-        older: The one version (default: the one before the other).
-        newer: The other one (default: the current one).
+        older: The older version (default: the one before the newer).
+        newer: The newer version (default: the current one).
     """
     from gateway.cli import render
 
@@ -82,7 +82,7 @@ def memory_undo(
     scope: _Scope = "owner", /, *, to: int | None = None, where: Where = HERE, as_json: Json = False
 ) -> int:
     """
-    Bring an earlier version of a memory document back, as a new version.
+    Restore an earlier version of a memory document, as a new version.
 
     Args:
         to: The version (default: the one before the current one).

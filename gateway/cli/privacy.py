@@ -44,7 +44,7 @@ def export(
     as_json: Json = False,
 ) -> int:
     """
-    Write everything that there is of one person into a new folder.
+    Export all data of one person into a new folder.
 
     Args:
         output: The folder (default: squidbot-export-PERSON here).
@@ -70,15 +70,14 @@ def forget(
     as_json: Json = False,
 ) -> int:
     """
-    Remove everything that there is of one person, for good. The daemon must be stopped for it.
+    Erase all data of one person permanently. The daemon must be stopped.
 
-    Lines of theirs in conversations that others shared become a marker. Where their words were repeated in
-    answers to others they stay, and the places are listed. Backups are not changed; those that were made here
-    are listed.
+    Their lines in shared conversations become a marker. Their words that answers to others repeat stay, and
+    the command lists where. Backups are not changed; the command lists those made here.
 
     Args:
-        dry_run: Change nothing, say what would be removed.
-        also_repeated: Blank their words in answers to others, too; what was told in other words is not found.
+        dry_run: Change nothing; show what would be removed.
+        also_repeated: Also blank their words in answers to others; paraphrases are not found.
         yes: Do not ask.
     """
     from contextlib import nullcontext

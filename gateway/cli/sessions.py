@@ -28,10 +28,10 @@ sessions = App(
 @sessions.command(name="list")
 def sessions_list(*, limit: int = 200, where: Where = HERE, as_json: Json = False) -> int:
     """
-    List conversations, the one spoken in last first.
+    List conversations, the most recent first.
 
     Args:
-        limit: At most so many.
+        limit: Maximum number of lines.
     """
     from gateway.cli import render
 
@@ -43,10 +43,10 @@ def sessions_list(*, limit: int = 200, where: Where = HERE, as_json: Json = Fals
 @sessions.command(name="show")
 def sessions_show(session: str, /, *, limit: int = 20, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Show the newest messages of a conversation, its summary, what its next prompt holds, and what waits.
+    Show a conversation: its newest messages, its summary, the size of its next prompt, and pending messages.
 
     Args:
-        session: Its name, as the list shows it.
+        session: Its name, as shown by the list.
         limit: At most so many messages.
     """
     from gateway.cli import render
@@ -59,11 +59,11 @@ def sessions_show(session: str, /, *, limit: int = 20, where: Where = HERE, as_j
 @sessions.command(name="export")
 def sessions_export(session: str, /, *, output: Path | None = None, where: Where = HERE) -> int:
     """
-    Write a whole conversation as lines of JSON.
+    Export a whole conversation as JSON lines.
 
     Args:
-        session: Its name, as the list shows it.
-        output: A file, which must not exist yet (default: the standard output).
+        session: Its name, as shown by the list.
+        output: A file that does not exist yet (default: the standard output).
     """
     count = export_session(asker(where).call, session, output)
     if output is not None:
@@ -73,7 +73,7 @@ def sessions_export(session: str, /, *, output: Path | None = None, where: Where
 
 @sessions.command(name="reindex")
 def sessions_reindex(*, where: Where = HERE, as_json: Json = False) -> int:
-    """Make the index, in which the assistant searches what was said, anew from the histories."""
+    """Rebuild the search index from the histories."""
     from gateway.cli import render
 
     answer = ask(where, "sessions_reindex")
@@ -84,10 +84,10 @@ def sessions_reindex(*, where: Where = HERE, as_json: Json = False) -> int:
 @sessions.command(name="reset")
 def sessions_reset(session: str, /, *, yes: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Let a conversation begin anew. The file of its history stays; memories that were saved stay, too.
+    Reset a conversation: its history leaves the prompt. The history file and saved memories stay.
 
     Args:
-        session: Its name, as the list shows it.
+        session: Its name, as shown by the list.
         yes: Do not ask.
     """
     if not yes and not agreed(f"Let {session} begin anew, and drop what waits in it?"):
