@@ -6,10 +6,10 @@ The email channel: one mailbox, read by IMAP, answered by SMTP.
 ``channel``         `EmailChannel`: the contract of ``channels/base.py``, wired from the rest
 ``receiver``        what is new in the mailbox, into the gateway's inbox
 ``intake``          what the gateway is told about one fetched mail; its words: ``intake_text``
-``proof_queue``     sender authentication beside the receiving loop
+``verification_queue``  sender authentication beside the receiving loop
 ``attachments``     files of mails: stored before a mail is accepted, fetched for an answer
 ``sent_tracker``    which of our mails have left, by the copies that come back
-``crash_marks``     mails at which the process died while reading
+``crash_suspects``  mails at which the process died while reading
 ``self_test``       for ``squidbot check``: a mail to ourselves
 ``imap/``           the mailbox: the door to aioimaplib, positions, folders, housekeeping
 ``smtp/``           submission: the door to aiosmtplib, one step at a time

@@ -49,11 +49,11 @@ from channels.email.auth.oauth_tokens import AskProvider
 from channels.email.compose.message import Envelope
 from channels.email.compose.seal import CopySeal
 from channels.email.config import EmailConfig
-from channels.email.crash_marks import CrashMarks
+from channels.email.crash_suspects import CrashSuspects
 from channels.email.imap.connections import Connections
-from channels.email.imap.housekeeping import Answered, Chore, Housekeeping, UploadCopy
+from channels.email.imap.housekeeping import Answered, Housekeeping, HousekeepingTask, UploadCopy
 from channels.email.imap.mailbox import Mailbox, Timing
-from channels.email.intake import Intake, is_read_only
+from channels.email.intake import Intake, is_ingest_only
 from channels.email.limits.loop_guard import Alert, LoopGuard
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, find_addresses, normalise
@@ -65,7 +65,7 @@ from channels.email.self_test import examine, status_facts
 from channels.email.sent_tracker import SentTracker
 from channels.email.smtp.posting import Posting
 from channels.email.smtp.submission import Submission, SubmitTiming
-from channels.email.trust.dkim_alignment import SenderProof
+from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import DnsLookup, Lookup, TextRecords
 from channels.email.trust.sender_policy import Refused
 
@@ -149,7 +149,7 @@ class EmailChannel(EmailDirectMessages):
         )
 
         def welcome(address: str) -> bool:
-            return knows(address) or is_read_only(address, config.ingest_only_from)
+            return knows(address) or is_ingest_only(address, config.ingest_only_from)
 
         self._keeper = Keeper(config, attachments, welcome)
         self._alert = alert
@@ -158,10 +158,10 @@ class EmailChannel(EmailDirectMessages):
         credentials = credentials_of(config, state_dir, clock, ask)
         self._connections = Connections(config, timing or Timing(), credentials)
         self._submitter = Submission(config, submit_timing, credentials)
-        self._marks = CrashMarks(state_dir / "reading.json")
+        self._suspects = CrashSuspects(state_dir / "reading.json")
         self._seal = CopySeal(state_dir / "copy-key")
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls, self._seal)
-        self._chores = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
+        self._housekeeping = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
         limiter = AnswerLimiter(config.limits, breaker_per_hour=config.circuit_breaker.answers_per_hour)
         self._safety = LoopGuard(
             name,
@@ -182,7 +182,7 @@ class EmailChannel(EmailDirectMessages):
             crowded=self._safety.crowded,
             is_ours=self._seal.fits,
         )
-        self._prove = _prover(config, clock, welcome, lookup).find if config.dkim == "verify" else None
+        self._verify = _verifier(config, clock, welcome, lookup).find if config.dkim == "verify" else None
         self._mailbox: Mailbox | None = None
         self.heard_at: datetime | None = None
         """When the mail server has last answered or called."""
@@ -200,7 +200,7 @@ class EmailChannel(EmailDirectMessages):
         try:
             await self._safety.load()
             await anyio.to_thread.run_sync(self._seal.load)
-            await anyio.to_thread.run_sync(self._marks.load)
+            await anyio.to_thread.run_sync(self._suspects.load)
             async with self._connections.open_mailbox() as mailbox:
                 self._mailbox = mailbox
                 await self._receive(mailbox, inbox)
@@ -229,25 +229,25 @@ class EmailChannel(EmailDirectMessages):
             mailbox,
             inbox,
             self._intake,
-            self._chores,
+            self._housekeeping,
             now=self._clock.now,
             went_out=self._went_out,
             just_answered=self._just_answered,
             before_commit=self._safety.save,
             stubborn=self._stubborn,
-            prove=self._prove,
+            verify=self._verify,
             bounced=self._safety.bounced,
             keeper=self._keeper,
             undelivered=self._undelivered,
             start=tasks.start_soon,
-            marks=self._marks,
+            suspects=self._suspects,
         )
         inbox.report(LinkState.CATCHING_UP)
         await receiver.start()
         while True:
             mailbox.look()
             await receiver.take_new()
-            await self._chores.do(mailbox, receiver.position.uidvalidity)
+            await self._housekeeping.do(mailbox, receiver.position.uidvalidity)
             self.heard_at = self._clock.now()
             if self._tell_up is None:
                 facts = {"uid": receiver.position.uid, **status_facts(self._config, mailbox)}
@@ -322,7 +322,7 @@ class EmailChannel(EmailDirectMessages):
         self._safety.sent(message, mail.message_id)
         self._delivered_now(message, mail.envelope.recipient)
         if self._config.sent_copy == "append":
-            self._add_chore(UploadCopy(mail.raw))
+            self._add_task(UploadCopy(mail.raw))
         return Receipt(mail.message_id)
 
     async def _watch_breaker(self, message: OutboundMessage) -> None:
@@ -381,15 +381,15 @@ class EmailChannel(EmailDirectMessages):
         message_id = message_id_of(message.id, message.session, account=self.account)
         copy = self._went_out.delivered(message.id, message_id, recipient)
         if copy is not None:
-            self._add_chore(copy)
+            self._add_task(copy)
         if message.kind not in (OutboundKind.REPLY, OutboundKind.APOLOGY):
             return  # the mail that it is about is not answered yet
         uid, uidvalidity = message.context.get("uid"), message.context.get("uidvalidity")
         if isinstance(uid, int) and isinstance(uidvalidity, int):
-            self._add_chore(Answered(uid, uidvalidity))
+            self._add_task(Answered(uid, uidvalidity))
 
-    def _add_chore(self, chore: Chore) -> None:
-        self._chores.add(chore)
+    def _add_task(self, task: HousekeepingTask) -> None:
+        self._housekeeping.add(task)
         if self._mailbox is not None:
             self._mailbox.nudge()
 
@@ -426,14 +426,14 @@ def _report_up(inbox: Inbox, facts: Mapping[str, Any], detail: str) -> None:
     inbox.report(LinkState.UP, detail, **facts)
 
 
-def _prover(
+def _verifier(
     config: EmailConfig, clock: Clock, knows: Callable[[str], bool], lookup: Lookup | None
-) -> SenderProof:
+) -> SenderVerifier:
     records = TextRecords(lookup or DnsLookup(config.dns_servers), clock.monotonic)
-    return SenderProof(
+    return SenderVerifier(
         records,
         lambda: clock.now().timestamp(),
         config.address,
         knows=knows,
-        ingested=lambda address: is_read_only(address, config.ingest_only_from),
+        ingested=lambda address: is_ingest_only(address, config.ingest_only_from),
     )

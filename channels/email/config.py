@@ -311,7 +311,7 @@ class EmailConfig(_Strict):
         return self
 
     @model_validator(mode="after")
-    def _evidence_from_somewhere(self) -> Self:
+    def _authentication_from_somewhere(self) -> Self:
         somewhere = (
             any(self.trusted_authserv_ids)
             or self.trust_headerless_auth_results

@@ -51,7 +51,7 @@ from channels.email.trust.sender_policy import (
     open_question,
 )
 
-__all__ = ["Arrival", "Intake", "OwnCopy", "given_up", "is_read_only", "read_arrival"]
+__all__ = ["Arrival", "Intake", "OwnCopy", "given_up", "is_ingest_only", "read_arrival"]
 
 MAX_COPIED = 50
 MAX_REFERENCES_KEPT = 40
@@ -168,7 +168,7 @@ class Intake:
         self._own = OwnIdentity(
             config.address,
             config.trusted_authserv_ids,
-            evidence_needed=config.sender_verification == "enforce",
+            authentication_needed=config.sender_verification == "enforce",
             headerless=config.trust_headerless_auth_results,
             subaddress_secrets=config.secret_by_sender,
             listed=self._is_named,
@@ -176,9 +176,9 @@ class Intake:
         )
         self._quote = config.quote_original
         self._reply_all = config.reply_all
-        self._plus_sessions = config.subaddress_sessions
+        self._subaddress_sessions = config.subaddress_sessions
         self._secrets = tuple(self._own.subaddress_secrets.values())
-        self._read_only_from = config.ingest_only_from
+        self._ingest_only_from = config.ingest_only_from
         self._breaker_is_open = breaker_is_open
         self._welcome = welcome
         self._quarantined = AnswerLimiter(_ROOM_IN_QUARANTINE)
@@ -208,16 +208,18 @@ class Intake:
         *,
         uidvalidity: int,
         just_answered: bool = False,
-        proof: str = "",
+        verification: str = "",
         doubt: str = "",
         now: datetime | None = None,
     ) -> InboundMessage | OwnCopy:
         """
-        What this mail is. ``proof`` is what else was found for its sender, ``doubt`` why nothing was; ``now``
-        is when it is taken in, if that is not when it arrived.
+        What this mail is. ``verification`` is what else was found for its sender, ``doubt`` why nothing was;
+        ``now`` is when it is taken in, if that is not when it arrived.
         """
         headers = arrival.headers
-        verdict = inspect(headers, self._own, claims=arrival.claims, just_answered=just_answered, proof=proof)
+        verdict = inspect(
+            headers, self._own, claims=arrival.claims, just_answered=just_answered, verification=verification
+        )
         doubt = doubt or verdict.doubt
         message_id = headers.message_id()
         copy = self._own_copy(arrival, verdict)
@@ -248,7 +250,7 @@ class Intake:
             "references": list(references[:1] + references[1:][-MAX_REFERENCES_KEPT:]),
             "subject": self._without_secrets(headers.subject()),
             "reply_to": "" if read_only else verdict.reply_to or (person if "@" in person else ""),
-            **({"evidence": verdict.evidence} if verdict.evidence else {}),
+            **({"evidence": verdict.authentication} if verdict.authentication else {}),
             **({"doubt": doubt} if doubt and not verdict.verified else {}),
             **({} if refused else self._for_the_answer(arrival, verdict, word)),
             **({"unreadable": apology_of(arrival.trouble)} if _is_unread(arrival) and not refused else {}),
@@ -307,7 +309,7 @@ class Intake:
 
     def _word_of_address(self, headers: Headers) -> str:
         """The word in ``local+word@domain`` to which the mail was sent; empty if it names no conversation."""
-        if not self._plus_sessions:
+        if not self._subaddress_sessions:
             return ""
         mine = without_tag(self.account)
         for name in ("delivered-to", "to", "cc"):
@@ -417,14 +419,14 @@ class Intake:
 
     def crowd(self, address: str) -> str:
         """The pattern that lets an address in; empty for one that is let in by name, or not at all."""
-        patterns = (*self._allow_from, *self._read_only_from)
+        patterns = (*self._allow_from, *self._ingest_only_from)
         if address in patterns:
             return ""
         fitting = (entry for entry in patterns if "*" in entry and fnmatch.fnmatchcase(address, entry))
         return next(fitting, "")
 
     def _read_only(self, address: str) -> bool:
-        return is_read_only(address, self._read_only_from)
+        return is_ingest_only(address, self._ingest_only_from)
 
     def _listed(self, address: str) -> bool:
         return any(
@@ -438,7 +440,7 @@ def _is_unread(arrival: Arrival) -> bool:
     return arrival.mail is None and arrival.trouble != TOO_LARGE
 
 
-def is_read_only(address: str, patterns: Iterable[str]) -> bool:
+def is_ingest_only(address: str, patterns: Iterable[str]) -> bool:
     """Whether ``ingest_only_from`` names an address."""
     return any(_fits(address, pattern) for pattern in patterns)
 

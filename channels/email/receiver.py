@@ -2,9 +2,9 @@
 From an open mailbox to the gateway's inbox: what is new, in order, exactly once, whatever is in it.
 
 One round looks for UIDs that it has not read, fetches them in batches with a bounded size, has each read in a
-worker thread under a deadline, and commits what waits for no proof of its sender (`proof_queue`) together
-with the position, which stays before the first mail that does. A mail that cannot be read, or not even
-fetched, is accepted as seen with the reason; it never stops the ones behind it.
+worker thread under a deadline, and commits what waits for no proof of its sender (`verification_queue`)
+together with the position, which stays before the first mail that does. A mail that cannot be read, or not
+even fetched, is accepted as seen with the reason; it never stops the ones behind it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import structlog
 from agent_core.messages import Amendment, InboundMessage
 from channels.base import ChannelUnavailable, Inbox
 from channels.email.attachments import Keeper
-from channels.email.crash_marks import MAX_DEATHS, CrashMarks
+from channels.email.crash_suspects import MAX_DEATHS, CrashSuspects
 from channels.email.imap.housekeeping import FileCopy, Housekeeping
 from channels.email.imap.mailbox import Mailbox, MailInfo, Selected
 from channels.email.imap.position import Position
@@ -32,11 +32,11 @@ from channels.email.parsing.dsn import DeliveryStatus, Report, read_report
 from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import OWN_ID_PREFIX, names_outbound
 from channels.email.parsing.unreadable import KILLS
-from channels.email.proof_queue import ProofQueue, ReadMail
 from channels.email.sent_tracker import SentTracker
-from channels.email.trust.dkim_alignment import Proof
+from channels.email.trust.dkim_alignment import Verification
 from channels.email.trust.sender_policy import Refused as NotAnswered
 from channels.email.trust.sender_policy import claimed_senders
+from channels.email.verification_queue import ReadMail, VerificationQueue
 
 __all__ = ["Receiver"]
 
@@ -61,19 +61,19 @@ class Receiver:
     Takes mails in over one connection.
 
     Args:
-        chores: Where our own copies are put down for filing.
+        housekeeping: Where our own copies are put down for filing.
         now: The wall clock, for mails without an arrival time.
         went_out: What is known of the mails that left.
         just_answered: Whether we have written to the sender of a mail within the last minutes.
         before_commit: Awaited between reading a batch and accepting it.
         stubborn: How often the server has failed to give out a mail; it outlives the connection.
-        prove: Looks for a proof of a sender, given the raw mail and his address.
+        verify: Looks for a proof of a sender, given the raw mail and his address.
         bounced: Told of each report that some mail did not arrive, whether our provider has looked at its
             sender, and the address of that, if it is proven; says of which mails the report is evidence.
         keeper: Keeps the files of mails; without it they are left out.
         undelivered: Told of a mail of ours that is said not to have arrived, once that is committed.
         start: Starts a task, which ends with the connection.
-        marks: Which mails were in hand when the process died.
+        suspects: Which mails were in hand when the process died.
     """
 
     def __init__(
@@ -81,31 +81,31 @@ class Receiver:
         mailbox: Mailbox,
         inbox: Inbox,
         intake: Intake,
-        chores: Housekeeping,
+        housekeeping: Housekeeping,
         *,
         now: Callable[[], datetime],
         went_out: SentTracker,
         just_answered: Callable[[Headers], bool],
         before_commit: Callable[[], Awaitable[None]],
         stubborn: dict[int, int],
-        prove: Callable[[bytes, str], Awaitable[Proof]] | None = None,
-        bounced: Callable[[Report, bool, str], Collection[str]] = lambda _report, _outside, _proven: (),
+        verify: Callable[[bytes, str], Awaitable[Verification]] | None = None,
+        bounced: Callable[[Report, bool, str], Collection[str]] = lambda _report, _outside, _verified: (),
         keeper: Keeper | None = None,
         undelivered: Callable[[Report], None] = lambda _: None,
         start: Callable[..., Any],
-        marks: CrashMarks,
+        suspects: CrashSuspects,
     ) -> None:
         self._mailbox = mailbox
         self._inbox = inbox
         self._intake = intake
-        self._chores = chores
+        self._housekeeping = housekeeping
         self._now = now
         self._went_out = went_out
         self._just_answered = just_answered
         self._before_commit = before_commit
         self._stubborn = stubborn
-        self._waiting = ProofQueue(prove, start=start, news=self._proof_came)
-        self._marks = marks
+        self._waiting = VerificationQueue(verify, start=start, news=self._verification_came)
+        self._suspects = suspects
         self._looking = False
         self._read_to = 0
         self._bounced = bounced
@@ -155,11 +155,11 @@ class Receiver:
         if not copy.whole:
             _log.warning("mail.copy_not_filed", uid=copy.uid, reason="it is not what was sent")
             return
-        chore = FileCopy(copy.uid, self.position.uidvalidity)
+        task = FileCopy(copy.uid, self.position.uidvalidity)
         if self._went_out.has_left(copy.message_id) or await self._inbox.delivered_id(copy.message_id):
-            self._chores.add(chore)
+            self._housekeeping.add(task)
         else:
-            self._went_out.unclaimed(copy.message_id, chore)
+            self._went_out.unclaimed(copy.message_id, task)
 
     async def _begin(self, selected: Selected) -> None:
         floor = await self._mailbox.latest_arrival()
@@ -174,7 +174,7 @@ class Receiver:
         Some of it may wait for the proof of its sender; `wait` of the mailbox ends when that comes.
         """
         self._looking = True
-        await self._take_proven()
+        await self._take_verified()
         patience_s = PATIENCE_S
         uids = await self._mailbox.newer_than(self._read_to)
         for start in range(0, len(uids), BATCH_MAILS):
@@ -186,19 +186,19 @@ class Receiver:
                 with anyio.move_on_after(patience_s):
                     await self._waiting.settled(batch[0].uid)
                 patience_s = max(patience_s - (anyio.current_time() - began), 0.0)
-                await self._take_proven()
+                await self._take_verified()
                 while self._waiting.full:
                     await self._waiting.changed()
-                    await self._take_proven()
+                    await self._take_verified()
             if self._read_to < chunk[-1]:
                 # What is older than the first start, or was deleted before we came to it.
                 self._read_to = chunk[-1]
                 await self._commit([])
-        await self._take_proven()
+        await self._take_verified()
         self._looking = False
         return len(uids)
 
-    def _proof_came(self) -> None:
+    def _verification_came(self) -> None:
         if not self._looking:
             self._mailbox.nudge()
 
@@ -214,7 +214,7 @@ class Receiver:
             self._waiting.add(ReadMail(info, raw, arrival, senders), self._intake.open_question(arrival))
         self._read_to = batch[-1].uid
 
-    async def _take_proven(self) -> None:
+    async def _take_verified(self) -> None:
         """Take in what waits for no proof any more; the position goes no further than to what does."""
         ready = self._waiting.take()
         if not ready:
@@ -227,13 +227,13 @@ class Receiver:
             taken = (
                 await self._missing(mail.info)
                 if arrival is None
-                else self._taken(arrival, mail.proof or Proof())
+                else self._taken(arrival, mail.verification or Verification())
             )
             if isinstance(taken, OwnCopy):
                 copies.append(taken)
             elif taken is not None:
                 messages.append(await self._completed(taken, arrival))
-                with self._marks.in_hand(self._name(mail.info)):
+                with self._suspects.in_flight(self._name(mail.info)):
                     reports += await self._reports(taken, mail.raw, arrival)
         for copy in copies:
             self._went_out.copy_came(copy.message_id)
@@ -244,7 +244,7 @@ class Receiver:
             if evident
         ]
         await self._commit(messages, bounces)
-        self._marks.through(self._name(mail.info) for mail in ready)
+        self._suspects.through(self._name(mail.info) for mail in ready)
         for _, report, _ in reports:
             self._undelivered(report)
         for copy in copies:
@@ -291,9 +291,9 @@ class Receiver:
             return []
         evident: Collection[str] = ()
         if arrival is not None:
-            proven = message.sender.address if message.sender.verified else ""
+            verified = message.sender.address if message.sender.verified else ""
             outside = bool(arrival.headers.all("authentication-results"))
-            evident = self._bounced(report, outside, proven)
+            evident = self._bounced(report, outside, verified)
         found: list[tuple[str, Report, bool]] = []
         for message_id in report.message_ids:
             # Nobody can name an id that has not left us, so whoever reports it says that it did.
@@ -335,13 +335,13 @@ class Receiver:
             info.uid, info.received_at or self._now(), uidvalidity=self.position.uidvalidity
         )
 
-    def _taken(self, arrival: Arrival, proof: Proof) -> InboundMessage | OwnCopy:
+    def _taken(self, arrival: Arrival, verification: Verification) -> InboundMessage | OwnCopy:
         taken = self._intake.take(
             arrival,
             uidvalidity=self.position.uidvalidity,
             just_answered=self._just_answered(arrival.headers),
-            proof=proof.by,
-            doubt=proof.lacks,
+            verification=verification.by,
+            doubt=verification.lacks,
             now=self._now(),
         )
         if isinstance(taken, InboundMessage) and taken.context.get("doubt"):
@@ -350,25 +350,25 @@ class Receiver:
 
     async def _read(self, info: MailInfo, raw: bytes) -> Arrival:
         received_at = info.received_at or self._now()
-        deaths = self._marks.deaths(self._name(info))
+        deaths = self._suspects.deaths(self._name(info))
         trouble = KILLS if deaths >= MAX_DEATHS else "too_slow"
         arrival = Arrival(info.uid, received_at, Headers(()), f"raw-{info.uid}", trouble=trouble)
         if deaths > MAX_DEATHS:
             return _logged(arrival, info)
 
-        def in_hand(read: Callable[[], Arrival]) -> Arrival:
-            with self._marks.in_hand(self._name(info)):
+        def in_flight(read: Callable[[], Arrival]) -> Arrival:
+            with self._suspects.in_flight(self._name(info)):
                 return read()
 
         if deaths < MAX_DEATHS:
             whole = info.size <= MAX_MAIL_BYTES
             with anyio.move_on_after(PARSE_LIMIT_S):
                 read = partial(_read_guarded, info.uid, received_at, raw, whole)
-                arrival = await anyio.to_thread.run_sync(in_hand, read, abandon_on_cancel=True)
+                arrival = await anyio.to_thread.run_sync(in_flight, read, abandon_on_cancel=True)
                 return _logged(arrival, info)
         with anyio.move_on_after(OUTLINE_LIMIT_S):
             read = partial(given_up, info.uid, received_at, raw, arrival.trouble)
-            arrival = await anyio.to_thread.run_sync(in_hand, read, abandon_on_cancel=True)
+            arrival = await anyio.to_thread.run_sync(in_flight, read, abandon_on_cancel=True)
         return _logged(arrival, info)
 
     def _name(self, info: MailInfo) -> str:

@@ -26,7 +26,7 @@ from channels.email.parsing.mime import Unreadable, parse_headers
 from channels.email.parsing.threads import message_id_of
 from channels.email.trust.auth_results import parse_auth_results
 
-__all__ = ["Submit", "evidence_servers", "examine", "status_facts", "there_and_back"]
+__all__ = ["Submit", "authentication_servers", "examine", "status_facts", "there_and_back"]
 
 FOUND_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.5
@@ -66,7 +66,7 @@ async def examine(
             )
             return facts
         facts["a mail to ourselves"] = "sent and found"
-        facts["senders are proven by"] = _evidence(config, raws)
+        facts["senders are proven by"] = _authentication(config, raws)
     return facts
 
 
@@ -87,7 +87,7 @@ async def there_and_back(config: EmailConfig, mailbox: Mailbox, submit: Submit, 
     return list(raws.values())
 
 
-def evidence_servers(raws: Iterable[bytes]) -> list[str | None]:
+def authentication_servers(raws: Iterable[bytes]) -> list[str | None]:
     """
     Who has written the topmost Authentication-Results of each mail: "" for a field without a name, None where
     there is none, or none that can be read.
@@ -137,7 +137,7 @@ def _mail(config: EmailConfig, message_id: str, now: datetime) -> bytes:
     ).encode()
 
 
-def _evidence(config: EmailConfig, raws: Iterable[bytes]) -> str:
+def _authentication(config: EmailConfig, raws: Iterable[bytes]) -> str:
     """Which ways there are, and whether the provider says what the settings expect."""
     ways = [
         *(["signatures (dkim: verify)"] if config.dkim == "verify" else []),

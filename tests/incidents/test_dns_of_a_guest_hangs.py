@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from channels.email.proof_queue import PROOFS_AT_ONCE
-from channels.email.trust.dkim_alignment import LIMIT_S, SLOW_LIMIT_S, SenderProof
+from channels.email.trust.dkim_alignment import LIMIT_S, SLOW_LIMIT_S, SenderVerifier
 from channels.email.trust.dns import NoSuchName, TextRecords
+from channels.email.verification_queue import VERIFICATIONS_AT_ONCE
 from tests.unit.channels.email.test_dkim import KEY_NAME, NOW, record, signed
 
 FIFTY = range(50)
@@ -52,9 +52,9 @@ def with_selector(number: int) -> bytes:
     return mail(number).replace(b"s=sel;", f"s=sel{number};".encode())
 
 
-async def batch(prover: SenderProof) -> float:
+async def batch(prover: SenderVerifier) -> float:
     """How long the receiver is busy with fifty mails of the slow domain."""
-    began, room = anyio.current_time(), anyio.CapacityLimiter(PROOFS_AT_ONCE)
+    began, room = anyio.current_time(), anyio.CapacityLimiter(VERIFICATIONS_AT_ONCE)
 
     async def ask(number: int) -> None:
         async with room:
@@ -69,8 +69,8 @@ async def batch(prover: SenderProof) -> float:
 async def test_a_domain_that_hangs_gets_little_time() -> None:
     """The first time what anybody gets; then hardly any. Others get what they got before."""
     dns = Dns()
-    prover = SenderProof(TextRecords(dns, anyio.current_time), lambda: NOW, "bot@mail.test")
-    rounds = -(-len(FIFTY) // PROOFS_AT_ONCE)
+    prover = SenderVerifier(TextRecords(dns, anyio.current_time), lambda: NOW, "bot@mail.test")
+    rounds = -(-len(FIFTY) // VERIFICATIONS_AT_ONCE)
     assert await batch(prover) < LIMIT_S + rounds * SLOW_LIMIT_S + 1
     assert await batch(prover) < rounds * SLOW_LIMIT_S + 1
     dns.takes_s = SLOW_LIMIT_S + 0.5
@@ -80,7 +80,7 @@ async def test_a_domain_that_hangs_gets_little_time() -> None:
 async def test_it_is_forgiven() -> None:
     """As soon as it answers."""
     dns = Dns()
-    prover = SenderProof(TextRecords(dns, anyio.current_time), lambda: NOW, "bot@mail.test")
+    prover = SenderVerifier(TextRecords(dns, anyio.current_time), lambda: NOW, "bot@mail.test")
     raw = mail(1)
     assert not (await prover.find(raw, "alice@slow.test")).by
     dns.hangs = False

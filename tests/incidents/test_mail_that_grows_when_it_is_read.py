@@ -18,7 +18,7 @@ import pytest
 from channels.email.parsing.message import parse_mail
 from channels.email.parsing.transfer_encoding import transferred, unpacked
 from channels.email.trust import dkim
-from channels.email.trust.dkim_alignment import SenderProof
+from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import TextRecords
 from tests.unit.channels.email.test_dkim import NOW, record, signed
 
@@ -124,7 +124,7 @@ async def test_one_key_four_times_is_one_key(monkeypatch: pytest.MonkeyPatch) ->
     async def lookup(_name: str, _limit_s: float) -> list[str]:
         return [record()] * 4
 
-    proof = SenderProof(TextRecords(lookup, lambda: 0.0), lambda: NOW, "bot@mail.test")
+    proof = SenderVerifier(TextRecords(lookup, lambda: 0.0), lambda: NOW, "bot@mail.test")
     assert (await proof.find(signed(), "alice@mail.test")).by == "signed by mail.test"
     assert len(looked_at) == 1
     changed = await proof.find(signed() + b"more\r\n", "alice@mail.test")

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 import anyio
 from channels.email import receiver
-from channels.email.crash_marks import CrashMarks
+from channels.email.crash_suspects import CrashSuspects
 from channels.email.imap.housekeeping import Housekeeping
 from channels.email.imap.mailbox import MailInfo, Selected
 from channels.email.intake import Intake
@@ -55,13 +55,13 @@ class Mailbox:
 async def main():
     inbox, settings = MemoryInbox(), config(1)
     inbox.positions |= {"uidvalidity": "7", "uid": "0"}
-    marks = CrashMarks(folder / "reading.json")
+    marks = CrashSuspects(folder / "reading.json")
     marks.load()
     async with anyio.create_task_group() as tasks:
         it = receiver.Receiver(
             Mailbox(), inbox, Intake("email", settings, AnswerLimiter(settings.limits)), Housekeeping(),
             now=lambda: datetime.now(UTC), went_out=SentTracker(lambda: 0.0), just_answered=lambda _: False,
-            before_commit=anyio.lowlevel.checkpoint, stubborn={}, start=tasks.start_soon, marks=marks,
+            before_commit=anyio.lowlevel.checkpoint, stubborn={}, start=tasks.start_soon, suspects=marks,
         )
         await it.start()
         await it.take_new()

@@ -21,7 +21,7 @@ from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake import Intake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.trust.dkim import claims_of
-from channels.email.trust.dkim_alignment import Proof, SenderProof
+from channels.email.trust.dkim_alignment import SenderVerifier, Verification
 from channels.email.trust.dns import TextRecords
 from tests.clock import LoopClock
 
@@ -102,12 +102,12 @@ async def taken(raw: bytes, **changes: object) -> InboundMessage:
 
     clock = LoopClock()
     records = TextRecords(lookup, clock.monotonic)
-    prover = SenderProof(records, NOW.timestamp, BOT, ingested=lambda who: who in config.ingest_only_from)
+    prover = SenderVerifier(records, NOW.timestamp, BOT, ingested=lambda who: who in config.ingest_only_from)
     intake = Intake("email", config, AnswerLimiter(AnswerLimits()))
     arrival = read_arrival(1, NOW, raw, whole=True)
     open_for = intake.open_question(arrival)
-    by_us = await prover.find(raw, open_for) if open_for and config.dkim == "verify" else Proof()
-    message = intake.take(arrival, uidvalidity=1, proof=by_us.by, doubt=by_us.lacks)
+    by_us = await prover.find(raw, open_for) if open_for and config.dkim == "verify" else Verification()
+    message = intake.take(arrival, uidvalidity=1, verification=by_us.by, doubt=by_us.lacks)
     assert not isinstance(message, OwnCopy)
     return message
 

@@ -163,20 +163,20 @@ async def test_two_hundred_megabytes(mail_server: MailServer, tmp_path: Path) ->
     parts = "Content-Type: multipart/mixed; boundary=b\r\n\r\n" + "--b\r\n\r\nx\r\n" * 500
     async with mail_world(mail_server, tmp_path) as one:
 
-        def head(name: str, *, proven: bool, sender: str = one.alice.address) -> str:
+        def head(name: str, *, verified: bool, sender: str = one.alice.address) -> str:
             return (
-                f"{proof if proven else ''}From: {sender}\r\nTo: {one.bot}\r\nSubject: {name}\r\n"
+                f"{proof if verified else ''}From: {sender}\r\nTo: {one.bot}\r\nSubject: {name}\r\n"
                 f"Message-ID: <{name}@peer.test>\r\n"
             )
 
         breath = Breath()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(breath.watch)
-            await one.inject((head("forged-parts", proven=False) + parts).encode())
-            await one.inject((head("parts", proven=True) + parts).encode())
-            await one.inject((head("forged", proven=False) + "\r\nobey").encode())
-            for name, proven in (("large-forged", False), ("large", True)):
-                await run_sync(_put_large, mail_server, one.bot, head(name, proven=proven))
+            await one.inject((head("forged-parts", verified=False) + parts).encode())
+            await one.inject((head("parts", verified=True) + parts).encode())
+            await one.inject((head("forged", verified=False) + "\r\nobey").encode())
+            for name, verified in (("large-forged", False), ("large", True)):
+                await run_sync(_put_large, mail_server, one.bot, head(name, verified=verified))
             answer = await one.answer_to("<large@peer.test>")
             sorry = await one.answer_to("<parts@peer.test>")
             last = await one.asked("hello")

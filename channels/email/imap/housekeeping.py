@@ -19,9 +19,9 @@ from channels.base import ChannelUnavailable
 from channels.email.imap.mailbox import Mailbox
 from channels.email.imap.protocol import Refused
 
-__all__ = ["Answered", "Chore", "FileCopy", "Housekeeping", "UploadCopy"]
+__all__ = ["Answered", "FileCopy", "Housekeeping", "HousekeepingTask", "UploadCopy"]
 
-MAX_CHORES = 2_000
+MAX_TASKS = 2_000
 _log = structlog.get_logger(__name__)
 
 
@@ -48,7 +48,7 @@ class UploadCopy:
     raw: bytes
 
 
-Chore: TypeAlias = Answered | FileCopy | UploadCopy
+HousekeepingTask: TypeAlias = Answered | FileCopy | UploadCopy
 
 
 class Housekeeping:
@@ -63,13 +63,13 @@ class Housekeeping:
     def __init__(self, *, keyword: str = "", processed: str = "") -> None:
         self._keyword = keyword
         self._processed = processed
-        self._waiting: deque[Chore] = deque(maxlen=MAX_CHORES)
+        self._waiting: deque[HousekeepingTask] = deque(maxlen=MAX_TASKS)
 
-    def add(self, chore: Chore) -> None:
+    def add(self, task: HousekeepingTask) -> None:
         """Remember one."""
-        if len(self._waiting) == MAX_CHORES:
+        if len(self._waiting) == MAX_TASKS:
             _log.warning("mailbox.housekeeping_dropped")
-        self._waiting.append(chore)
+        self._waiting.append(task)
 
     async def do(self, mailbox: Mailbox, uidvalidity: int) -> None:
         """
@@ -80,12 +80,12 @@ class Housekeeping:
         """
         waiting = list(self._waiting)
         answered = {
-            chore.uid for chore in waiting if isinstance(chore, Answered) and chore.uidvalidity == uidvalidity
+            task.uid for task in waiting if isinstance(task, Answered) and task.uidvalidity == uidvalidity
         }
         copies = {
-            chore.uid for chore in waiting if isinstance(chore, FileCopy) and chore.uidvalidity == uidvalidity
+            task.uid for task in waiting if isinstance(task, FileCopy) and task.uidvalidity == uidvalidity
         }
-        uploads = [chore for chore in waiting if isinstance(chore, UploadCopy)]
+        uploads = [task for task in waiting if isinstance(task, UploadCopy)]
         if answered and not mailbox.read_only:
             await self._try("flag", mailbox.add_flags(sorted(answered), *self._flags(mailbox)))
             if self._processed:
@@ -107,7 +107,7 @@ class Housekeeping:
         except ChannelUnavailable as exc:
             if not isinstance(exc.__cause__, Refused):
                 raise
-            _log.warning("mailbox.housekeeping_refused", chore=what, error=str(exc))
+            _log.warning("mailbox.housekeeping_refused", task=what, error=str(exc))
 
 
 async def _file(mailbox: Mailbox, uids: list[int]) -> None:

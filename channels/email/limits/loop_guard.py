@@ -149,7 +149,7 @@ class LoopGuard:
         while len(self._sent_to) > MAX_SENT_IDS:
             self._came_back.discard(self._sent_to.popitem(last=False)[0])
 
-    def bounced(self, report: Report, outside: bool, proven: str) -> frozenset[str]:  # noqa: FBT001 - a callback
+    def bounced(self, report: Report, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
         """
         A report came that some mail did not arrive. It counts for the one to whom the mail went, if there is
         evidence of it:
@@ -163,7 +163,7 @@ class LoopGuard:
         Args:
             report: What it says.
             outside: Whether our provider has looked at its sender.
-            proven: The sender's address, if it is proven.
+            verified: The sender's address, if it is proven.
 
         Returns:
             The mails of which there is evidence that they did not arrive, counted now or before.
@@ -171,13 +171,13 @@ class LoopGuard:
         if report.fate is not DeliveryStatus.FAILED:
             return frozenset()
         evident: set[str] = set()
-        domain = proven.rpartition("@")[2]
+        domain = verified.rpartition("@")[2]
         for message_id in report.message_ids:
             whom, alone = self._sent_to.get(message_id, ("", False))
             if not whom or without_tag(report.recipient.lower()) != without_tag(whom):
                 continue
             theirs = domain in (whom.rpartition("@")[2], self._account.rpartition("@")[2])
-            if not theirs and (outside or proven or not alone):
+            if not theirs and (outside or verified or not alone):
                 _log.info("mail.bounce_unverified", channel=self._name)
                 continue
             evident.add(message_id)

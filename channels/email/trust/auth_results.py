@@ -59,7 +59,7 @@ class AuthResults:
 class Word(StrEnum):
     """What the provider says about the From domain."""
 
-    PROVEN = "proven"
+    VERIFIED = "verified"
     DENIED = "denied"
     """It has looked and says that it is forged: nothing else can make up for that."""
     SILENT = "silent"
@@ -155,12 +155,12 @@ def _word(parsed: AuthResults, domain: str) -> Word:
             verdict.result == "pass" and _domain(verdict.property("header.from")) == domain
             for verdict in verdicts
         )
-        return Word.PROVEN if passed else Word.DENIED
+        return Word.VERIFIED if passed else Word.DENIED
     signed = any(
         result.method == "dkim" and result.result == "pass" and _is_above(_signer(result), domain)
         for result in parsed.results
     )
-    return Word.PROVEN if signed else Word.SILENT
+    return Word.VERIFIED if signed else Word.SILENT
 
 
 def _signer(result: MethodResult) -> str | None:

@@ -23,7 +23,7 @@ from channels.email.parsing.addresses import without_tag
 from channels.email.trust.dkim import DkimInvalid, Key, Signature, find_signatures, parse_key, verify
 from channels.email.trust.dns import NamesUnavailable, TextRecords
 
-__all__ = ["Proof", "SenderProof"]
+__all__ = ["SenderVerifier", "Verification"]
 
 LIMIT_S = 15.0
 MAX_TRIED = 4
@@ -34,14 +34,14 @@ MAX_SLOW = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class Verification:
     """What proves a sender, or why nothing does."""
 
     by: str = ""
     lacks: str = ""
 
 
-class SenderProof:
+class SenderVerifier:
     """
     Verifies signatures.
 
@@ -68,7 +68,7 @@ class SenderProof:
         self._slow: OrderedDict[str, float] = OrderedDict()
         """Domains whose DNS did not answer, and when."""
 
-    async def find(self, raw: bytes, sender: str) -> Proof:
+    async def find(self, raw: bytes, sender: str) -> Verification:
         """
         What proves that ``sender`` wrote the mail.
 
@@ -77,7 +77,7 @@ class SenderProof:
             sender: Its From address, in normal form.
         """
         if not self._knows(sender):
-            return Proof()
+            return Verification()
         domain = sender.rpartition("@")[2]
         why = "it takes too long"
         began = anyio.current_time()
@@ -87,7 +87,7 @@ class SenderProof:
             self._slow.pop(domain, None)
         elif anyio.current_time() - began >= SLOW_LIMIT_S:
             self._was_slow(domain)
-        return Proof(lacks=why) if why else Proof(by=f"signed by {domain}")
+        return Verification(lacks=why) if why else Verification(by=f"signed by {domain}")
 
     def _limit_s(self, domain: str) -> float:
         slow = anyio.current_time() - self._slow.get(domain, -SLOW_FOR_S) < SLOW_FOR_S

@@ -4,11 +4,11 @@ Who wrote a mail, and may it be answered? Pure: the verdict depends on the mail 
 Two questions, in this order.
 
 *Who?* The address in the one and only From field that holds exactly one address. Display names, Reply-To and
-everything else that senders choose freely are never identity. Proven means one of: the topmost
-Authentication-Results of a trusted server says so (``evidence``); the sender knows the secret tag of our
-address that was given to him; a signature of his domain was verified by us (``sender_proof``, which is asked
-only where `open_question` finds nothing better). Where the trusted server says that it is forged, nothing
-else counts.
+everything else that senders choose freely are never identity. Verified means one of: the topmost
+Authentication-Results of a trusted server says so (``authentication``); the sender knows the secret tag of
+our address that was given to him; a signature of his domain was verified by us (``dkim_alignment``, which is
+asked only where `open_question` finds nothing better). Where the trusted server says that it is forged,
+nothing else counts.
 
 Every copy of a mail bears its signatures. So where the trusted server's word rests on a signature alone, that
 must vouch for all that is read here and name us in its To or Cc, as one that we verify ourselves must;
@@ -104,7 +104,7 @@ class OwnIdentity:
 
     address: str
     trusted_authserv_ids: tuple[str, ...] = ()
-    evidence_needed: bool = True
+    authentication_needed: bool = True
     headerless: bool = False
     """Whether the topmost Authentication-Results counts if it names no server."""
     subaddress_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -120,9 +120,9 @@ class Verdict:
     """
     What is known of the sender, and whether an answer is out of the question.
 
-    ``address`` is empty if the mail has no single sender. ``reply_to`` is where an answer goes.
-    ``others`` says that more people than the sender and us have got the mail, or will get the answer.
-    ``evidence`` says in a word or two what proves the sender, ``doubt`` why something that seems to does not.
+    ``address`` is empty if the mail has no single sender. ``reply_to`` is where an answer goes. ``others``
+    says that more people than the sender and us have got the mail, or will get the answer. ``authentication``
+    says in a word or two what proves the sender, ``doubt`` why something that seems to does not.
     """
 
     address: str
@@ -131,7 +131,7 @@ class Verdict:
     reply_to: str
     others: bool = False
     refused: Refused | None = None
-    evidence: str = ""
+    authentication: str = ""
     doubt: str = ""
 
     @property
@@ -141,10 +141,10 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Evidence:
+class _Authentication:
     """What proves the sender, whether he is proven wrong, and why a trusted word did not help."""
 
-    proof: str = ""
+    verification: str = ""
     denied: bool = False
     doubt: str = ""
 
@@ -155,7 +155,7 @@ def inspect(
     *,
     claims: Sequence[Claim] = (),
     just_answered: bool = False,
-    proof: str = "",
+    verification: str = "",
 ) -> Verdict:
     """
     Look at a mail's header fields.
@@ -166,14 +166,14 @@ def inspect(
         claims: The mail's signatures.
         just_answered: Whether we have written to this sender within the last minutes; an out-of-office
             notice without any of the proper fields is recognised only then.
-        proof: What else was found to prove the sender (`open_question`); empty if nothing.
+        verification: What else was found to prove the sender (`open_question`); empty if nothing.
     """
     sender = _single_sender(headers)
     if sender is None:
         return Verdict("", "", verified=False, reply_to="", refused=Refused.NO_SENDER)
-    found = _evidence(headers, sender.address, own, claims)
-    evidence = found.proof if found.denied else found.proof or proof
-    verified = bool(evidence)
+    found = _authentication(headers, sender.address, own, claims)
+    authentication = found.verification if found.denied else found.verification or verification
+    verified = bool(authentication)
     refused = _own_mail(headers, sender.address, own) or _robot(headers, sender.address)
     if refused is Refused.OWN_COPY and found.denied:
         refused = Refused.OWN_ADDRESS
@@ -190,7 +190,7 @@ def inspect(
         reply_to=_reply_target(headers, sender.address, own),
         others=_others(headers, sender.address, own),
         refused=refused,
-        evidence=evidence,
+        authentication=authentication,
         doubt="" if verified else found.doubt,
     )
     return replace(verdict, others=True) if verdict.redirected else verdict
@@ -210,8 +210,8 @@ def open_question(
         return None
     if _robot(headers, sender.address) and not robots_too:
         return None
-    found = _evidence(headers, sender.address, own, claims)
-    return None if found.proof or found.denied or _not_for_us(headers, own) else sender.address
+    found = _authentication(headers, sender.address, own, claims)
+    return None if found.verification or found.denied or _not_for_us(headers, own) else sender.address
 
 
 def claimed_senders(headers: Headers) -> list[str]:
@@ -233,9 +233,11 @@ def _single_sender(headers: Headers) -> Mailbox | None:
     return mailboxes[0] if len(mailboxes) == 1 else None
 
 
-def _evidence(headers: Headers, sender: str, own: OwnIdentity, claims: Sequence[Claim]) -> _Evidence:
-    if not own.evidence_needed:
-        return _Evidence("not asked for")
+def _authentication(
+    headers: Headers, sender: str, own: OwnIdentity, claims: Sequence[Claim]
+) -> _Authentication:
+    if not own.authentication_needed:
+        return _Authentication("not asked for")
     told = verdict_of(
         headers.all("authentication-results"),
         trusted=own.trusted_authserv_ids,
@@ -243,11 +245,11 @@ def _evidence(headers: Headers, sender: str, own: OwnIdentity, claims: Sequence[
         headerless=own.headerless,
     )
     if told.word is Word.DENIED:
-        return _Evidence(denied=True)
-    doubt = _doubt(headers, told, sender, own, claims) if told.word is Word.PROVEN else ""
-    if told.word is Word.PROVEN and not doubt:
-        return _Evidence(f"told by {told.server}")
-    return _Evidence("secret address" if _knows_secret(headers, sender, own) else "", doubt=doubt)
+        return _Authentication(denied=True)
+    doubt = _doubt(headers, told, sender, own, claims) if told.word is Word.VERIFIED else ""
+    if told.word is Word.VERIFIED and not doubt:
+        return _Authentication(f"told by {told.server}")
+    return _Authentication("secret address" if _knows_secret(headers, sender, own) else "", doubt=doubt)
 
 
 def _doubt(headers: Headers, told: Told, sender: str, own: OwnIdentity, claims: Sequence[Claim]) -> str:

@@ -25,7 +25,7 @@ from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
 from channels.email.imap.folders import SENT
 from channels.email.imap.mailbox import Mailbox, Timing
-from channels.email.self_test import evidence_servers, there_and_back
+from channels.email.self_test import authentication_servers, there_and_back
 from channels.email.smtp.submission import Submission, SubmitTiming
 from gateway.cli.setup.mail_providers import MailGuess, Place
 from gateway.cli.setup.matrix_probe import complaint
@@ -153,7 +153,7 @@ async def _read(login: MailboxLogin, guess: MailGuess, place: Place, context: ss
         selected = await mailbox.select("INBOX", read_only=True)
         folders = await mailbox.folders()
         uids = (await mailbox.search("ALL"))[-_NEWEST:]
-        seen = evidence_servers((await mailbox.bodies(uids, header_only=True)).values())
+        seen = authentication_servers((await mailbox.bodies(uids, header_only=True)).values())
         return MailboxFacts(
             imap=place,
             smtp=guess.smtp[0],
@@ -194,7 +194,7 @@ async def _by_own_mail(login: MailboxLogin, facts: MailboxFacts, context: ssl.SS
         raws = await there_and_back(config, mailbox, submit, SystemClock().now())
     if not raws:
         return replace(facts, proven_by="the mail to myself did not come back; look into Spam")
-    seen = [name for name in evidence_servers(raws) if name]
+    seen = [name for name in authentication_servers(raws) if name]
     if not seen:
         return replace(facts, proven_by="the provider says nothing about senders")
     return replace(facts, authserv_ids=(seen[0],), proven_by="seen in a mail to myself")

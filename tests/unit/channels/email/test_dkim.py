@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
 from channels.email.trust.dkim import DkimInvalid, find_signatures, parse_key, parse_tags, verify
-from channels.email.trust.dkim_alignment import SenderProof
+from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import NamesUnavailable, NoSuchName, TextRecords
 from tests.clock import LoopClock
 
@@ -265,9 +265,9 @@ class Zone:
 KEY_NAME = "sel._domainkey.mail.test"
 
 
-def proof(zone: Zone, knows: bool = True) -> SenderProof:
+def proof(zone: Zone, knows: bool = True) -> SenderVerifier:
     records = TextRecords(zone, LoopClock().monotonic)
-    return SenderProof(records, lambda: NOW, "bot@mail.test", knows=lambda _: knows)
+    return SenderVerifier(records, lambda: NOW, "bot@mail.test", knows=lambda _: knows)
 
 
 class TestProof:
@@ -297,7 +297,7 @@ class TestProof:
 
         clock = LoopClock()
         began = clock.monotonic()
-        prover = SenderProof(TextRecords(never, clock.monotonic), lambda: NOW, "bot@mail.test")
+        prover = SenderVerifier(TextRecords(never, clock.monotonic), lambda: NOW, "bot@mail.test")
 
         assert not (await prover.find(signed(), "a@mail.test")).by
         assert clock.monotonic() - began < 16

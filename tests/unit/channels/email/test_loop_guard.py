@@ -146,7 +146,7 @@ class TestSafety:
             fate: DeliveryStatus = DeliveryStatus.FAILED,
             **more: Any,
         ) -> None:
-            known = {"outside": False, "proven": ""} | more
+            known = {"outside": False, "verified": ""} | more
             safety.bounced(Report((message_id,), fate, who, "550"), **known)
 
         never_sent = message_id_of("other", THREAD, account="bot@mail.test")
@@ -158,13 +158,13 @@ class TestSafety:
             came(message_id, "")
             came(message_id, fate=DeliveryStatus.DELAYED)
             came(message_id, outside=True)
-            came(message_id, proven="mallory@evil.test", outside=True)
+            came(message_id, verified="mallory@evil.test", outside=True)
         for message_id in copied:
             came(message_id)
         for _ in range(5):
             came(ours[0])
         assert told == [], "one mail comes back once, however often somebody says so"
-        came(ours[1], "Alice@mail.test", proven="postmaster@mail.test", outside=True)
+        came(ours[1], "Alice@mail.test", verified="postmaster@mail.test", outside=True)
         assert len(told) == 1
         assert "Nothing is sent to `alice@mail.test`" in told[0]
         assert safety.breaker_is_open("any", person="alice@mail.test")

@@ -155,8 +155,8 @@ class TestReceiving:
 
         store.bend["UID STORE"] = read_only
         async with post.running() as (channel, run):
-            channel._add_chore(Answered(1, 7))
-            channel._add_chore(Answered(1, 6))
+            channel._add_task(Answered(1, 7))
+            channel._add_task(Answered(1, 6))
             store.uids.append(1)
             await post.inbox.until_accepted(1, within_s=3600)
             assert not run.ended.is_set()
@@ -187,7 +187,7 @@ class TestReceiving:
 
         store.bend["SELECT"] = select
         async with post.running() as (channel, _):
-            channel._add_chore(Answered(1, 7))
+            channel._add_task(Answered(1, 7))
             await anyio.sleep(1)
 
         (command,) = [command for command in store.commands if "STORE" in command]

@@ -24,7 +24,7 @@ def look(*more: tuple[str, str], without: str = "", **how: bool) -> Verdict:
 
 class TestEvidence:
     @pytest.mark.parametrize(
-        ("value", "proven"),
+        ("value", "verified"),
         [
             ("mx.mail.test; dmarc=pass header.from=mail.test", True),
             ("mx.mail.test 1; spf=none; dmarc=pass (p=REJECT) header.from=mail.test; dkim=fail", True),
@@ -54,31 +54,31 @@ class TestEvidence:
             ("", False),
         ],
     )
-    def test_only_a_pass_for_the_domain_counts(self, value: str, proven: bool) -> None:
+    def test_only_a_pass_for_the_domain_counts(self, value: str, verified: bool) -> None:
         """Comments, quoted strings, other domains and broken fields prove nothing."""
         found = verdict_of([value], trusted=("mx.mail.test",), domain="mail.test")
-        assert (found.word is Word.PROVEN) == proven
-        assert found.server == "mx.mail.test" or not proven
+        assert (found.word is Word.VERIFIED) == verified
+        assert found.server == "mx.mail.test" or not verified
 
     def test_the_topmost_field_of_the_trusted_server_decides(self) -> None:
         """A forged pass below a fail is nothing; foreign fields above do not matter, unreadable ones do."""
         good, bad = PROOF[1], "mx.mail.test; dmarc=fail header.from=mail.test"
 
-        def proven(*fields: str) -> bool:
+        def verified(*fields: str) -> bool:
             told = verdict_of(fields, trusted=("mx.mail.test",), domain="mail.test")
-            return told.word is Word.PROVEN
+            return told.word is Word.VERIFIED
 
-        assert proven(good, bad)
-        assert not proven(bad, good)
-        assert proven("other.test; spf=pass", good)
-        assert not proven("(((", good)
+        assert verified(good, bad)
+        assert not verified(bad, good)
+        assert verified("other.test; spf=pass", good)
+        assert not verified("(((", good)
 
     @pytest.mark.parametrize(
         ("value", "word"),
         [
-            ("mx.mail.test; dkim=pass header.d=mail.test", Word.PROVEN),
-            ("mx.mail.test; dkim=pass header.i=@mail.test header.s=x", Word.PROVEN),
-            ("mx.mail.test; dmarc=none header.from=mail.test; dkim=pass header.d=mail.test", Word.PROVEN),
+            ("mx.mail.test; dkim=pass header.d=mail.test", Word.VERIFIED),
+            ("mx.mail.test; dkim=pass header.i=@mail.test header.s=x", Word.VERIFIED),
+            ("mx.mail.test; dmarc=none header.from=mail.test; dkim=pass header.d=mail.test", Word.VERIFIED),
             ("mx.mail.test; dmarc=fail header.from=mail.test; dkim=pass header.d=mail.test", Word.DENIED),
             ("mx.mail.test; dkim=pass header.d=test", Word.SILENT),
             ("mx.mail.test; dkim=pass header.d=evil.mail.test", Word.SILENT),
@@ -98,7 +98,7 @@ class TestEvidence:
     def test_a_signature_of_the_domain_above(self) -> None:
         """Whoever owns the domain owns what is below it, and not the other way round."""
         field = "mx.mail.test; dkim=pass header.d=mail.test"
-        assert verdict_of([field], trusted=("mx.mail.test",), domain="sub.mail.test").word is Word.PROVEN
+        assert verdict_of([field], trusted=("mx.mail.test",), domain="sub.mail.test").word is Word.VERIFIED
 
     def test_a_provider_that_leaves_its_name_out(self) -> None:
         """Microsoft's form counts only where the settings say so, and only on top."""
@@ -110,7 +110,7 @@ class TestEvidence:
         def word(*fields: str, headerless: bool = True) -> Word:
             return verdict_of(fields, trusted=(), domain="mail.test", headerless=headerless).word
 
-        assert word(field) is Word.PROVEN
+        assert word(field) is Word.VERIFIED
         assert word(field, headerless=False) is Word.SILENT
         assert word(field.replace("dmarc=pass", "dmarc=fail"), field) is Word.DENIED
         assert word("other.test; spf=pass", field) is Word.SILENT
@@ -137,7 +137,7 @@ class TestVerdict:
             "Alice",
             verified=True,
             reply_to="alice@mail.test",
-            evidence="told by mx.mail.test",
+            authentication="told by mx.mail.test",
         )
 
     @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ class TestVerdict:
     def test_without_proof_there_is_an_address_and_no_trust(self) -> None:
         """The claimed address is known, is not verified, and the mail is refused; unless proof is not asked for."""
         verdict = look(without="authentication-results")
-        easy = inspect(Headers(PLAIN[1:]), OwnIdentity("bot@mail.test", evidence_needed=False))
+        easy = inspect(Headers(PLAIN[1:]), OwnIdentity("bot@mail.test", authentication_needed=False))
 
         assert (verdict.address, verdict.verified, verdict.refused) == (
             "alice@mail.test",
@@ -276,13 +276,13 @@ class TestOtherEvidence:
     def look(*more: tuple[str, str], without: str = "", proof: str = "") -> Verdict:
         own = OwnIdentity("bot@mail.test", ("mx.mail.test",), subaddress_secrets={"alice@mail.test": SECRET})
         fields = (*(item for item in PLAIN[1:] if item[0] != without), *more)
-        return inspect(Headers(fields), own, proof=proof)
+        return inspect(Headers(fields), own, verification=proof)
 
     @pytest.mark.parametrize("name", ["to", "cc", "delivered-to"])
     def test_a_secret_address_proves_the_one_who_was_given_it(self, name: str) -> None:
         """In whatever field the address stands, in any case; nobody else can use it."""
         there = (name, f"Bot <BOT+{SECRET.upper()}@mail.test>")
-        assert self.look(there, without=name).evidence == "secret address"
+        assert self.look(there, without=name).authentication == "secret address"
 
         mallory = self.look(there, ("from", "mallory@mail.test"), without="from")
         assert not mallory.verified

@@ -42,7 +42,7 @@ def mail(*fields: str, body: bytes = b"\r\nhi", end: str = "\r\n") -> bytes:
 
 def taken(raw: bytes, *, proof: str = "", **changes: Any) -> InboundMessage:
     intake = Intake("email", config(**changes), AnswerLimiter(AnswerLimits()))
-    message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1, proof=proof)
+    message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1, verification=proof)
     assert not isinstance(message, OwnCopy)
     return message
 

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from channels.base import ChannelError
-from channels.email.self_test import evidence_servers
+from channels.email.self_test import authentication_servers
 from gateway.cli.setup.mail_probe import _word
 from gateway.cli.setup.mail_providers import Place, guess, parse_place
 from gateway.cli.setup.matrix_probe import is_in_clear, resolve
@@ -162,9 +162,9 @@ def test_whose_word_counts_is_believed_only_if_all_mails_agree():
     """The topmost field of every mail, and one mail without it or with another spoils it: anybody can write one."""
     own, forged = mail("mx.own.example; dmarc=pass", "evil; dkim=pass"), mail("evil.example; dmarc=pass")
     where = guess("x@example.org")
-    assert _word(evidence_servers([own] * 3), where)["authserv_ids"] == ("mx.own.example",)
+    assert _word(authentication_servers([own] * 3), where)["authserv_ids"] == ("mx.own.example",)
     for mails in ([own] * 2, [own, own, own, forged], [own, own, own, mail()], [mail()] * 5, []):
-        assert _word(evidence_servers(mails), where) == {}
+        assert _word(authentication_servers(mails), where) == {}
 
 
 # ── the homeserver ──

@@ -1,9 +1,9 @@
 """
-Which mail was in hand when the process died: otherwise one that kills its reader does so at each start.
+Which mail was in flight when the process died: otherwise one that kills its reader does so at each start.
 
-A file names what is in hand at this moment; it is written without waiting for the disk, because it must only
-outlast the process. What it names at a start was in hand at a death. After `MAX_DEATHS` of them a mail is
-taken in as unreadable. Its header is still read once, so that its sender can be told; after one death more
+A file names what is in flight at this moment; it is written without waiting for the disk, because it must
+only outlast the process. What it names at a start was in flight at a death. After `MAX_DEATHS` of them a mail
+is taken in as unreadable. Its header is still read once, so that its sender can be told; after one death more
 nothing of it is.
 """
 
@@ -18,25 +18,25 @@ from pathlib import Path
 
 import structlog
 
-__all__ = ["MAX_DEATHS", "CrashMarks"]
+__all__ = ["MAX_DEATHS", "CrashSuspects"]
 
 MAX_DEATHS = 3
 _MOST = 1_000
 _log = structlog.get_logger(__name__)
 
 
-class CrashMarks:
-    """The marks of one account."""
+class CrashSuspects:
+    """The suspects of one account."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lock = threading.Lock()
-        self._in_hand: Counter[str] = Counter()
+        self._in_flight: Counter[str] = Counter()
         self._deaths: dict[str, int] = {}
         self._loaded = False
 
     def load(self) -> None:
-        """Find what was in hand at the end of the last process; once. Never fails."""
+        """Find what was in flight at the end of the last process; once. Never fails."""
         if self._loaded:
             return
         self._loaded = True
@@ -55,21 +55,21 @@ class CrashMarks:
         self._write()
 
     def deaths(self, name: str) -> int:
-        """At how many deaths a mail was in hand."""
+        """At how many deaths a mail was in flight."""
         return self._deaths.get(name, 0)
 
     @contextmanager
-    def in_hand(self, name: str) -> Generator[None]:
+    def in_flight(self, name: str) -> Generator[None]:
         """A mail is worked on. For any thread."""
         with self._lock:
-            self._in_hand[name] += 1
+            self._in_flight[name] += 1
             self._write()
         try:
             yield
         finally:
             with self._lock:
-                self._in_hand[name] -= 1
-                self._in_hand += Counter()  # without what is at 0
+                self._in_flight[name] -= 1
+                self._in_flight += Counter()  # without what is at 0
                 self._write()
 
     def through(self, names: Iterable[str]) -> None:
@@ -81,12 +81,12 @@ class CrashMarks:
     def _write(self) -> None:
         deaths = dict(list(self._deaths.items())[-_MOST:])
         try:
-            if not deaths and not self._in_hand:
+            if not deaths and not self._in_flight:
                 self._file.unlink(missing_ok=True)
                 return
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft = self._file.with_suffix(".new")
-            draft.write_text(json.dumps({"in_hand": list(self._in_hand), "deaths": deaths}))
+            draft.write_text(json.dumps({"in_hand": list(self._in_flight), "deaths": deaths}))
             draft.replace(self._file)
         except OSError as error:
             _log.warning("mail.crash_suspects_not_kept", file=str(self._file), error=type(error).__name__)

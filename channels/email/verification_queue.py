@@ -1,5 +1,5 @@
 """
-Mails that have been read and wait for the proof of their sender, beside the receiving loop.
+Mails that have been read and wait for their sender to be verified, beside the receiving loop.
 
 A domain chooses how long its DNS takes to answer, so a mail that waits for it keeps only later mails of the
 same sender waiting: all others are taken in before it. What waits is bounded, for each domain and in all. It
@@ -17,18 +17,18 @@ import structlog
 
 from channels.email.imap.mailbox import MailInfo
 from channels.email.intake import Arrival
-from channels.email.trust.dkim_alignment import Proof
+from channels.email.trust.dkim_alignment import Verification
 
-__all__ = ["PROOFS_AT_ONCE", "ProofQueue", "ReadMail"]
+__all__ = ["VERIFICATIONS_AT_ONCE", "ReadMail", "VerificationQueue"]
 
-PROOFS_AT_ONCE = 8
+VERIFICATIONS_AT_ONCE = 8
 """For mails of one domain."""
 MOST_AT_ONCE = 32
 MOST_OF_DOMAIN = 100
 MOST_BYTES_OF_DOMAIN = 16_000_000
 MOST_BYTES = 64_000_000
 TOO_MUCH = "too many mails of its domain wait for the answer of DNS"
-Prove = Callable[[bytes, str], Awaitable[Proof]]
+Verify = Callable[[bytes, str], Awaitable[Verification]]
 _log = structlog.get_logger(__name__)
 
 
@@ -40,22 +40,22 @@ class ReadMail:
     raw: bytes
     arrival: Arrival | None
     senders: frozenset[str] = frozenset()
-    proof: Proof | None = Proof()  # noqa: RUF009 - a frozen value
+    verification: Verification | None = Verification()  # noqa: RUF009 - a frozen value
 
 
-class ProofQueue:
+class VerificationQueue:
     """
-    Looks for proofs, and gives mails out in the order of their UIDs, for each sender.
+    Verifies senders, and gives mails out in the order of their UIDs, for each sender.
 
     Args:
-        prove: Looks for a proof of a sender, given the raw mail and his address.
+        verify: Looks for a proof of a sender, given the raw mail and his address.
         news: Told when a proof was found, or none.
     """
 
     def __init__(
-        self, prove: Prove | None, *, start: Callable[..., Any], news: Callable[[], None] = lambda: None
+        self, verify: Verify | None, *, start: Callable[..., Any], news: Callable[[], None] = lambda: None
     ) -> None:
-        self._prove = prove
+        self._verify = verify
         self._start = start
         self._tell = news
         self._mails: dict[int, ReadMail] = {}
@@ -68,23 +68,23 @@ class ProofQueue:
     def add(self, mail: ReadMail, question: str | None) -> None:
         """Put one in, with the sender who is to be proven; UIDs must grow."""
         self._mails[mail.info.uid] = mail
-        if question is None or self._prove is None:
+        if question is None or self._verify is None:
             return
         domain = question.rpartition("@")[2]
         mails, size = self._asking.get(domain, (0, 0))
         if mails >= MOST_OF_DOMAIN or (mails and size + len(mail.raw) > MOST_BYTES_OF_DOMAIN):
-            mail.proof = Proof(lacks=TOO_MUCH)
+            mail.verification = Verification(lacks=TOO_MUCH)
             return
-        mail.proof = None
+        mail.verification = None
         self._asking[domain] = mails + 1, size + len(mail.raw)
-        self._start(self._find, self._prove, mail, question, domain)
+        self._start(self._find, self._verify, mail, question, domain)
 
     def take(self) -> list[ReadMail]:
         """What can be taken in now; it is gone from here."""
         ready: list[ReadMail] = []
         behind: set[str] = set()
         for mail in self._mails.values():
-            if mail.proof is None or not mail.senders.isdisjoint(behind):
+            if mail.verification is None or not mail.senders.isdisjoint(behind):
                 behind |= mail.senders
             else:
                 ready.append(mail)
@@ -104,21 +104,21 @@ class ProofQueue:
 
     async def settled(self, uid: int) -> None:
         """Wait until no proof is looked for, of mails from this UID on."""
-        while any(mail.proof is None and mail.info.uid >= uid for mail in self._mails.values()):
+        while any(mail.verification is None and mail.info.uid >= uid for mail in self._mails.values()):
             await self.changed()
 
     async def changed(self) -> None:
         """Wait until the next proof was found, or none."""
         await self._news.wait()
 
-    async def _find(self, prove: Prove, mail: ReadMail, sender: str, domain: str) -> None:
-        room = self._rooms.setdefault(domain, anyio.CapacityLimiter(PROOFS_AT_ONCE))
+    async def _find(self, verify: Verify, mail: ReadMail, sender: str, domain: str) -> None:
+        room = self._rooms.setdefault(domain, anyio.CapacityLimiter(VERIFICATIONS_AT_ONCE))
         try:
             async with room, self._room:
-                mail.proof = await prove(mail.raw, sender)
+                mail.verification = await verify(mail.raw, sender)
         except Exception as exc:  # noqa: BLE001 - whatever upsets it is one mail, and must not be the last
             _log.error("mail.verification_failed", uid=mail.info.uid, error=type(exc).__name__)
-            mail.proof = Proof(lacks="it cannot be examined")
+            mail.verification = Verification(lacks="it cannot be examined")
         mails, size = self._asking.pop(domain)
         if mails > 1:
             self._asking[domain] = mails - 1, size - len(mail.raw)
