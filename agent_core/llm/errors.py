@@ -23,6 +23,7 @@ from agent_core.errors import (
     ModelUnavailable,
     ModelUnreadable,
 )
+from agent_core.text import one_line
 
 __all__ = ["Failure", "classify", "empty_answer", "endless_answer", "retry_after_s"]
 
@@ -133,7 +134,7 @@ def _detail(failure: Failure) -> str:
     text = " ".join(failure.text.split())
     if failure.secret and len(failure.secret) >= 4:
         text = text.replace(failure.secret, "***")
-    return text if len(text) <= _DETAIL_CHARS else text[: _DETAIL_CHARS - 1] + "…"
+    return one_line(text, _DETAIL_CHARS)
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:

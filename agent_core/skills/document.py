@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from agent_core.errors import SkillInvalid
+from agent_core.text import one_line
 
 __all__ = ["MAX_SKILL_BYTES", "SkillDocument", "parse_skill"]
 
@@ -69,7 +70,7 @@ def parse_skill(raw: bytes) -> SkillDocument:
         raise SkillInvalid("requires must be a mapping with bins and env")
     return SkillDocument(
         name=name,
-        description=_shortened(" ".join(description.split())),
+        description=one_line(description, _MAX_DESCRIPTION_CHARS),
         body=match[2].strip("\n"),
         always=always,
         bins=_words(requires.get("bins"), "requires.bins"),
@@ -89,10 +90,6 @@ def _fields(text: str) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise SkillInvalid("front matter must be a mapping")
     return fields
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_DESCRIPTION_CHARS else text[: _MAX_DESCRIPTION_CHARS - 1] + "…"
 
 
 def _words(value: object, what: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from agent_core.memory_ports import SearchPort
 from agent_core.models import MemoryScope, Message, SearchAnswer, SearchHit, ToolResult
 from agent_core.ports import Clock
 from agent_core.prompt import fenced
+from agent_core.text import one_line
 
 __all__ = ["SearchHistoryTool"]
 
@@ -95,7 +96,7 @@ class SearchHistoryTool:
             if number != hit.at and not self._may_be_shown(message):
                 continue
             mark, limit = ("> ", _HIT_CHARS) if number == hit.at else ("  ", _BESIDE_CHARS)
-            lines.append(f"{mark}{_who(message)}: {_clipped(message.content, limit)}")
+            lines.append(f"{mark}{_who(message)}: {one_line(message.content, limit)}")
         return "\n".join(lines)
 
     def _may_be_shown(self, message: Message) -> bool:
@@ -105,8 +106,3 @@ class SearchHistoryTool:
 
 def _who(message: Message) -> str:
     return "you" if message.role == "assistant" else message.sender or "user"
-
-
-def _clipped(text: str, limit: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[:limit]}…"

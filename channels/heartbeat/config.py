@@ -7,10 +7,10 @@ import re
 import shlex
 from datetime import tzinfo
 from typing import Any, Self
-from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from agent_core.text import time_zone
 from channels.heartbeat.schedule import Schedule
 
 __all__ = ["DailyDigest", "HeartbeatConfig", "TickLimits", "Watch", "split_target"]
@@ -238,13 +238,4 @@ def _minute(value: str) -> int:
 
 
 def _zone(name: str) -> tzinfo | None:
-    if name == "local":
-        return None
-    try:
-        return ZoneInfo(name)
-    # A folder of the database, a path, a file that is no zone: each Python says it differently.
-    except (KeyError, ValueError, OSError) as error:
-        raise ValueError(
-            f"unknown time zone {name!r}; give a name such as Europe/Berlin, UTC or local "
-            "(a machine without any zones needs the package tzdata)"
-        ) from error
+    return None if name == "local" else time_zone(name, or_local=True)

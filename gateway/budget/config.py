@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from agent_core.text import time_zone
 from gateway.budget.policy import BudgetTier, Limits
 
 __all__ = ["BudgetSettings", "ShareSettings"]
@@ -56,14 +57,7 @@ class BudgetSettings(BaseModel):
     @field_validator("timezone")
     @classmethod
     def _known_zone(cls, value: str) -> str:
-        if value and value != "local":
-            try:
-                ZoneInfo(value)
-            except (KeyError, ValueError, OSError) as error:
-                raise ValueError(
-                    f"unknown time zone {value!r}; give a name such as Europe/Berlin, UTC or local"
-                ) from error
-        return value
+        return value if value in ("", "local") else time_zone(value, or_local=True).key
 
     def limits(self, heartbeat_timezone: str) -> Limits:
         """The limits, with days of this zone or else of the heartbeat's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agent_core.models import Message
+from agent_core.text import one_line
 from gateway.queue.ports import InboxRow, OutboxRow
 
 __all__ = ["draft", "inbox_row", "message_line", "outbox_row", "trouble"]
@@ -13,7 +14,7 @@ __all__ = ["draft", "inbox_row", "message_line", "outbox_row", "trouble"]
 def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
     """An accepted message; ``preview`` is how much of its text is told, None: all."""
     message = row.message
-    text = message.text if preview is None else _short(message.text, preview)
+    text = message.text if preview is None else one_line(message.text, preview)
     return {
         "id": row.id,
         "name": f"m{row.id}",
@@ -67,8 +68,3 @@ def trouble(what: str, inbox_id: int | None, row: InboxRow | OutboxRow) -> dict[
 def message_line(message: Message) -> dict[str, Any]:
     """A line of a history."""
     return message.model_dump(mode="json", exclude_defaults=True)
-
-
-def _short(text: str, length: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= length else f"{line[: length - 1]}…"

@@ -25,6 +25,7 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
+from agent_core.text import one_line
 from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact
@@ -287,5 +288,4 @@ def _digest(rows: list[InboxRow]) -> str:
 
 
 def _plain(text: str) -> str:
-    flat = " ".join(text.split()).replace("`", "'")
-    return flat[:80] + "…" if len(flat) > 80 else flat or "-"
+    return one_line(text, 80).replace("`", "'") or "-"

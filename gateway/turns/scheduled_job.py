@@ -25,6 +25,7 @@ from agent_core.errors import BudgetSpent
 from agent_core.messages import Attachment, Audience, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, TurnResult, Usage
 from agent_core.ports import Clock
+from agent_core.text import one_line
 from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.permissions import PlaceUnknown, is_overheard, role_now
@@ -185,7 +186,7 @@ class JobTurns:
 
     async def _pause(self, turn: Turn, job: Job) -> None:
         """Pause it, and say so in the person's direct conversation."""
-        about = " ".join(job.text.split())[:80]
+        about = one_line(job.text, 80)
         again = job.state is JobState.ACTIVE
         rest = " It is paused; resume it when you are alone there again." if again else ""
         text = f"The scheduled job {job.id} (“{about}”) was not done: {OVERHEARD}.{rest}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from agent_core.text import one_line
 from gateway.cli.render import schedule, usage
 from gateway.system.durations import duration
 from gateway.system.terminal_text import plain_line, plain_text
@@ -319,8 +320,7 @@ def _times(count: int) -> str:
 
 
 def _short(text: str) -> str:
-    line = plain_line(" ".join(text.split()))
-    return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
+    return plain_line(one_line(text, _LONGEST_REASON))
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from typing import Literal
-from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from agent_core.text import time_zone
 
 __all__ = ["ScheduleConfig"]
 
@@ -39,11 +40,4 @@ class ScheduleConfig(BaseModel):
     @field_validator("timezone")
     @classmethod
     def _known_zone(cls, value: str) -> str:
-        if value:
-            try:
-                ZoneInfo(value)
-            except (KeyError, ValueError, OSError) as error:
-                raise ValueError(
-                    f"unknown time zone {value!r}; give a name such as Europe/Berlin or UTC"
-                ) from error
-        return value
+        return time_zone(value).key if value else value

@@ -21,6 +21,7 @@ import structlog
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Audience, SessionKey
 from agent_core.ports import Clock
+from agent_core.text import one_line
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_wish, told_timing, wish_of
 from gateway.proactive.jobs.triggers import Timing, TriggerInvalid, count_within, next_after, parse_timing
@@ -164,9 +165,7 @@ class JobService:
         """A job in one line."""
         paused = "paused, " if job.state is JobState.PAUSED else ""
         note = f" [{job.note}]" if job.note else ""
-        text = " ".join(job.text.split())
-        short = text if len(text) <= 80 else f"{text[:79]}…"
-        return f"{job.id}: {paused}{job.kind.value} {self.told_time(job)}: {short}{note}"
+        return f"{job.id}: {paused}{job.kind.value} {self.told_time(job)}: {one_line(job.text, 80)}{note}"
 
     def told_time(self, job: Job) -> str:
         """When a job runs, in words."""

@@ -24,6 +24,7 @@ from gateway.proactive.jobs.triggers import (
     checked_cron,
     next_after,
     shortest_gap,
+    zone_of,
 )
 from gateway.system.durations import spoken
 
@@ -129,7 +130,7 @@ def _timing(wish: TriggerRequest, now: datetime, zone: str) -> Timing:
         return Interval(max(seconds, 1), _whole(now + timedelta(seconds=seconds)))
     if wish.in_minutes is not None:
         return Once(_whole(now + timedelta(minutes=_positive(wish.in_minutes, "in_minutes"))))
-    return Once(_moment(wish.at, now, _zone_of(zone)))
+    return Once(_moment(wish.at, now, zone_of(zone)))
 
 
 def _moment(text: str, now: datetime, zone: tzinfo) -> datetime:
@@ -180,16 +181,6 @@ def _positive(number: float, name: str) -> float:
     return number
 
 
-def _zone_of(name: str) -> tzinfo:
-    try:
-        return ZoneInfo(name)
-    # A name of many folders goes deeper than the interpreter does.
-    except (KeyError, ValueError, OSError, RecursionError) as error:
-        raise TriggerInvalid(
-            f"unknown time zone {name!r}; give a name such as Europe/Berlin or UTC"
-        ) from error
-
-
 def span_of(text: str) -> float:
     """
     Minutes from ``90``, ``90m``, ``1.5h``, ``2 days``.
@@ -207,7 +198,7 @@ def told_timing(timing: Timing, zone: str) -> str:
     """A timing in words, for people and models."""
     match timing:
         case Once(instant):
-            return f"once, on {instant.astimezone(_zone_of(zone)):%a %Y-%m-%d %H:%M %Z}"
+            return f"once, on {instant.astimezone(zone_of(zone)):%a %Y-%m-%d %H:%M %Z}"
         case Interval(seconds, _):
             return f"every {spoken(timedelta(seconds=seconds))}"
         case _:

@@ -31,6 +31,8 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from agent_core.text import time_zone
+
 __all__ = [
     "LATEST",
     "Cron",
@@ -44,6 +46,7 @@ __all__ = [
     "next_after",
     "parse_timing",
     "shortest_gap",
+    "zone_of",
 ]
 
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
@@ -130,7 +133,7 @@ def checked_cron(expression: str, zone: str) -> Cron:
         raise TriggerInvalid(
             f"a cron expression may have {_LONGEST_EXPRESSION} characters, not {len(fields)}"
         )
-    _zone(zone)
+    zone_of(zone)
     try:
         first = next(CronSim(fields, datetime(2026, 1, 1)), None)  # noqa: DTZ001 - without a zone: is there any?
     except CronSimError as error:
@@ -214,7 +217,7 @@ def count_within(timing: Timing, after: datetime, span: timedelta, *, at_most: i
 def _instants(timing: Cron, after: datetime) -> Iterator[datetime]:
     last = after
     # A wall time can exist twice; from a little before it the library counts right.
-    begin = (after - timedelta(hours=3)).astimezone(_zone(timing.zone))
+    begin = (after - timedelta(hours=3)).astimezone(zone_of(timing.zone))
     for local in CronSim(timing.expression, begin):
         instant = local.astimezone(UTC)
         if instant > LATEST:
@@ -228,14 +231,12 @@ def _sane(instant: datetime) -> datetime | None:
     return instant if instant < LATEST else None
 
 
-def _zone(name: str) -> ZoneInfo:
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone of a name; `TriggerInvalid` if there is none."""
     try:
-        return ZoneInfo(name)
-    # A folder of the database, a path, a file that is no zone: each Python says it differently.
-    except (KeyError, ValueError, OSError) as error:
-        raise TriggerInvalid(
-            f"unknown time zone {name!r}; give a name such as Europe/Berlin or UTC"
-        ) from error
+        return time_zone(name)
+    except ValueError as error:
+        raise TriggerInvalid(str(error)) from error
 
 
 def _text(instant: datetime) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from agent_core.messages import InboundMessage, OutboundMessage
+from agent_core.text import one_line
 from gateway.queue.model import InboxRow, OutboxRow
 from gateway.queue.states import InboxState, OutboxState
 
@@ -105,8 +106,7 @@ def excerpt(text: str, room: int) -> str:
 
 def line(text: str) -> str:
     """The beginning of a text, in one line, without anything that would be shown in another way."""
-    flat = visible(" ".join(text.split()))
-    return (flat[:80] + "…" if len(flat) > 80 else flat).replace("`", "'")
+    return one_line(visible(" ".join(text.split())), 80).replace("`", "'")
 
 
 def beside(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[str, str]:

@@ -1,0 +1,28 @@
+"""Small helpers for texts and names. Pure."""
+
+from __future__ import annotations
+
+from zoneinfo import ZoneInfo
+
+__all__ = ["one_line", "time_zone"]
+
+
+def one_line(text: str, most: int) -> str:
+    """``text`` without line breaks and double blanks, cut to ``most`` characters with an ellipsis."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def time_zone(name: str, *, or_local: bool = False) -> ZoneInfo:
+    """
+    The time zone of a name in the IANA database.
+
+    Raises:
+        ValueError: There is none; the text says so, and with ``or_local`` that ``local`` can be given.
+    """
+    try:
+        return ZoneInfo(name)
+    # A folder of the database, a path, a file that is no zone, a hundred folders: each is another error.
+    except (KeyError, ValueError, OSError, RecursionError) as error:
+        names = "Europe/Berlin, UTC or local" if or_local else "Europe/Berlin or UTC"
+        raise ValueError(f"unknown time zone {name!r}; give a name such as {names}") from error
