@@ -30,7 +30,9 @@ hypothesis.settings.load_profile("explore" if os.environ.get("SQUIDBOT_EXPLORE")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in SLOW) and not item.get_closest_marker("smoke"):
+        real = item.get_closest_marker("integration") or item.get_closest_marker("kill")
+        slow = real or any(item.path.is_relative_to(folder) for folder in SLOW)
+        if slow and not item.get_closest_marker("smoke"):
             item.add_marker("slow")
 
 

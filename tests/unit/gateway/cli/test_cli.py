@@ -52,6 +52,7 @@ async def fill_with_what_waits(root):
     await store.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120, func_only=True)  # many processes, one after the other
 class TestWhatWaitsForAPerson:
     def test_drafts_and_quarantine_are_decided_on_the_command_line(self, home):
