@@ -126,8 +126,7 @@ def build_turns(
     check_ins = HeartbeatTurns(
         commit=commit,
         plans=plans,
-        target=target,
-        channels=channels,
+        notifier=notifier,
         config=heartbeat,
         limits=replace(
             turn_limits(settings),

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from agent_core.messages import OutboundKind
+from agent_core.messages import Attachment, OutboundKind
 from agent_core.ports import Clock
 from channels.base import LinkState
 from channels.status import ChannelStatus
@@ -41,7 +41,7 @@ class OwnerNotifier:
         self._contact = contact
         self._clock = clock
         self._down: set[str] = set()
-        self._missed: dict[str, str] = {}
+        self._missed: set[str] = set()
 
     def channel_changed(self, status: ChannelStatus) -> None:
         """Know of a channel that cannot carry anything now."""
@@ -52,7 +52,8 @@ class OwnerNotifier:
 
     async def reach(self, topic: str, kind: OutboundKind = OutboundKind.NOTICE) -> Reached:
         """
-        Where a message about ``topic`` goes now; why there is no such place is logged once.
+        Where a message about ``topic`` goes now; why there is no such place is logged once
+        until there is one.
 
         Raises:
             StoreUnavailable: It cannot be said now.
@@ -111,7 +112,7 @@ class OwnerNotifier:
             StoreUnavailable: It cannot be said now.
         """
         target = (await self.reach(topic)).target
-        return None if target is None else self._parts(target, text, OutboundKind.NOTICE, context)
+        return None if target is None else self.parts(target, text, OutboundKind.NOTICE, context=context)
 
     async def post(
         self,
@@ -132,7 +133,7 @@ class OwnerNotifier:
         Raises:
             StoreUnavailable: Nothing was posted.
         """
-        outbound = self._parts(target, text, kind)
+        outbound = self.parts(target, text, kind)
         name = " ".join(once or (kind.value,))
         line = alert_line(text, f"{name}.alert", self._clock.now())
         history = [(target.session, (line,))] if remember else []
@@ -141,20 +142,33 @@ class OwnerNotifier:
             _log.info("owner.notified", channel=target.channel, kind=kind.value)
         return bool(posted)
 
-    def _parts(
-        self, target: Target, text: str, kind: OutboundKind, context: Mapping[str, Any] | None = None
+    def parts(
+        self,
+        target: Target,
+        text: str,
+        kind: OutboundKind,
+        *,
+        context: Mapping[str, Any] | None = None,
+        attachments: Sequence[Attachment] = (),
     ) -> list[NewOutbound]:
+        """A message in parts that its channel takes, for a caller that commits them with something else."""
         capabilities = self._contact.channels[target.channel].capabilities
         return [
-            NewOutbound(target.channel, target.account, target.session, part, kind, dict(context or {}))
-            for part, _ in parcels(text, (), capabilities)
+            NewOutbound(
+                target.channel,
+                target.account,
+                target.session,
+                part,
+                kind,
+                dict(context or {}),
+                attachments=files,
+            )
+            for part, files in parcels(text, attachments, capabilities)
         ]
 
     def _log(self, topic: str, reached: Reached) -> None:
         if reached.target is not None:
-            self._missed.pop(topic, None)
-        elif self._missed.get(topic) != reached.why:
-            while len(self._missed) >= _MOST_REASONS:
-                del self._missed[next(iter(self._missed))]
-            self._missed[topic] = reached.why
+            self._missed.clear()
+        elif reached.why not in self._missed and len(self._missed) < _MOST_REASONS:
+            self._missed.add(reached.why)
             _log.warning("owner.not_reached", topic=topic, reason=reached.why)

@@ -9,7 +9,6 @@ tokens later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -20,15 +19,14 @@ from agent_core.errors import AgentError, BudgetSpent
 from agent_core.messages import OutboundKind
 from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
-from channels.base import Channel
 from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.silence import URGENT, Verdict, fingerprint, judge
 from gateway.budget.metering import UsageMeter
-from gateway.proactive.owner_contact import OwnerContact, Target
+from gateway.proactive.owner_contact import Target
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
-from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn
-from gateway.routing.delivery import parcels
+from gateway.queue.ports import Completion, PlanStore, Turn
 from gateway.turns.commit import TurnCommit
 from gateway.turns.kinds import Plan
 from gateway.turns.retry_policy import Failure, TurnPolicy
@@ -77,16 +75,14 @@ class HeartbeatTurns:
         *,
         commit: TurnCommit,
         plans: PlanStore,
-        target: OwnerContact,
-        channels: Mapping[str, Channel],
+        notifier: OwnerNotifier,
         config: HeartbeatConfig,
         limits: TurnLimits,
         clock: Clock,
     ) -> None:
         self._commit = commit
         self._plans = plans
-        self._target = target
-        self._channels = channels
+        self._notifier = notifier
         self._config = config
         self._limits = limits
         self._clock = clock
@@ -104,13 +100,13 @@ class HeartbeatTurns:
         if not message.context.get("forced") and (resting := await self._resting(message.channel)):
             await self._skip(turn, resting)
             return None
-        reached = await self._target.reach(topic=f"alert {turn.id}")
+        reached = await self._notifier.reach(f"alert {turn.id}")
         if reached.later:
             raise OwnerAway(reached.why)
         if reached.target is None:
             await self._skip(turn, reached.why)
             return None
-        letters = self._channels[reached.target.channel].capabilities.letters
+        letters = self._notifier.by_letter(reached.target)
         digest = letters and self._config.digest.enabled and bool(reached.target.person)
         return HeartbeatPlan(
             turn,
@@ -190,19 +186,10 @@ class HeartbeatTurns:
             return Completion(
                 history=own, usage=result.usage, purpose=Purpose.HEARTBEAT, entry=entry, collected=(waiting,)
             )
-        capabilities = self._channels[target.channel].capabilities
         return Completion(
-            outbound=[
-                NewOutbound(
-                    target.channel,
-                    target.account,
-                    target.session,
-                    part,
-                    OutboundKind.ALERT,
-                    attachments=files,
-                )
-                for part, files in parcels(verdict.text, result.attachments, capabilities)
-            ],
+            outbound=self._notifier.parts(
+                target, verdict.text, OutboundKind.ALERT, attachments=result.attachments
+            ),
             history=own,
             usage=result.usage,
             purpose=Purpose.HEARTBEAT,
