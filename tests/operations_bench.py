@@ -26,8 +26,7 @@ def inbound(number, session=ROOM, text="hello"):
 class Bench:
     def __init__(self, store, memory, **options):
         self.store, self.memory = store, memory
-        self.woken = []
-        self.ask = Operations(store, memory, wake=self.woken.append, **options)
+        self.ask = Operations(store, memory, **options)
 
     async def accepted(self, *messages):
         rows = await self.store.accept("matrix", "bot", [Pending(message) for message in messages], {})

@@ -137,7 +137,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         channels = build_channels(settings, home, clock, access=access, notes=notes, attachments=attachments)
     by_name = {name: channel for name, (channel, _) in channels.items()}
     dispatcher = SessionDispatcher(
-        concurrency=settings.gateway.max_concurrent_turns, refill=store.open_sessions
+        concurrency=settings.gateway.max_concurrent_turns,
+        refill=store.open_sessions,
+        comes_first=access.comes_first,
     )
     history = HistoryWriter(store, mind.memory, wakeups)
     suspects = CrashIsolation(store)
@@ -166,7 +168,6 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         access=access,
         channels=by_name,
         clock=clock,
-        wake=dispatcher.wake,
         wakeups=wakeups,
     )
     turns = build_turns(
@@ -190,43 +191,39 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         status=lambda: status_report(built, began_at),
         policy=overrides.policy,
         clock=clock,
-        wake=dispatcher.wake,
         wakeups=wakeups,
     )
     handler, commands = turns.handler, turns.commands
     asides = OutOfBandTurns(
-        SessionDispatcher(concurrency=LANES, refill=store.open_sessions),
+        SessionDispatcher(concurrency=LANES, refill=store.open_sessions, comes_first=access.comes_first),
         store=store,
         history=history,
         commands=commands,
         channels=by_name,
         run_claimed=handler.run_claimed,
-        wake=lambda session, after_s: dispatcher.wake(session, after_s=after_s),
+        dispatcher=dispatcher,
     )
     intake = Intake(mark.perhaps_answered)
     waits = DeferralWakeups(
         store,
         clock=clock,
         zone=limits.zone,
-        wake=dispatcher.wake,
         wakeups=wakeups,
     )
     supervisor = build_supervisor(
         channels,
         store=store,
         clock=clock,
-        dispatcher=dispatcher,
         access=access,
         intake=intake,
         commands=commands,
-        stop_turn=lambda session, turn, why: handler.stop(session, why, turn=turn),
-        wake_aside=asides.wake,
         deliveries=deliveries,
         waits=waits,
         told=notes.channel_changed,
     )
     parts = Parts(
         clock=clock,
+        wakeups=wakeups,
         store=store,
         dispatcher=dispatcher,
         history=history,

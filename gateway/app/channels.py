@@ -12,7 +12,6 @@ from datetime import timedelta
 from functools import partial
 from math import inf
 
-from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from channels.attachments import AttachmentStore
 from channels.base import Channel
@@ -22,12 +21,12 @@ from channels.matrix.config import MatrixConfig
 from channels.status import ChannelStatus
 from channels.terminal import TerminalChannel
 from gateway.proactive.alerts import OwnerAlerts
-from gateway.queue.ports import Dispatcher, WorkStore
+from gateway.queue.ports import WorkStore
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
-from gateway.routing.inbox import ChannelInbox, Intake, StopTurn
+from gateway.routing.inbox import ChannelInbox, Intake
 from gateway.settings import Settings
 from gateway.supervision.gateway import CAN_SEND
 from gateway.supervision.supervisor import Supervisor
@@ -161,12 +160,9 @@ def build_supervisor(
     *,
     store: WorkStore,
     clock: Clock,
-    dispatcher: Dispatcher,
     access: Access,
     intake: Intake,
     commands: CommandService,
-    stop_turn: StopTurn,
-    wake_aside: Callable[[SessionKey, str], None],
     deliveries: Mapping[str, Delivery],
     waits: DeferralWakeups,
     told: Callable[[ChannelStatus], None],
@@ -178,12 +174,9 @@ def build_supervisor(
         channels: What there is.
         store: Where messages go.
         clock: The time.
-        dispatcher: Told of sessions with work.
         access: Who may speak.
         intake: Whether anything is taken.
         commands: Knows commands.
-        stop_turn: See `ChannelInbox`.
-        wake_aside: See `ChannelInbox`.
         deliveries: Told whether they can send.
         waits: Ends what waits for a link.
         told: Hears of every change of a link.
@@ -201,14 +194,11 @@ def build_supervisor(
             name,
             channel.account,
             store=store,
-            dispatcher=dispatcher,
             access=access,
             intake=intake,
             report=partial(supervisor.report, name),
             is_command=commands.is_command,
             is_stop=commands.is_stop,
-            stop_turn=stop_turn,
-            wake_aside=wake_aside,
         )
         supervisor.watch(channel, inbox)
     return supervisor

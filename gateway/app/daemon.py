@@ -148,7 +148,6 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
         built.store,
         built.memory,
         status=lambda: status_report(built, started_at),
-        wake=parts.dispatcher.wake,
         upkeep=built.upkeep,
         accounts=accounts_of(settings),
         channels=built.channels,

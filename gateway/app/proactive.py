@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from agent_core.messages import InboundMessage, SessionKey
+from agent_core.messages import InboundMessage
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from agent_core.tools.schedule import ScheduleTool
@@ -49,7 +49,6 @@ def build_unasked(
     access: Access,
     channels: Mapping[str, Channel],
     clock: Clock,
-    wake: Callable[[SessionKey], None],
     wakeups: Wakeups,
 ) -> Proactive:
     """
@@ -65,7 +64,6 @@ def build_unasked(
         access: Who may speak.
         channels: All channels by name.
         clock: The time.
-        wake: Told of sessions with work.
         wakeups: Say what became true in the queue.
     """
     config, scheduling = settings.agents.heartbeat, settings.agents.schedule
@@ -80,7 +78,6 @@ def build_unasked(
         channels=channels,
         config=scheduling,
         clock=clock,
-        wake=wake,
         wakeups=wakeups,
     )
     desk = JobService(plans, scheduling, zone=zone, clock=clock)

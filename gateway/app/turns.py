@@ -76,7 +76,6 @@ def build_turns(
     status: Callable[[], Awaitable[Mapping[str, Any]]],
     policy: TurnPolicy,
     clock: Clock,
-    wake: Callable[..., None],
     wakeups: Wakeups,
 ) -> TurnParts:
     """Put together what answers turns of every kind; for arguments see the parts."""
@@ -93,9 +92,8 @@ def build_turns(
         store=store,
         notifier=notifier,
         access=access,
-        wake=wake,
         wakeups=wakeups,
-        calls=ToolApprovals(questions, access, wake),
+        calls=ToolApprovals(questions, access),
         held=approval,
     )
     conversations = NewConversation(store, mind.memory, flush=history.flush)
@@ -187,6 +185,6 @@ def build_turns(
             policy=policy,
         ),
         clock=clock,
-        wake=lambda session, after_s: wake(session, after_s=after_s),
+        wakeups=wakeups,
     )
     return TurnParts(handler, commands, approvals)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from agent_core.messages import SessionKey
 from gateway.errors import NotFound
 from gateway.operations.arguments import within
 from gateway.operations.views import draft
@@ -23,7 +22,6 @@ class ToolApprovalOperations:
     """The part of `Operations` that concerns calls of tools. Whoever has the home may decide about all."""
 
     _questions: AskStore | None
-    _wake: Callable[[SessionKey], None]
     _report: Any
 
     async def calls_list(self) -> dict[str, Any]:
@@ -40,8 +38,6 @@ class ToolApprovalOperations:
         if now is None:
             raise NotFound(f"no call {name} waits; `squidbot inbox list --held` shows those that do")
         changed = waited and now.verdict is not None
-        if changed:
-            self._wake(now.session)
         return {"changed": changed, "running": self._report is not None, "call": _shown(now)}
 
     async def _asked(self) -> list[Question]:

@@ -7,7 +7,7 @@ is to be run at once runs at the next start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
@@ -111,7 +111,6 @@ class PlanOperations:
     """The part of `gateway.operations.service.Operations` for check-ins and jobs."""
 
     _store: WorkStore
-    _wake: Callable[[SessionKey], None]
     _planned: Planned | None
 
     def _plan(self) -> Planned:
@@ -183,7 +182,6 @@ class PlanOperations:
         instant = now.replace(microsecond=now.microsecond // 1000 * 1000)
         message = job_message(job, instant, late=False, forced=True)
         rows = await self._store.accept(message.channel, message.account, [Pending(message)], {})
-        self._wake(job.session)
         return {"id": job.id, "inbox": rows[0].id if rows else None, "running": planned.running}
 
     async def _paused(self, job_id: str, *, paused: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError, validate_call
 
 from agent_core.memory_ports import MemoryPort
-from agent_core.messages import OutboundKind, SessionKey
+from agent_core.messages import OutboundKind
 from channels.base import Channel
 from gateway.budget.metering import Costs
 from gateway.errors import NotFound
@@ -61,7 +61,6 @@ class Operations(
 
     Args:
         status: The report of the running daemon; None outside of one.
-        wake: Told of sessions that have something to do again.
         accounts: The bot's own address on each channel that is switched on.
         questions: The calls of tools that wait for a yes.
     """
@@ -72,7 +71,6 @@ class Operations(
         memory: MemoryPort,
         *,
         status: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
-        wake: Callable[[SessionKey], None] = lambda _session: None,
         upkeep: SessionCare | None = None,
         accounts: Mapping[str, str] | None = None,
         channels: Mapping[str, Channel] | None = None,
@@ -86,7 +84,6 @@ class Operations(
         self._store = store
         self._memory = memory
         self._report = status
-        self._wake = wake
         self._upkeep = upkeep
         self._channels = channels or {}
         self._accounts = accounts or {}
@@ -188,8 +185,6 @@ class Operations(
         """Try a message that failed once more, from the beginning."""
         await self.inbox_show(id)
         session = await self._store.requeue(id)
-        if session is not None:
-            self._wake(session)
         return {"id": id, "changed": session is not None, "running": self._report is not None}
 
     async def inbox_drop(self, id: int) -> dict[str, Any]:  # noqa: A002
@@ -201,10 +196,9 @@ class Operations(
         """Let a quarantined message in: it is answered, and its sender counts as verified for it."""
         await self.inbox_show(id)
         try:
-            session = await self._store.admit(id)
+            await self._store.admit(id)
         except IllegalMove:
             return {"id": id, "changed": False, "running": self._report is not None}
-        self._wake(session)
         return {"id": id, "changed": True, "running": self._report is not None}
 
 

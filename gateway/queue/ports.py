@@ -44,6 +44,7 @@ from gateway.queue.model import (
     UsageRow,
 )
 from gateway.queue.states import InboxState, OutboxState, StoreStats
+from gateway.queue.wakeups import Work
 
 __all__ = [
     "IGNORED_S",
@@ -81,8 +82,11 @@ QUARANTINE_S = 30 * 86_400.0
 """How long a quarantined message waits for a person."""
 IGNORED_S = 7 * 86_400.0
 """How long an ignored message can be looked at, at most."""
-RunSession = Callable[[SessionKey], Awaitable[None]]
-"""Works on one session until nothing is due; called by at most one task per session at a time."""
+RunSession = Callable[[SessionKey], Awaitable[float | None]]
+"""
+Works on one session, called by at most one task per session at a time. Returns in how many seconds it is to
+be called again; None: when the session has work again.
+"""
 
 
 class LeasePort(Protocol):
@@ -505,6 +509,10 @@ class Dispatcher(Protocol):
         With ``first`` the session comes before all others, as long as it has work. ``person``: whose work it
         is, as long as it has some; people take turns.
         """
+        ...
+
+    def hear(self, work: Work) -> None:
+        """The queue says that there is work (`Wakeups.session`)."""
         ...
 
     async def run(self, run_session: RunSession) -> None:

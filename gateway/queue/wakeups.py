@@ -10,13 +10,15 @@ to do stands in the queue, which is asked at the start.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import structlog
 
 from agent_core.messages import SessionKey
+from gateway.queue.model import Stopped
 
-__all__ = ["Signal", "Wakeups"]
+__all__ = ["Signal", "Wakeups", "Work"]
 
 _Told = TypeVar("_Told")
 _log = structlog.get_logger(__name__)
@@ -41,10 +43,41 @@ class Signal(Generic[_Told]):
                 _log.exception("signal.failed")
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """
+    A session has something to do.
+
+    Args:
+        session: Which one.
+        after_s: In how many seconds it is due; 0.0: now.
+        channel, sender, verified: By which channel it came, from which address, and whether that is proven.
+        kind: Of the message, as `gateway.queue.model.Pending` came with it; ``alone`` is a command.
+        new: Whether it was accepted just now.
+    """
+
+    session: SessionKey
+    after_s: float
+    channel: str
+    sender: str
+    verified: bool
+    kind: str
+    new: bool
+
+    @property
+    def overtakes(self) -> bool:
+        """Whether it waits for no turn that runs: it came just now and needs no model."""
+        return self.new and self.kind in ("alone", "reaction")
+
+
 class Wakeups:
     """The signals of one gateway."""
 
     def __init__(self) -> None:
+        self.session = Signal[Work]()
+        """A session has something to do. What was given back at once (`WorkStore.release`) is not told."""
+        self.stopped = Signal[Stopped]()
+        """A turn that runs has lost its messages."""
         self.outbox = Signal[str]()
         """The channel of this name may have something to send."""
         self.drafts = Signal[str]()

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent_core.messages import InboundMessage
+from gateway.queue.wakeups import Work
 
 __all__ = ["LOCAL_CHANNELS", "Access", "Alias", "Decision", "Role", "entry_problem", "kind_of", "normalise"]
 
@@ -134,6 +135,12 @@ class Access:
         ):
             return Role.ALLOWED
         return Role.STRANGER
+
+    def comes_first(self, work: Work) -> bool:
+        """Whether work is done before that of others: what the owner has written."""
+        return (
+            work.kind != "job" and self.role(work.channel, work.sender, verified=work.verified) is Role.OWNER
+        )
 
     def owner_on(self, channel: str) -> list[str]:
         """The owner's addresses on this channel."""

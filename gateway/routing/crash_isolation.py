@@ -83,16 +83,16 @@ class CrashIsolation:
     def over(self, run_session: RunSession) -> RunSession:
         """``run_session``, with the gate before it."""
 
-        async def run(session: SessionKey) -> None:
+        async def run(session: SessionKey) -> float | None:
             alone = session in self._sessions
             async with self.passing(alone=alone):
                 if self._stopped:
-                    return
+                    return None
                 if alone:
                     _log.warning(
                         "turn.isolated", session=str(session), deaths_alone=self._sessions.get(session, 0)
                     )
-                await run_session(session)
+                return await run_session(session)
 
         return run
 

@@ -1,5 +1,5 @@
 """
-Where a channel's batches enter: who may speak, what is remembered, which session is woken.
+Where a channel's batches enter: who may speak, and what is remembered.
 
 `ChannelInbox` is the `Inbox` that one channel is given. It never gives up on a batch: while the store cannot
 take it, the channel waits here, and so nothing is acknowledged to its server.
@@ -17,21 +17,20 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Amendment, InboundMessage, SessionKey
+from agent_core.messages import Amendment, InboundMessage
 from channels.base import LinkState
 from gateway.observability import metrics
-from gateway.queue.ports import Dispatcher, Pending, StoreUnavailable, WorkStore
+from gateway.queue.ports import Pending, StoreUnavailable, WorkStore
 from gateway.queue.sqlite.restore import RESTORED
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.routing.access import Access, Role
 
-__all__ = ["ChannelInbox", "Intake", "StopTurn", "admission", "ignore_reason"]
+__all__ = ["ChannelInbox", "Intake", "admission", "ignore_reason"]
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _MOST_LET_IN = 2_000
 _log = structlog.get_logger(__name__)
 Report = Callable[[LinkState, str, Mapping[str, Any]], None]
-StopTurn = Callable[[SessionKey, str, str], None]
 _OURS = frozenset({"admitted", "stopped"})
 
 
@@ -101,14 +100,11 @@ class ChannelInbox:
 
     Args:
         channel, account: Whose inbox this is.
-        store, dispatcher, access: What it works with.
+        store, access: What it works with.
         intake: Whether anything is taken at all.
         report: Takes the channel's reports of its link.
         is_command: Tells what code answers instead of a model; such a message is a turn of its own.
         is_stop: Tells the command that stops what waits and runs in its session.
-        stop_turn: Called with a session, the turn and why, when a running turn has lost its messages.
-        wake_aside: Called with a session that has something which does not wait for the turn that runs, and
-            with whose it is.
         max_text_chars: Longer texts are cut, with a note, before anything else sees them.
     """
 
@@ -118,27 +114,21 @@ class ChannelInbox:
         account: str,
         *,
         store: WorkStore,
-        dispatcher: Dispatcher,
         access: Access,
         intake: Intake,
         report: Report,
         is_command: Callable[[InboundMessage], bool] = lambda _: False,
         is_stop: Callable[[InboundMessage], bool] = lambda _: False,
-        stop_turn: StopTurn = lambda _session, _turn, _why: None,
-        wake_aside: Callable[[SessionKey, str], None] = lambda *_: None,
         max_text_chars: int = 200_000,
     ) -> None:
         self._channel = channel
         self._account = account
         self._store = store
-        self._dispatcher = dispatcher
         self._access = access
         self._intake = intake
         self._report = report
         self._is_command = is_command
         self._is_stop = is_stop
-        self._stop_turn = stop_turn
-        self._wake_aside = wake_aside
         self._max_text_chars = max_text_chars
 
     async def accept(
@@ -180,16 +170,8 @@ class ChannelInbox:
                 metrics.INBOUND_ACCEPTED.labels(self._channel).inc()
                 where = str(row.message.session)
                 _log.info("message.accepted", channel=self._channel, inbox=row.id, session=where)
-                person = row.message.sender.address
-                self._dispatcher.wake(row.message.session, first=self._is_owners(row.message), person=person)
-                if row.message.kind == "reaction" or self._is_command(row.message):
-                    self._wake_aside(row.message.session, person)
-
         for stopped in rows.stopped:
             _log.info("turn.stopped", channel=self._channel, turn=stopped.turn, why=stopped.why)
-            self._stop_turn(stopped.session, stopped.turn, stopped.why)
-        for session in rows.touched:
-            self._dispatcher.wake(session)
 
     def _pending(self, message: InboundMessage) -> Pending:
         text = self._cut(message.text)
@@ -249,7 +231,7 @@ class ChannelInbox:
                     again = self._intake.perhaps_answered(message.received_at)
                     if ours and row.error == reason and not again and may(message):
                         with suppress(IllegalMove):  # a person was quicker
-                            self._dispatcher.wake(await self._store.admit(row.id))
+                            await self._store.admit(row.id)
                             count += 1
             except StoreUnavailable:
                 attempt += 1

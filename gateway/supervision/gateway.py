@@ -38,6 +38,7 @@ from gateway.proactive.jobs.service import JobService
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import AskStore, Dispatcher, PlanStore, StoreUnavailable, WorkStore
 from gateway.queue.states import BUDGET
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import Intake
@@ -69,6 +70,7 @@ class Parts:
     """What a gateway is made of; `gateway.app.build` chooses them."""
 
     clock: Clock
+    wakeups: Wakeups
     store: WorkStore
     dispatcher: Dispatcher
     history: HistoryWriter
@@ -149,13 +151,17 @@ class Gateway:
         Returns the sessions that have work and in how many seconds, and whose they are; None if `stop` came
         first.
         """
-        attempt = 0
+        attempt, listening = 0, False
         while not self.stopping:
             try:
                 await self.parts.store.recover()
                 await self.parts.store.due_now(BUDGET)  # it may be another one
                 await self.parts.suspects.look()
                 await self.parts.history.recover()
+                if not listening:  # not sooner, because what may have killed the process comes last
+                    listening = True
+                    self.parts.wakeups.session.connect(self.parts.dispatcher.hear)
+                    self.parts.wakeups.session.connect(self.parts.asides.hear)
                 waiting = self.parts.suspects.last_first(await self.parts.store.open_sessions())
                 return waiting, await self.parts.store.waiting_people()
             except StoreUnavailable as error:

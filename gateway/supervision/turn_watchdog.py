@@ -117,9 +117,9 @@ class TurnWatchdog:
     def over(self, run_session: RunSession) -> RunSession:
         """``run_session``, watched."""
 
-        async def run(session: SessionKey) -> None:
+        async def run(session: SessionKey) -> float | None:
             self._begun += 1
-            await watched(session)
+            return await watched(session)
 
         watched = self._watched(run_session, self._allowed_s, "turn")
         return run
@@ -129,11 +129,11 @@ class TurnWatchdog:
         return self._watched(run_session, min(BESIDE_S, self._allowed_s), "command")
 
     def _watched(self, run_session: RunSession, allowed_s: float, what: str) -> RunSession:
-        async def run(session: SessionKey) -> None:
+        async def run(session: SessionKey) -> float | None:
             mine = _Run(self._clock.monotonic(), allowed_s, what)
             self._runs.add(mine)
             try:
-                await run_session(session)
+                return await run_session(session)
             finally:
                 self._runs.discard(mine)
 

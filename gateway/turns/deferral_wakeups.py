@@ -9,14 +9,12 @@ link comes up, the day of the budget ends. Rows that wait for such a thing carry
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from datetime import datetime, tzinfo
 
 import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from gateway.budget.policy import day_of
 from gateway.queue.ports import StoreUnavailable, WorkStore
@@ -46,13 +44,11 @@ class DeferralWakeups:
         *,
         clock: Clock,
         zone: tzinfo | None,
-        wake: Callable[[SessionKey], None],
         wakeups: Wakeups,
     ) -> None:
         self._store = store
         self._clock = clock
         self._zone = zone
-        self._wake = wake
         self._wakeups = wakeups
         self._up: set[str] = set()
         self._came_up: set[str] = set()
@@ -92,17 +88,13 @@ class DeferralWakeups:
             StoreUnavailable: Not now; it is tried again with the next look.
         """
         for channel in sorted(self._came_up):
-            await self._end(link_of(channel))
+            await self._store.due_now(link_of(channel))
             self._came_up.discard(channel)
             self._wakeups.link.fire(channel)
         now = self._clock.now()
         if _another_day(self._seen, now, self._zone):
-            await self._end(BUDGET)
+            await self._store.due_now(BUDGET)
         self._seen = now
-
-    async def _end(self, waits_for: str) -> None:
-        for session in await self._store.due_now(waits_for):
-            self._wake(session)
 
 
 def _another_day(seen: datetime, now: datetime, zone: tzinfo | None) -> bool:

@@ -32,6 +32,7 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import SessionKey
 from agent_core.session_runner import RunnerFull, SessionRunner
 from gateway.queue.ports import RunSession
+from gateway.queue.wakeups import Work
 
 __all__ = ["Refill", "SessionDispatcher"]
 
@@ -53,11 +54,18 @@ class SessionDispatcher:
         max_sessions: How many sessions may wait for their run, and how many for a time. Beyond that a wake-up
             is dropped, counted, and made good by ``refill`` when there is room again.
         refill: Asked for the open sessions after wake-ups had to be dropped.
+        comes_first: Whether work that has come goes before that of others.
     """
 
     def __init__(
-        self, *, concurrency: int = 16, max_sessions: int = 100_000, refill: Refill | None = None
+        self,
+        *,
+        concurrency: int = 16,
+        max_sessions: int = 100_000,
+        refill: Refill | None = None,
+        comes_first: Callable[[Work], bool] = lambda _: False,
     ) -> None:
+        self._comes_first = comes_first
         self._runner = SessionRunner(concurrency=concurrency, max_waiting=max_sessions)
         self._concurrency = concurrency
         self._max_sessions = max_sessions
@@ -102,6 +110,10 @@ class SessionDispatcher:
                 self._drop()
                 self._persons.pop(session, None)
 
+    def hear(self, work: Work) -> None:
+        """See `Dispatcher.hear`."""
+        self.wake(work.session, after_s=work.after_s, first=self._comes_first(work), person=work.sender)
+
     def running(self) -> Sequence[SessionKey]:
         """The sessions that run at this moment."""
         return self._runner.running()
@@ -139,7 +151,7 @@ class SessionDispatcher:
     async def _run_one(self, session: SessionKey) -> None:
         assert self._run_session is not None
         try:
-            await self._run_session(session)
+            due_s = await self._run_session(session)
         except Exception:  # noqa: BLE001 - the actor outlives its jobs; each is logged and counted
             failures = self._failures[session] = self._failures.get(session, 0) + 1
             self.failed += 1
@@ -150,6 +162,8 @@ class SessionDispatcher:
             self.wake(session, after_s=delay_s)
         else:
             self._failures.pop(session, None)
+            if due_s is not None:
+                self.wake(session, after_s=due_s)
         if session not in self._delays and not self._runner.waits(session):
             self._first.discard(session)
             self._persons.pop(session, None)

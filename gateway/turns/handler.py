@@ -15,7 +15,7 @@ the cut or the turn's own commit, the outcome is the same.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,8 @@ from agent_core.ports import Clock
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
-from gateway.queue.ports import LostTurn, StoreUnavailable, Turn, WorkStore
+from gateway.queue.ports import LostTurn, Stopped, StoreUnavailable, Turn, WorkStore
+from gateway.queue.wakeups import Wakeups
 from gateway.turns.batching import Batching
 from gateway.turns.commit import STORE_RETRY, TurnCommit
 from gateway.turns.failure import TurnFailure
@@ -60,7 +61,6 @@ class TurnHandler:
 
     Args:
         kinds: By `InboundMessage.kind`, what is particular about such turns.
-        wake: Asks for another run of a session after so many seconds.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TurnHandler:
         commit: TurnCommit,
         failure: TurnFailure,
         clock: Clock,
-        wake: Callable[[SessionKey, float], None],
+        wakeups: Wakeups,
     ) -> None:
         self._store = store
         self._history = history
@@ -84,11 +84,11 @@ class TurnHandler:
         self._commit = commit
         self._failure = failure
         self._clock = clock
-        self._wake = wake
         self._running: dict[SessionKey, _Run] = {}
         self._blocked = 0
+        wakeups.stopped.connect(self.stop)
 
-    def stop(self, session: SessionKey, why: str, *, turn: str) -> None:
+    def stop(self, stopped: Stopped) -> None:
         """
         Leave off a turn that the store has taken away. Returns at once.
 
@@ -96,26 +96,28 @@ class TurnHandler:
         has not begun never begins, one that runs is cut off at its next await, one that was committed before
         is none of those that the store names, and another turn of the session is not touched.
         """
-        run = self._running.get(session)
+        run = self._running.get(stopped.session)
         if run is None:
             return
-        run.stopped[turn] = why
-        if run.turn == turn and run.scope is not None:
+        run.stopped[stopped.turn] = stopped.why
+        if run.turn == stopped.turn and run.scope is not None:
             run.scope.cancel()
 
-    async def run_session(self, key: SessionKey) -> None:
+    async def run_session(self, key: SessionKey) -> float | None:
         """
         Answer what is due in a session: one turn, then the session goes to the end of the line again.
 
-        While the disk takes nothing the session is woken again and again, more and more rarely. What came by
+        While the disk takes nothing the session is run again and again, more and more rarely. What came by
         a channel that is switched off now waits, untouched, for a start with that channel.
+
+        Returns in how many seconds something of it is due; None: nothing is.
         """
         run = self._running[key] = _Run()
         try:
             merge = await self._batching.limit(key)
             if not merge:
                 _log.warning("session.channel_off", channel=key.channel)
-                return
+                return None
             await self._history.flush(key)
             turn = await self._store.claim(key, merge=merge)
             if turn is not None:
@@ -130,8 +132,7 @@ class TurnHandler:
             self._blocked = 0
         finally:
             del self._running[key]
-        if due_s is not None:
-            self._wake(key, due_s)
+        return due_s
 
     async def run_claimed(self, turn: Turn) -> None:
         """Run a claimed turn beside the one that may run in its session; whatever happens, the claim ends."""

@@ -4,7 +4,7 @@ What is done beside a turn that runs: commands and reactions of the same convers
 A turn may take minutes, and "stop", "how are you?" or "yes, do it" must not wait for its end. So what needs
 no model has lanes of its own, a few for all conversations, and a session may have one such turn besides its
 other one. The store sees to it that there are never two of a kind (`WorkStore.claim` with ``aside``);
-whichever ends last wakes the session for what waits behind both.
+whichever ends last, the queue says what waits behind both.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import structlog
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
 from gateway.queue.ports import Dispatcher, RunSession, StoreUnavailable, Turn, WorkStore
+from gateway.queue.wakeups import Work
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import STORE_RETRY
 from gateway.turns.history_writer import HistoryWriter
@@ -37,7 +38,7 @@ class OutOfBandTurns:
         store, history: What a turn is made with.
         channels: The names of all channels; what came by one that is switched off now waits, untouched.
         run_claimed: Runs a claimed turn to its end, whatever happens.
-        wake: Asks for a run of a session by what runs turns in order, after so many seconds.
+        dispatcher: Runs turns in order.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class OutOfBandTurns:
         commands: CommandService,
         channels: Collection[str],
         run_claimed: Callable[[Turn], Awaitable[None]],
-        wake: Callable[[SessionKey, float], None],
+        dispatcher: Dispatcher,
     ) -> None:
         self._lanes = lanes
         self._store = store
@@ -57,12 +58,17 @@ class OutOfBandTurns:
         self._commands = commands
         self._channels = channels
         self._run_claimed = run_claimed
-        self._wake = wake
+        self._dispatcher = dispatcher
         self._blocked = 0
 
-    def wake(self, session: SessionKey, person: str = "") -> None:
-        """There is something, of this person, that waits for nobody. Returns at once."""
-        self._lanes.wake(session, person=person)
+    def wake(self, session: SessionKey) -> None:
+        """There may be something that waits for nobody. Returns at once."""
+        self._lanes.wake(session)
+
+    def hear(self, work: Work) -> None:
+        """The queue says that there is work (`Wakeups.session`)."""
+        if work.overtakes:
+            self._lanes.hear(work)
 
     async def run(self, over: Callable[[RunSession], RunSession] = lambda run: run) -> None:
         """Serve until `stop` and what runs has ended; ``over`` puts itself around each run of a session."""
@@ -72,10 +78,10 @@ class OutOfBandTurns:
         """Begin nothing any more."""
         self._lanes.stop()
 
-    async def _run_session(self, key: SessionKey) -> None:
+    async def _run_session(self, key: SessionKey) -> float | None:
         """One turn, then the session is looked at again."""
         if key.channel not in self._channels:
-            return
+            return None
         try:
             await self._history.flush(key)
             turn = await self._store.claim(key, aside=True)
@@ -84,14 +90,13 @@ class OutOfBandTurns:
                 self._lanes.wake(key)
             elif turn is not None:
                 await self._store.release(turn)  # edited into a question: that has its turn in order
-            due_s = await self._store.due_in(key)
+                self._dispatcher.wake(key)
+                due_s = None
         except (StoreUnavailable, StorageUnavailable) as error:
             self._blocked += 1
             delay_s = STORE_RETRY.delay(self._blocked, random=random.random())
             told = {"channel": key.channel, "error": str(error), "retry_in_s": round(delay_s, 1)}
             _log.error("session.blocked", **{**error.fields, **told})
-            self._lanes.wake(key, after_s=delay_s)
-            return
+            return delay_s
         self._blocked = 0
-        if due_s is not None:
-            self._wake(key, due_s)
+        return due_s

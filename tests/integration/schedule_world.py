@@ -64,6 +64,5 @@ def scheduler_on(store, clock, channel, general, plans=None) -> Scheduler:
         channels={"matrix": channel},
         config=ScheduleConfig(),
         clock=clock,
-        wake=lambda _: None,
         wakeups=Wakeups(),
     )

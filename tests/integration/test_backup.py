@@ -196,7 +196,7 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
             await keeper.note()
             await keeper.look()  # the second start knows as much
             inbox = ChannelInbox(
-                "matrix", BOT, store=store, dispatcher=_Nobody(),
+                "matrix", BOT, store=store,
                 access=Access((), {"matrix": ("@alice:hs.test",)}),
                 intake=Intake(keeper.perhaps_answered), report=lambda *_: None,
             )  # fmt: skip
@@ -231,11 +231,6 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
     _, rows, outs = await opened(moved=True)
     assert (rows["$open"], rows["$gap"]) == (InboxState.READY, InboxState.READY)
     assert outs["on its way"] is OutboxState.PENDING
-
-
-class _Nobody:
-    def wake(self, session, *, after_s=0.0, first=False, person=""):
-        """Nobody works."""
 
 
 async def test_names_on_the_disk_of_any_kind_survive(filled, tmp_path):

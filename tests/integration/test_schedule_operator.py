@@ -21,8 +21,7 @@ class TestCommands:
         async with scheduled(tmp_path, clock) as home:
             await home.asked(ANN, "hello")
             planned = planned_by(home.built.unasked)
-            wake = home.built.gateway.parts.dispatcher.wake
-            call = Operations(home.built.store, home.built.memory, planned=planned, wake=wake).call
+            call = Operations(home.built.store, home.built.memory, planned=planned).call
             added = (await call("cron_add", {"text": "stand up", "every": "1h"}))["job"]
             assert (added["when"], added["session"]) == ("every hour", str(SessionKey("matrix", f"dm-{ANN}")))
             assert (await call("cron_pause", {"id": added["id"]}))["job"]["state"] == "paused"
@@ -50,8 +49,7 @@ class TestCommands:
 
 
 def operations(home) -> Operations:
-    wake = home.built.gateway.parts.dispatcher.wake
-    return Operations(home.built.store, home.built.memory, planned=planned_by(home.built.unasked), wake=wake)
+    return Operations(home.built.store, home.built.memory, planned=planned_by(home.built.unasked))
 
 
 class TestOperator:

@@ -15,9 +15,7 @@ from tests.integration.test_tool_approval import BOB, Wishful, Writer, answers, 
 
 def operations(one):
     built = one.built
-    return Operations(
-        built.store, built.memory, wake=built.gateway.parts.dispatcher.wake, questions=built.questions
-    )
+    return Operations(built.store, built.memory, questions=built.questions)
 
 
 async def command(home, *arguments):

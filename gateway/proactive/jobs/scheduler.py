@@ -25,7 +25,7 @@ import anyio.lowlevel
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.messages import InboundMessage, Sender
 from agent_core.ports import Clock
 from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
@@ -77,7 +77,6 @@ class Scheduler:
         channels: Mapping[str, Channel],
         config: ScheduleConfig,
         clock: Clock,
-        wake: Callable[[SessionKey], None],
         wakeups: Wakeups,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
@@ -87,7 +86,6 @@ class Scheduler:
         self._channels = channels
         self._config = config
         self._clock = clock
-        self._wake = wake
         self._sleep = sleep
         self._news = anyio.Event()
         self._failures = 0
@@ -197,7 +195,6 @@ class Scheduler:
         rows = await self._store.accept(message.channel, message.account, [Pending(message)], {})
         if rows:
             _log.info("job.due", job=job.id, kind=job.kind.value, inbox=rows[0].id, late=late)
-            self._wake(job.session)
         if not await self._plans.job_fired(job.id, job.revision, instant, following):
             self._news.set()  # a person has changed it meanwhile: what they want now counts
 

@@ -258,6 +258,7 @@ class Writer(Worker):
     ) -> None:
         self._full = synchronous == "full"
         self._watch = watch
+        self._firing: set[asyncio.Task[None]] = set()
         self._level: str | None = None
         self._failing = False
         self._places: dict[Path, tuple[int, int]] = {}
@@ -378,10 +379,14 @@ class Writer(Worker):
             self._watch.undone()
 
     def _deliver(self, batch: Sequence[Call]) -> None:
+        facts = [fact for call in batch for fact in call.facts]
+        if self._watch is not None and facts:
+            # A task, because subscribers may start tasks of their own, which a bare callback may not; and
+            # before the results, so that whoever hears of it has heard when the caller goes on.
+            task = self._loop.create_task(self._watch.fire(facts))
+            self._firing.add(task)
+            task.add_done_callback(self._firing.discard)
         super()._deliver(batch)
-        if self._watch is not None:
-            for call in batch:
-                self._watch.fire(call.facts)
 
     def _note_failure(self, error: sqlite3.Error) -> None:
         if not self._failing:

@@ -91,7 +91,7 @@ class SqliteWorkStore(InboxStore, OutboxStore, Maintenance, StateTable, Snapshot
                 f"the database cannot be made: {error.strerror}", path=str(file), operation="open"
             ) from error
         identity: list[str] = []
-        watch = None if wakeups is None else Watch(wakeups)
+        watch = None if wakeups is None else Watch(wakeups, lambda: clock.now().timestamp())
 
         def connect() -> sqlite3.Connection:
             db = schema.open_writer(file, busy_timeout_s=busy_timeout_s)

@@ -10,17 +10,51 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from gateway.queue.model import Stopped
 from gateway.queue.sqlite.codec import session_or_none
-from gateway.queue.wakeups import Wakeups
+from gateway.queue.sqlite.due import wait_s
+from gateway.queue.wakeups import Wakeups, Work
 
 __all__ = ["Fact", "Watch"]
 
-Fact = tuple[str, str]
-"""What became true, and where."""
+Fact = tuple[Any, ...]
+"""What became true, and of what."""
 
+_WORK = (
+    "SELECT became_true('session', session, next_at, channel, kind, {new},"
+    " CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.address') END,"
+    " CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.verified') END)"
+    " FROM main.inbox WHERE {which};"
+)
 # A row can be sent when it is pending and when a wait ends; one that is out of the way lets the next one go.
 _TRIGGERS = (
+    f"""
+    CREATE TEMP TRIGGER work_added AFTER INSERT ON main.inbox WHEN NEW.state = 'ready'
+    BEGIN {_WORK.format(new=1, which="id = NEW.id")} END
+    """,
+    # What is given back without a time is no news: whoever gives it back knows when it goes on.
+    f"""
+    CREATE TEMP TRIGGER work_due AFTER UPDATE OF state, next_at ON main.inbox
+    WHEN NEW.state = 'ready' AND NOT (OLD.state = 'running' AND NEW.next_at IS NULL)
+        AND (OLD.state <> 'ready' OR (OLD.next_at IS NOT NULL
+            AND (NEW.next_at IS NULL OR NEW.next_at < OLD.next_at)))
+    BEGIN {_WORK.format(new=0, which="id = NEW.id")} END
+    """,
+    # What is out of the way lets the next one go.
+    f"""
+    CREATE TEMP TRIGGER work_next AFTER UPDATE OF state ON main.inbox
+    WHEN OLD.state IN ('ready', 'running') AND NEW.state NOT IN ('ready', 'running')
+    BEGIN
+        {_WORK.format(new=0, which="state = 'ready' AND session = NEW.session ORDER BY id LIMIT 1")}
+    END
+    """,
+    """
+    CREATE TEMP TRIGGER turn_stopped AFTER UPDATE OF state ON main.inbox
+    WHEN OLD.state = 'running' AND NEW.state = 'ignored'
+    BEGIN SELECT became_true('stopped', NEW.session, NEW.turn, NEW.error); END
+    """,
     """
     CREATE TEMP TRIGGER outbox_added AFTER INSERT ON main.outbox WHEN NEW.state = 'pending'
     BEGIN SELECT became_true('outbox', NEW.channel); END
@@ -62,11 +96,20 @@ _TRIGGERS = (
 
 
 class Watch:
-    """Notes on the writing thread what became true, and fires it on the event loop."""
+    """
+    Notes on the writing thread what became true, and fires it on the event loop.
 
-    def __init__(self, wakeups: Wakeups) -> None:
+    Args:
+        wakeups: What is fired.
+        now: The time, on the clock of the database.
+    """
+
+    def __init__(self, wakeups: Wakeups, now: Callable[[], float]) -> None:
         self._wakeups = wakeups
-        self._fire: dict[str, Callable[[str], None]] = {
+        self._now = now
+        self._fire: dict[str, Callable[..., None]] = {
+            "session": self._work,
+            "stopped": self._stopped,
             "outbox": wakeups.outbox.fire,
             "drafts": wakeups.drafts.fire,
             "history": self._history,
@@ -75,14 +118,16 @@ class Watch:
         }
         self._noted: dict[Fact, None] = {}
 
+    # ── on the thread ──
+
     def install(self, db: sqlite3.Connection) -> None:
         """Watch this connection."""
-        db.create_function("became_true", 2, self._note)
+        db.create_function("became_true", -1, self._note)
         for trigger in _TRIGGERS:
             db.execute(trigger)
 
-    def _note(self, what: str, where: str) -> None:
-        self._noted[what, where] = None
+    def _note(self, *fact: Any) -> None:
+        self._noted[fact] = None
 
     def undone(self) -> None:
         """The transaction was rolled back."""
@@ -94,12 +139,28 @@ class Watch:
         self._noted.clear()
         return facts
 
+    # ── on the event loop ──
+
+    async def fire(self, facts: Sequence[Fact]) -> None:
+        """Tell whoever waits."""
+        for what, *of in facts:
+            self._fire[what](*of)
+
+    def _work(self, session: str, next_at: float | None, *of: Any) -> None:
+        channel, kind, new, sender, verified = of
+        key = session_or_none(session)
+        if key is not None:
+            due_s = wait_s(next_at, self._now())
+            self._wakeups.session.fire(
+                Work(key, due_s, channel, sender or "", bool(verified), kind, bool(new))
+            )
+
+    def _stopped(self, session: str, turn: str, why: str) -> None:
+        key = session_or_none(session)
+        if key is not None:
+            self._wakeups.stopped.fire(Stopped(key, turn, why))
+
     def _history(self, session: str) -> None:
         key = session_or_none(session)
         if key is not None:
             self._wakeups.history.fire(key)
-
-    def fire(self, facts: Sequence[Fact]) -> None:
-        """Tell whoever waits. To be called on the event loop."""
-        for what, where in facts:
-            self._fire[what](where)

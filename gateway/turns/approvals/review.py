@@ -16,7 +16,7 @@ is told in the same words.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -74,7 +74,6 @@ class Approvals:
     Asks the owner and takes the decisions.
 
     Args:
-        wake: There is something to do in this session.
         calls: Takes the decisions about calls of tools.
         held: Whose replies the owner approves, by channel; elsewhere nobody's.
     """
@@ -85,7 +84,6 @@ class Approvals:
         store: WorkStore,
         notifier: OwnerNotifier,
         access: Access,
-        wake: Callable[[SessionKey], None],
         wakeups: Wakeups,
         calls: ToolApprovals,
         held: Mapping[str, Approval],
@@ -95,7 +93,6 @@ class Approvals:
         self._store = store
         self._notifier = notifier
         self._access = access
-        self._wake = wake
         self._held = held
         self._look_every_s = look_every_s
         self._news = anyio.Event()
@@ -143,7 +140,6 @@ class Approvals:
             self._kept_seen = max([self._kept_seen, *(row.id for row in kept)])
         if found:
             _log.info("reply_approval.drafts_found", items=found)
-            self._wake(ASKING)
 
     async def _know(self, *names: str) -> int:
         """Put down that these are items; how many were not known."""
@@ -233,7 +229,6 @@ class Approvals:
         unseen = kept_back and not await self._was_asked(name, InboxState.SETTLED)
         await self._know(name)  # and so it can be told of later, although it does not wait any more
         if unseen:
-            self._wake(ASKING)
             return Decision(
                 f"You have seen only a line of `{name}`. I show you all of it, in a message of its own; "
                 f"write `!approve {name}` again if it may come in."
@@ -246,14 +241,13 @@ class Approvals:
                     )
             elif item.state is InboxState.QUARANTINED:
                 if yes:
-                    self._wake(await self._store.admit(item.id))
+                    await self._store.admit(item.id)
                 else:
                     await self._store.drop(item.id)
         except IllegalMove:
             pass  # decided already, or dealt with otherwise: its state says how
         else:
             _log.info("reply_approval.decided", item=name, yes=yes)
-        self._wake(ASKING)
         now = await self._item(name)
         refused = None
         if isinstance(now, OutboxRow) and now.state is OutboxState.DEAD and not yes:

@@ -9,7 +9,6 @@ is the owner's alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -88,17 +87,11 @@ def _shown(value: Any) -> str:
 
 
 class ToolApprovals:
-    """
-    Takes decisions about calls.
+    """Takes decisions about calls."""
 
-    Args:
-        wake: There is something to do in this session.
-    """
-
-    def __init__(self, store: AskStore, access: Access, wake: Callable[[SessionKey], None]) -> None:
+    def __init__(self, store: AskStore, access: Access) -> None:
         self._store = store
         self._access = access
-        self._wake = wake
 
     async def decide(self, name: str, message: InboundMessage, *, yes: bool, why: str = "") -> str | None:
         """
@@ -118,7 +111,6 @@ class ToolApprovals:
         _log.info(
             "tool_approval.decided", item=name, tool=now.tool, verdict=(now.verdict or {}).get("verdict")
         )
-        self._wake(now.session)
         return _outcome(now)
 
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:

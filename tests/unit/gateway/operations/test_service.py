@@ -14,6 +14,7 @@ from gateway.errors import NotFound
 from gateway.operations.service import OPERATIONS, Operations, RequestInvalid, parse_scope, show_scope
 from gateway.queue.ports import Completion, NewOutbound, Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.wakeups import Wakeups
 from gateway.system.home import open_home
 from tests.clock import EPOCH, LoopClock
 from tests.operations_bench import ROOM, Bench, inbound
@@ -28,8 +29,12 @@ def home(tmp_path):
 
 @pytest.fixture
 async def bench(home):
-    store = await SqliteWorkStore.open(home.database, clock=LoopClock())
-    yield Bench(store, JsonlMemory(home.root, clock=LoopClock()))
+    wakeups, woken = Wakeups(), []
+    wakeups.session.connect(lambda work: woken.append(work.session))
+    store = await SqliteWorkStore.open(home.database, clock=LoopClock(), wakeups=wakeups)
+    bench = Bench(store, JsonlMemory(home.root, clock=LoopClock()))
+    bench.woken = woken
+    yield bench
     await store.aclose()
 
 
@@ -51,6 +56,7 @@ class TestInbox:
         shown = await bench.ask.inbox_show(row)
         assert (shown["row"]["state"], shown["row"]["error"]) == ("dead", "the model said 400")
         assert shown["outbound"][0]["text"] == "sorry"
+        bench.woken.clear()
         assert (await bench.ask.inbox_retry(row))["changed"]
         assert bench.woken == [ROOM]
         assert (await bench.ask.inbox_show(row))["row"]["state"] == "ready"
@@ -58,6 +64,7 @@ class TestInbox:
     async def test_what_has_not_failed_is_not_tried_again(self, bench):
         """Nothing changes, and that is said."""
         [row] = await bench.accepted(inbound(1))
+        bench.woken.clear()
         assert not (await bench.ask.inbox_retry(row))["changed"]
         assert bench.woken == []
 

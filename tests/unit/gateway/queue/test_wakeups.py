@@ -16,14 +16,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.messages import OutboundKind
+from agent_core.messages import Amendment, OutboundKind
 from agent_core.models import Message, Purpose, Usage
-from gateway.queue.model import Completion, Job, JobKind, JobState, Step
+from gateway.queue.model import Completion, Job, JobKind, JobState, Step, Stopped
 from gateway.queue.ports import LostTurn, NewOutbound, StoreUnavailable
 from gateway.queue.sqlite.store import SqliteWorkStore
-from gateway.queue.wakeups import Signal, Wakeups
+from gateway.queue.wakeups import Signal, Wakeups, Work
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import OTHER, ROOM, accept, claim, out, reply
+from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out, reply
 
 JOB = Job("j1", JobKind.ASK, "hi", "at x", ROOM, "bot", "@a:x", EPOCH, next_at=EPOCH)
 NOTE = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.NOTICE)
@@ -43,9 +43,12 @@ class House:
     async def told(self, signal: str, call: Awaitable[object]) -> list[object]:
         """What a signal says during one call."""
         heard = self.heard[signal]
+        for _ in range(2):
+            await anyio.sleep(0)  # what was committed before is told by then
         heard.clear()
         await call
-        await anyio.sleep(0)
+        for _ in range(2):
+            await anyio.sleep(0)
         return list(heard)
 
 
@@ -87,7 +90,9 @@ async def buried(house: House):
 
 
 def question() -> Step:
-    return Step(0, "approval", "d", {"name": "t1"}, {"verdict": "expired"})
+    until = (EPOCH + timedelta(hours=1)).isoformat()
+    request = {"name": "t1", "asked": [], "call": {"name": "tool"}, "until": until}
+    return Step(0, "approval", "d", request, {"verdict": "expired"})
 
 
 async def asked(house: House):
@@ -159,6 +164,69 @@ async def test_what_cannot_be_sent_yet_is_not_told(house):
         house.store.post([], once=("budget", "today")),
     ):
         assert await house.told("outbox", call) == []
+
+
+async def test_what_came_is_told_with_whose_it_is(house):
+    """One word for each of several messages; commands and reactions wait for no turn; what is ignored is told to nobody."""
+    heard = await house.told("session", accept(house.store, "a", "b"))
+    assert heard == [Work(ROOM, 0.0, "matrix", "@alice:hs.test", True, "message", new=True)]
+    [command] = await house.told("session", accept(house.store, "c", alone=True))
+    [reaction] = await house.told("session", accept(house.store, "r", kind="reaction"))
+    assert [one.overtakes for one in (*heard, command, reaction)] == [False, True, True]
+    assert await house.told("session", accept(house.store, "a")) == []
+    assert await house.told("session", accept(house.store, "i", ignore="no")) == []
+    assert await house.told("session", accept(house.store, "q", quarantine="why")) == []
+
+
+async def test_what_waits_is_told_with_when_it_is_due(house):
+    """A retry, a delay, a question of a tool, an end of what was waited for, and the word of a person."""
+    store, turn = house.store, await running(house)
+    retried = store.retry(turn, "away", delay_s=60.0, deferral=True, waits_for="link:matrix")
+    assert [one.after_s for one in await house.told("session", retried)] == [60.0]
+    assert [one.after_s for one in await house.told("session", store.due_now("link:matrix"))] == [0.0]
+    postponed = store.postpone(await claim(store), "later", delay_s=0.0)
+    assert [one.after_s for one in await house.told("session", postponed)] == [0.0]
+    asked = store.approvals.ask(
+        await claim(store), replace(question(), result=None), [], why="waits", delay_s=60.0
+    )
+    assert [one.after_s for one in await house.told("session", asked)] == [60.0]
+    decided = store.approvals.decide("t1", {"verdict": "approved"})
+    assert [(one.after_s, one.overtakes) for one in await house.told("session", decided)] == [(0.0, False)]
+
+
+async def test_what_a_person_lets_in_or_tries_again_is_told(house):
+    """Out of quarantine, and a dead letter."""
+    [row] = await accept(house.store, "q", quarantine="why")
+    assert [one.session for one in await house.told("session", house.store.admit(row.id))] == [ROOM]
+    await house.store.bury(await claim(house.store), "gone")
+    assert [one.session for one in await house.told("session", house.store.requeue(row.id))] == [ROOM]
+
+
+async def test_what_was_behind_is_told(house):
+    """The next message, when the one before it is answered, given up or taken back; never when none is left."""
+    store = house.store
+    rows = await accept(store, "a", "b", "c", "d")
+    assert len(await house.told("session", store.complete(await claim(store), reply("Hi")))) == 1
+    assert len(await house.told("session", store.bury(await claim(store), "gone"))) == 1
+    assert len(await house.told("session", store.drop(rows[2].id))) == 1
+    assert await house.told("session", store.complete(await claim(store), reply("Hi"))) == []
+
+
+async def test_who_gives_a_turn_back_is_not_told_of_it(house):
+    """Else a turn that cannot be run now would be run again at once, and again; the same at the start."""
+    turn = await running(house)
+    assert await house.told("session", house.store.release(turn)) == []
+    await claim(house.store)
+    assert await house.told("session", house.store.recover()) == []
+
+
+async def test_whoever_runs_a_turn_is_told_that_it_was_taken_away(house):
+    """By the words of its sender; a message that only waits is taken away in silence."""
+    turn = await running(house)
+    await accept(house.store, "b")
+    stop = Amendment(kind="stop", session=ROOM, sender="")
+    taken = house.store.accept("matrix", BOT, [], {}, [stop])
+    assert await house.told("stopped", taken) == [Stopped(ROOM, turn.id, "stopped")]
 
 
 async def test_a_draft_is_told_to_whoever_asks_the_owner(house):
@@ -274,6 +342,24 @@ async def test_it_is_told_on_a_new_connection_too(house):
         await house.store._writer.call("read", broken)
     assert house.store._writer._db is None
     assert await house.told("outbox", house.store.post([NOTE])) == ["email"]
+
+
+async def test_a_subscriber_is_called_in_a_task(tmp_path):
+    """So it may start others and ask for the time, which a callback of the bare loop may not."""
+    wakeups, done = Wakeups(), anyio.Event()
+
+    async def work(_: float) -> None:
+        done.set()
+
+    path = tmp_path / "gateway.db"
+    async with (
+        await SqliteWorkStore.open(path, clock=ManualClock(), wakeups=wakeups) as store,
+        anyio.create_task_group() as tasks,
+    ):
+        wakeups.session.connect(lambda _: tasks.start_soon(work, anyio.current_time()))
+        await accept(store, "a")
+        with anyio.fail_after(10):
+            await done.wait()
 
 
 async def test_a_subscriber_that_raises_keeps_no_other_from_its_wake_up():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent_core.messages import Amendment, Sender, SessionKey
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import InboxState
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
 from gateway.routing.inbox import ChannelInbox, Intake, admission
 from tests.clock import ManualClock
@@ -20,32 +21,24 @@ def says(native_id, sender=ALICE, *, verified=True, **more):
     return message(native_id, sender=Sender(address=sender, verified=verified), **more)
 
 
-class Dispatch:
-    def __init__(self):
-        self.woken = []
-
-    def wake(self, session, *, after_s=0.0, first=False, person=""):
-        self.woken.append(session)
-
-
 class Bench:
     """A channel's inbox on a real store; ``!stop`` is the stop command, ``!…`` any command."""
 
-    def __init__(self, store, **more):
+    def __init__(self, store, wakeups, **more):
         self.store = store
-        self.dispatch = Dispatch()
+        self.woken = []
         self.stopped = []
+        wakeups.session.connect(lambda work: self.woken.append(work.session))
+        wakeups.stopped.connect(lambda one: self.stopped.append((one.session, one.turn, one.why)))
         self.inbox = ChannelInbox(
             "matrix",
             BOT,
             store=store,
-            dispatcher=self.dispatch,
             access=ACCESS,
             intake=Intake(),
             report=lambda *_: None,
             is_command=lambda said: said.text.startswith("!"),
             is_stop=lambda said: said.text == "!stop",
-            stop_turn=lambda *given: self.stopped.append(given),
             **more,
         )
 
@@ -55,8 +48,9 @@ class Bench:
 
 
 async def on_store(tmp_path, work, **more):
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock()) as store:
-        await work(Bench(store, **more))
+    wakeups, path = Wakeups(), tmp_path / "gateway.db"
+    async with await SqliteWorkStore.open(path, clock=ManualClock(), wakeups=wakeups) as store:
+        await work(Bench(store, wakeups, **more))
 
 
 class TestAdmission:
@@ -87,7 +81,7 @@ class TestTaking:
         async def work(bench):
             await bench.inbox.accept([says("a", verified=False, context={**UNPROVEN, "subject": "s"})])
             assert await bench.states() == {"a": ("quarantined", "sender_not_verified")}
-            assert bench.dispatch.woken == []
+            assert bench.woken == []
             (row,) = await bench.store.inbox()
             await bench.store.admit(row.id)
             admitted = (await claim(bench.store)).head.message
@@ -169,11 +163,11 @@ class TestTaking:
             await bench.inbox.accept([says("a"), says("b")])
             turn = await claim(bench.store)
             await bench.store.retry(turn, "away", delay_s=60, deferral=True)
-            bench.dispatch.woken.clear()
+            bench.woken.clear()
             edit = Amendment(kind="replace", native_id="b", sender=ALICE, text="x" * 100)
             back = Amendment(kind="withdraw", native_id="a", sender=ALICE)
             await bench.inbox.accept([], {"next_batch": "s9"}, [edit, back])
-            assert bench.dispatch.woken == [ROOM]
+            assert bench.woken == [ROOM]
             head = (await claim(bench.store)).head.message
             assert (
                 head.text == "x" * 20 + "\n\n[The rest of this message was left out: it had 100 characters.]"

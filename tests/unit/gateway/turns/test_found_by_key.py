@@ -45,7 +45,6 @@ def approvals_of(store: SqliteWorkStore) -> Approvals:
         store=store,
         notifier=Reached(),
         access=Access([Alias(channel="matrix", address=ALICE)], {}),
-        wake=lambda _: None,
         wakeups=Wakeups(),
         calls=None,
         held={},
