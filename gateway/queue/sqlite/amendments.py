@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from agent_core.messages import Amendment, SessionKey
 from gateway.queue.sqlite.codec import Raw, dump, error_text, key_text, read_payload
-from gateway.queue.sqlite.moves import inbox_sources
-from gateway.queue.states import IllegalMove, InboxState
+from gateway.queue.sqlite.moves import inbox_sources, outbox_sources
+from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
 __all__ = ["LEFT", "Effects", "admit", "amend", "clear_marked", "forget_steps", "ignore"]
 
@@ -28,7 +28,7 @@ _STRIP = "json_remove(json_set(payload, '$.text', ''), '$.context', '$.attachmen
 _WORK = (InboxState.READY, InboxState.RUNNING)
 _OPEN = (*_WORK, InboxState.QUARANTINED)
 _SENDER = "CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.address') END"
-_UNSENT = "state IN ('pending', 'sending', 'uncertain', 'held')"
+_UNSENT = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN, OutboxState.HELD)
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class _Amender:
         self._take_away(where, there, "left")
         self.db.execute(
             f"UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'left'"
-            f" WHERE {_UNSENT} AND {where}",
+            f" WHERE {outbox_sources(OutboxState.DEAD, *_UNSENT)} AND {where}",
             (self.now, *there),
         )
         # Otherwise each of their runs would ask a model for an answer that nobody can get.

@@ -15,7 +15,7 @@ from gateway.queue.sqlite.amendments import forget_steps, ignore
 from gateway.queue.sqlite.codec import INBOX, OUTBOX, Raw, key_digest
 from gateway.queue.sqlite.due import wait_s
 from gateway.queue.sqlite.inbox_sql import overtaking
-from gateway.queue.sqlite.moves import inbox_sources
+from gateway.queue.sqlite.moves import inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
 
 __all__ = [
@@ -53,10 +53,9 @@ def recover(db: sqlite3.Connection, now: float) -> None:
     crash_records.record(db, now)
     mine = inbox_sources(InboxState.READY, InboxState.RUNNING)
     db.execute(f"UPDATE inbox SET state = 'ready' WHERE {mine}")
-    db.execute(
-        "UPDATE outbox SET state = CASE WHEN uncertain_at IS NULL THEN 'pending' ELSE 'uncertain' END"
-        " WHERE state = 'sending'"
-    )
+    for target, doubt in ((OutboxState.PENDING, "IS NULL"), (OutboxState.UNCERTAIN, "IS NOT NULL")):
+        mine = outbox_sources(target, OutboxState.SENDING)
+        db.execute(f"UPDATE outbox SET state = ? WHERE {mine} AND uncertain_at {doubt}", (target.value,))
 
 
 def due_now(db: sqlite3.Connection, waits_for: str) -> list[str]:
@@ -208,7 +207,8 @@ def requeue(db: sqlite3.Connection, inbox_id: int) -> str | None:
     elif state == InboxState.ANSWERED:
         changed = db.execute(
             "UPDATE outbox SET state = 'pending', attempts = 0, next_at = NULL, uncertain_at = NULL,"
-            " error = NULL, ended_at = NULL WHERE inbox_id = ? AND turn = ? AND state IN ('dead', 'unknown')"
+            " error = NULL, ended_at = NULL WHERE inbox_id = ? AND turn = ?"
+            f" AND {outbox_sources(OutboxState.PENDING, OutboxState.DEAD, OutboxState.UNKNOWN)}"
             " AND payload IS NOT NULL AND COALESCE(error, '') NOT LIKE 'rejected%' AND error IS NOT 'left'",
             (tail, turn),
         ).rowcount
@@ -228,7 +228,7 @@ def drop(db: sqlite3.Connection, inbox_id: int, now: float) -> bool:
     hangs_on = tail if state == InboxState.ANSWERED else inbox_id
     changed += db.execute(
         "UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'dropped' WHERE inbox_id = ?"
-        " AND state IN ('pending', 'sending', 'uncertain', 'unknown', 'held')",
+        f" AND {outbox_sources(OutboxState.DEAD)}",
         (now, hangs_on),
     ).rowcount
     return changed > 0

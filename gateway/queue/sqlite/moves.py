@@ -7,7 +7,7 @@ that its table does not have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from gateway.queue.states import INBOX_MOVES, OFFLINE_INBOX_MOVES, OUTBOX_MOVES, InboxState, OutboxState
 
@@ -25,13 +25,14 @@ def offline_sources(target: InboxState) -> str:
     return _condition(state for state, targets in OFFLINE_INBOX_MOVES.items() if target in targets)
 
 
-def outbox_sources(target: OutboxState, *also: OutboxState) -> str:
+def outbox_sources(target: OutboxState, *only: OutboxState, also: Collection[OutboxState] = ()) -> str:
     """
-    From where a send may go to ``target``, and from ``also``. What is HELD is left out: only a person's
-    decision moves that.
+    From where a send may go to ``target``; with ``only`` from no other states than these.
+
+    In ``also`` it is no move: the row is there already, or has come there without being seen.
     """
-    states = {state for state, targets in OUTBOX_MOVES.items() if target in targets} | set(also)
-    return _condition(states - {OutboxState.HELD})
+    sources = {state for state, targets in OUTBOX_MOVES.items() if target in targets}
+    return _condition((sources & set(only) if only else sources) | set(also))
 
 
 def _condition(states: Iterable[InboxState | OutboxState]) -> str:

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _OPEN = "state IN ('pending', 'sending', 'uncertain')"
+_NOT_HELD = tuple(state for state in OutboxState if state is not OutboxState.HELD)
 
 
 def insert(
@@ -82,40 +83,28 @@ def _state(db: sqlite3.Connection, row_id: int) -> str:
     return "no such row" if found is None else str(found[0])
 
 
-# Sending what is already `sending` is the move back to pending and forth: nobody came to tell how it ended.
-_TO_SENDING = (
-    "UPDATE outbox SET state = 'sending', attempts = attempts + 1 WHERE id = ? AND "
-    + outbox_sources(OutboxState.SENDING, OutboxState.SENDING)
-)
-
-
 def start(db: sqlite3.Connection, row_id: int) -> None:
     """To ``sending``, one attempt more."""
-    _moved(db, db.execute(_TO_SENDING, (row_id,)), row_id, OutboxState.SENDING)
+    # Sending what is already `sending` is the move back and forth: nobody came to tell how it ended.
+    sources = outbox_sources(OutboxState.SENDING, also=[OutboxState.SENDING])
+    query = f"UPDATE outbox SET state = 'sending', attempts = attempts + 1 WHERE id = ? AND {sources}"
+    _moved(db, db.execute(query, (row_id,)), row_id, OutboxState.SENDING)
 
 
 def probe(db: sqlite3.Connection, row_id: int) -> None:
     """To ``sending`` because the server is asked; what is uncertain about it stays noted."""
-    query = "UPDATE outbox SET state = 'sending' WHERE id = ? AND state IN ('uncertain', 'sending')"
+    sources = outbox_sources(OutboxState.SENDING, OutboxState.UNCERTAIN, also=[OutboxState.SENDING])
+    query = f"UPDATE outbox SET state = 'sending' WHERE id = ? AND {sources}"
     _moved(db, db.execute(query, (row_id,)), row_id, OutboxState.SENDING)
-
-
-_TO_UNCERTAIN = (
-    "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?) WHERE id = ? AND "
-    + outbox_sources(OutboxState.UNCERTAIN)
-)
 
 
 def to_uncertain(db: sqlite3.Connection, row_id: int, now: float) -> None:
     """To ``uncertain``."""
-    _moved(db, db.execute(_TO_UNCERTAIN, (now, row_id)), row_id, OutboxState.UNCERTAIN)
-
-
-# What was dropped or already told while it was on its way has arrived nevertheless: the truth wins.
-_TO_SENT = (
-    "UPDATE outbox SET state = 'sent', provider_id = ?, ended_at = ?, next_at = NULL, error = NULL"
-    " WHERE id = ? AND " + outbox_sources(OutboxState.SENT, OutboxState.DEAD, OutboxState.SENT)
-)
+    query = (
+        "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?)"
+        f" WHERE id = ? AND {outbox_sources(OutboxState.UNCERTAIN)}"
+    )
+    _moved(db, db.execute(query, (now, row_id)), row_id, OutboxState.UNCERTAIN)
 
 
 def sent(
@@ -134,7 +123,13 @@ def sent(
     """
     if said is not None and _state(db, row_id) != OutboxState.SENT:
         inbox_sql.journal(db, said[0], said[1:])
-    _moved(db, db.execute(_TO_SENT, (provider_id, now, row_id)), row_id, OutboxState.SENT)
+    # What was dropped or already told while it was on its way has arrived nevertheless: the truth wins.
+    sources = outbox_sources(OutboxState.SENT, also=[OutboxState.DEAD, OutboxState.SENT])
+    query = (
+        "UPDATE outbox SET state = 'sent', provider_id = ?, ended_at = ?, next_at = NULL, error = NULL"
+        f" WHERE id = ? AND {sources}"
+    )
+    _moved(db, db.execute(query, (provider_id, now, row_id)), row_id, OutboxState.SENT)
     if inbox_id is not None:
         settle(db, row_id, now)
 
@@ -154,20 +149,6 @@ def settle(db: sqlite3.Connection, row_id: int, now: float) -> None:
         )
 
 
-_TO_DEAD = (
-    "UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = ? WHERE id = ? AND "
-    + outbox_sources(OutboxState.DEAD)
-)
-_TO_PENDING = (
-    "UPDATE outbox SET state = 'pending', next_at = ?, waits_for = ?, error = ?, uncertain_at = NULL"
-    " WHERE id = ? AND state IN ('pending', 'sending', 'uncertain')"
-)
-_STAYS_UNCERTAIN = (
-    "UPDATE outbox SET state = 'uncertain', next_at = ?, waits_for = ?, error = ?,"
-    " uncertain_at = COALESCE(uncertain_at, ?) WHERE id = ? AND state IN ('sending', 'uncertain')"
-)
-
-
 def failed(
     db: sqlite3.Connection,
     row_id: int,
@@ -184,13 +165,28 @@ def failed(
     Returns whether it has become dead by this.
     """
     if next_at is None:
-        target, cursor = OutboxState.DEAD, db.execute(_TO_DEAD, (now, error, row_id))
+        target = OutboxState.DEAD
+        sources = outbox_sources(target, *_NOT_HELD)
         crash_records.acquit(db, crash_records.of_send(row_id))
-    elif certain:
-        target, cursor = OutboxState.PENDING, db.execute(_TO_PENDING, (next_at, waits_for, error, row_id))
     else:
-        target = OutboxState.UNCERTAIN
-        cursor = db.execute(_STAYS_UNCERTAIN, (next_at, waits_for, error, now, row_id))
+        target = OutboxState.PENDING if certain else OutboxState.UNCERTAIN
+        tried = (OutboxState.SENDING, OutboxState.UNCERTAIN)
+        sources = outbox_sources(target, *tried, also=[OutboxState.PENDING] if certain else [])
+    cursor = db.execute(
+        "UPDATE outbox SET state = :state, error = :error, next_at = :next_at, waits_for = :waits_for,"
+        " ended_at = CASE :state WHEN 'dead' THEN :now ELSE ended_at END,"
+        " uncertain_at = CASE :state WHEN 'pending' THEN NULL"
+        " WHEN 'uncertain' THEN COALESCE(uncertain_at, :now) ELSE uncertain_at END"
+        f" WHERE id = :id AND {sources}",
+        {
+            "state": target.value,
+            "error": error,
+            "next_at": next_at,
+            "waits_for": waits_for,
+            "now": now,
+            "id": row_id,
+        },
+    )
     if cursor.rowcount != 1 and _state(db, row_id) != OutboxState.DEAD:
         _moved(db, cursor, row_id, target)
     return target is OutboxState.DEAD and cursor.rowcount == 1
@@ -208,44 +204,40 @@ def apologise(db: sqlite3.Connection, row_id: int, message: tuple[OutboundMessag
         insert(db, [message], inbox_id=inbox_id, turn=turn, now=now)
 
 
-_TO_UNKNOWN = (
-    "UPDATE outbox SET state = 'unknown', next_at = NULL, error = ? WHERE id = ? AND "
-    + outbox_sources(OutboxState.UNKNOWN)
-)
-
-
 def to_unknown(db: sqlite3.Connection, row_id: int, error: str) -> None:
     """To ``unknown``: a person decides, and what they try again begins anew."""
     crash_records.acquit(db, crash_records.of_send(row_id))
-    _moved(db, db.execute(_TO_UNKNOWN, (error, row_id)), row_id, OutboxState.UNKNOWN)
+    query = (
+        "UPDATE outbox SET state = 'unknown', next_at = NULL, error = ?"
+        f" WHERE id = ? AND {outbox_sources(OutboxState.UNKNOWN)}"
+    )
+    _moved(db, db.execute(query, (error, row_id)), row_id, OutboxState.UNKNOWN)
 
 
 def approve(db: sqlite3.Connection, row_id: int, text: str | None, now: float) -> Raw:
     """From ``held`` to ``pending``, as if it were made now; returns the row."""
-    row = _held(db, row_id, OutboxState.PENDING)
+    row = _row_or_none(db, row_id)
+    if row is None or row[7] != OutboxState.HELD:
+        raise IllegalMove(f"outbox row {row_id}: {_state(db, row_id)} → {OutboxState.PENDING}")
     message = OutboundMessage.model_validate_json(row[6])
     changed: dict[str, object] = {"created_at": instant(now)}
     if text is not None:
         changed["text"] = text
-    db.execute(
-        "UPDATE outbox SET state = 'pending', payload = ?, created_at = ? WHERE id = ?",
-        (dump(message.model_copy(update=changed)), now, row_id),
+    query = (
+        "UPDATE outbox SET state = 'pending', payload = ?, created_at = ?"
+        f" WHERE id = ? AND {outbox_sources(OutboxState.PENDING, OutboxState.HELD)}"
     )
+    cursor = db.execute(query, (dump(message.model_copy(update=changed)), now, row_id))
+    _moved(db, cursor, row_id, OutboxState.PENDING)
     return _row(db, row_id)
 
 
 def reject(db: sqlite3.Connection, row_id: int, error: str, now: float) -> Raw:
     """From ``held`` to ``dead``; returns the row."""
-    _held(db, row_id, OutboxState.DEAD)
-    db.execute("UPDATE outbox SET state = 'dead', ended_at = ?, error = ? WHERE id = ?", (now, error, row_id))
+    sources = outbox_sources(OutboxState.DEAD, OutboxState.HELD)
+    query = f"UPDATE outbox SET state = 'dead', ended_at = ?, error = ? WHERE id = ? AND {sources}"
+    _moved(db, db.execute(query, (now, error, row_id)), row_id, OutboxState.DEAD)
     return _row(db, row_id)
-
-
-def _held(db: sqlite3.Connection, row_id: int, target: OutboxState) -> Raw:
-    found: Raw | None = db.execute(f"SELECT {OUTBOX} FROM outbox WHERE id = ?", (row_id,)).fetchone()
-    if found is None or found[7] != OutboxState.HELD:
-        raise IllegalMove(f"outbox row {row_id}: {_state(db, row_id)} → {target}")
-    return found
 
 
 def by_key(db: sqlite3.Connection, key: str) -> Raw | None:
@@ -256,7 +248,13 @@ def by_key(db: sqlite3.Connection, key: str) -> Raw | None:
 
 
 def _row(db: sqlite3.Connection, row_id: int) -> Raw:
-    found: Raw = db.execute(f"SELECT {OUTBOX} FROM outbox WHERE id = ?", (row_id,)).fetchone()
+    found = _row_or_none(db, row_id)
+    assert found is not None
+    return found
+
+
+def _row_or_none(db: sqlite3.Connection, row_id: int) -> Raw | None:
+    found: Raw | None = db.execute(f"SELECT {OUTBOX} FROM outbox WHERE id = ?", (row_id,)).fetchone()
     return found
 
 
