@@ -142,7 +142,7 @@ async def test_what_the_gateway_remembered_in_a_channel_of_its_own_moves(tmp_pat
     async with await SqliteWorkStore.open(path, clock=ManualClock()) as store:
         target = await OwnerContact(store).get()
         assert (target.channel, str(target.session)) == ("matrix", "matrix/!owner%3ahs.test")
-        alerts = OwnerAlerts(store=store, target=OwnerContact(store), reaches=bool, clock=ManualClock())
+        alerts = OwnerAlerts(store=store, target=OwnerContact(store), notifier=None, clock=ManualClock())
         await alerts._load()
         assert list(alerts._alerts) == ["channel email"]
         assert json.loads(await store.read_state("owner.quarantine_digest"))["id"] == 3
