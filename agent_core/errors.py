@@ -150,7 +150,7 @@ class MemoryConflict(AgentError):
 
 
 class CursorMoved(AgentError):
-    """The conversation was condensed or begun anew by somebody else in the meantime."""
+    """The conversation was consolidated or begun anew by somebody else in the meantime."""
 
     temporary = True
 

@@ -31,7 +31,7 @@ __all__ = [
     "attachment_lines",
     "background_text",
     "build_skills_xml",
-    "condensing_warning",
+    "consolidation_warning",
     "fenced",
     "letter_text",
     "system_text",
@@ -59,7 +59,7 @@ CUT_NOTE = (
 )
 
 
-def condensing_warning() -> str:
+def consolidation_warning() -> str:
     """The note for a conversation whose older part is about to become a summary."""
     return (
         "[Note: the older part of this conversation will soon be condensed into a summary. If it holds "

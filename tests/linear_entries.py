@@ -132,7 +132,7 @@ def _forgotten(text: str) -> None:
         without_words_of(f"{begin}{text}\n</quoted>", lambda word: len(word) == 3)
 
 
-def _condensed(text: str) -> None:
+def _consolidated(text: str) -> None:
     message = Message(role="user", content=text)
     source = policy.conversation_text([message, message], 100_000, TokenEstimate())
     policy.accepted(text, source, 5)
@@ -196,7 +196,7 @@ ENTRIES: dict[str, tuple[Callable[[str], Any], int]] = {
     "what is forgotten of a prompt": (_forgotten, LONG),
     "a text in parts": (lambda text: split_markdown(text, 4_000), LONG),
     "a text in small parts": (lambda text: split_markdown(text, 100), LONG),
-    "a conversation to be condensed": (_condensed, LONG),
+    "a conversation to be consolidated": (_consolidated, LONG),
     "key facts": (_facts, LONG),
     "a line of the log": (REDACTOR.text, LONG),
     "when something shall be done": (_wish, LONG),

@@ -58,18 +58,18 @@ log = structlog.get_logger(__name__)
 
 class MemoryManager(Consolidation):
     """
-    Builds prompts from what is remembered, keeps what was said, and condenses what becomes too much.
+    Builds prompts from what is remembered, keeps what was said, and consolidates what becomes too much.
 
     Args:
         skills: Where skills come from; without it the prompt has none.
-        llm: Who condenses. Without it nothing is condensed, and nothing is announced either.
+        llm: Who consolidates. Without it nothing is consolidated, and nothing is announced either.
         consolidation_threshold: So many messages after the cursor are too many.
-        keep_recent_ratio: This part of the threshold stays word for word when the rest is condensed.
+        keep_recent_ratio: This part of the threshold stays word for word when the rest is consolidated.
         consolidation_tokens: So many tokens after the cursor are too many as well.
         context_tokens: What a prompt may take by our estimate; tool definitions and answer excluded.
         always_skills: Names of skills whose bodies are in every prompt, whatever they say themselves.
         estimate: The first guess at tokens; `observe` corrects it.
-        call_limit_s: How long a call that condenses may take.
+        call_limit_s: How long a call that consolidates may take.
         pictures: How many pictures of the question are shown to a model; of earlier messages a third of it.
             0: none, because no model looks at any.
     """
@@ -92,7 +92,7 @@ class MemoryManager(Consolidation):
         rules = Rules(
             consolidation_threshold,
             keep_recent_ratio,
-            # Condensed must be before the ceiling hides anything.
+            # Consolidated must be before the ceiling hides anything.
             max_tokens=min(consolidation_tokens, context_tokens // 2),
             segment_tokens=context_tokens * 3 // 4,
         )
@@ -172,7 +172,7 @@ class MemoryManager(Consolidation):
     ) -> list[Message]:
         guess = self._estimate
         tail = await self._storage.load_history(session_id, max_chars=guess.chars(limit))
-        # Summary and history must be of one moment: condensing goes on while prompts are built.
+        # Summary and history must be of one moment: consolidation goes on while prompts are built.
         summary = tail.summary
         if summary is None:
             summary = await self._storage.load_session_summary(session_id)
@@ -180,7 +180,7 @@ class MemoryManager(Consolidation):
         if not seen or hidden_from(question.scope, tail.private):
             summary = ""
 
-        warning = [prompt.condensing_warning()] if self._warns(tail, tool_names) else []
+        warning = [prompt.consolidation_warning()] if self._warns(tail, tool_names) else []
 
         def system(*notes: str) -> Message:
             text = prompt.system_text(
@@ -241,7 +241,7 @@ class MemoryManager(Consolidation):
             "tokens": parts,
             "total_tokens": guess.request(built),
             "limit_tokens": self._context_tokens,
-            "condensed_above": {"messages": self._rules.threshold, "tokens": self._rules.max_tokens},
+            "consolidated_above": {"messages": self._rules.threshold, "tokens": self._rules.max_tokens},
         }
 
     async def persist_exchange(
@@ -285,7 +285,7 @@ class MemoryManager(Consolidation):
             self._shown.popitem(last=False)
 
     def _warns(self, tail: HistoryTail, tool_names: Collection[str]) -> bool:
-        """Whether condensing is near, will happen, and something can be done about it."""
+        """Whether consolidation is near, will happen, and something can be done about it."""
         near = tail.unconsolidated >= max(1, self._rules.threshold - _WARN_BEFORE)
         return near and self._llm is not None and _MEMORY_TOOL in tool_names
 

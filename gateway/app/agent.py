@@ -89,7 +89,7 @@ def build_mind(
         models: Models by the name of their key under ``llm.models``, taken instead of what is set.
         wrap_memory: Puts something around the memory.
         tools: Tools for every run, besides the built-in ones.
-        paid: Makes the model that condenses one that is paid.
+        paid: Makes the model that consolidates one that is paid.
     """
     workspace = home.path(settings.agents.workspace)
     files = JsonlMemory(home.root, clock=clock, workspace=workspace)
@@ -178,7 +178,7 @@ def memory_manager(
     *,
     paid: Callable[[LLMPort], LLMPort] = lambda llm: llm,
 ) -> MemoryManager:
-    """The memory manager of these settings; ``paid`` makes the model that condenses one that is paid."""
+    """The memory manager of these settings; ``paid`` makes the model that consolidates one that is paid."""
     agents = settings.agents
     known = {skill.name: skill for skill in skills.list_skills()} if settings.skills.always else {}
     for name in settings.skills.always:

@@ -136,13 +136,13 @@ def _of(spent: Amount, limits: Limits) -> str:
 
 
 def _warning(spent: Amount, limits: Limits, opens: str) -> str:
-    rest, condensing, others = (
+    rest, consolidating, others = (
         f"{limits.share(claimant):.0%}"
         for claimant in (BudgetTier.HEARTBEAT, BudgetTier.CONSOLIDATION, BudgetTier.OTHERS)
     )
     return (
-        f"Today's budget is mostly used: {_of(spent, limits)}. Check-ins rest from {rest} on, condensing "
-        f"from {condensing} on, and other people wait from {others} on; the rest is yours. "
+        f"Today's budget is mostly used: {_of(spent, limits)}. Check-ins rest from {rest} on, consolidation "
+        f"from {consolidating} on, and other people wait from {others} on; the rest is yours. "
         f"A new budget begins {opens}."
     )
 

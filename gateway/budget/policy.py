@@ -2,8 +2,8 @@
 The daily budget: who may still make a model call today. Pure.
 
 **Order of sacrifice.** Each claimant may spend up to a share of the day's amount, whoever has spent it: the
-heartbeat stops first, then condensing, then other people, the owner last. So what runs without anybody asking
-can never take from people what they need, and the owner has the last part of every day.
+heartbeat stops first, then consolidation, then other people, the owner last. So what runs without anybody
+asking can never take from people what they need, and the owner has the last part of every day.
 
 **What a call may do** (`decide`). Below the claimant's ceiling a call is made. One after which nothing would
 be left is made too, but it is the last of its turn: without tools, so that it must answer. From the ceiling

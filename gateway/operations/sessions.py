@@ -24,7 +24,7 @@ class SessionCare(Protocol):
     """What is known of sessions beside their files; `gateway.turns.post_turn` has both of its kinds."""
 
     async def about(self, session: SessionKey) -> Mapping[str, Any]:
-        """What the next prompt would hold (``prompt``), and what keeps the rest from being condensed."""
+        """What the next prompt would hold (``prompt``), and what keeps the rest from being consolidated."""
         ...
 
     async def reindex(self) -> Mapping[str, Any]:

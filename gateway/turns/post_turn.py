@@ -1,6 +1,6 @@
 """
 What is done for a conversation after its turn, while nobody waits: its lines go into their file, the search
-index follows, and what has become too long is condensed.
+index follows, and what has become too long is consolidated.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class PostTurn:
         self._history = history
         self._search = search
         self._consolidator = Consolidator(
-            MeteredConsolidation(manager, spending, clock), clock, chores=(self._file, self._search.update)
+            MeteredConsolidation(manager, spending, clock),
+            clock,
+            session_tasks=(self._file, self._search.update),
         )
         metrics.watch_consolidation(self._consolidator.state)
         wakeups.history.connect(self._grown)
@@ -74,7 +76,7 @@ class PostTurn:
         return {"consolidation": self._consolidator.state(), "search": self._search.state()}
 
     async def about(self, session: SessionKey) -> dict[str, Any]:
-        """What the next prompt of a session would hold, and what keeps it from being condensed."""
+        """What the next prompt of a session would hold, and what keeps it from being consolidated."""
         preview = await self._manager.preview(str(session))
         return {"prompt": preview, "trouble": self._consolidator.trouble(str(session))}
 
@@ -88,10 +90,10 @@ class PostTurn:
 
 class MeteredConsolidation:
     """
-    Condenses, each visit to a session with a tally of its own.
+    Consolidates, each visit to a session with a tally of its own.
 
     Args:
-        manager: Condenses; its model is one of `Metering.in_current`.
+        manager: Consolidates; its model is one of `Metering.in_current`.
         clock: For how long to wait where the budget says no.
     """
 

@@ -42,8 +42,8 @@ from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 __all__ = ["measure", "run"]
 
 _KEPT = 20
-"""What a session has after its cursor at first: the tail that condensing leaves by default."""
-_SESSIONS = {"10": 10, "10,000": 10_000, "200,000": 200_000, "200,000, nothing condensed": 200_000}
+"""What a session has after its cursor at first: the tail that consolidation leaves by default."""
+_SESSIONS = {"10": 10, "10,000": 10_000, "200,000": 200_000, "200,000, nothing consolidated": 200_000}
 _WARM_UP = 5
 
 
@@ -58,7 +58,7 @@ def measure(rig: Rig) -> list[Figure]:
         ("10", True),
         ("10,000", True),
         ("200,000", True),
-        ("200,000, nothing condensed", False),
+        ("200,000, nothing consolidated", False),
     ):
         for part, label, limit in ((0.5, "p50", 10.0), (0.95, "p95", 25.0)):
             figures.append(
@@ -100,7 +100,7 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
     layout = Layout(home.root, home.path(settings.agents.workspace))
     for name, length in _SESSIONS.items():
         key = SessionKey("loopback", name)
-        _prepare(layout, key, length, condensed=length if name.endswith("condensed") is False else 0)
+        _prepare(layout, key, length, consolidated=length if name.endswith("consolidated") is False else 0)
     server = LoopbackServer()
     watches: list[_StopWatch] = []
 
@@ -204,12 +204,12 @@ class _Floor:
         self.cpu_s += time.process_time() - cpu
 
 
-def _prepare(layout: Layout, key: SessionKey, length: int, *, condensed: int) -> None:
-    """Write a history as the gateway would have, and the cursor so that a short tail is not condensed."""
+def _prepare(layout: Layout, key: SessionKey, length: int, *, consolidated: int) -> None:
+    """Write a history as the gateway would have, and the cursor so that a short tail is not consolidated."""
     path = layout.history(key)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     begin = datetime(2026, 1, 1, tzinfo=UTC)
-    cursor, offset = max(0, condensed - _KEPT), 0
+    cursor, offset = max(0, consolidated - _KEPT), 0
     with path.open("wb") as file:
         for number in range(length):
             if number == cursor:

@@ -1,11 +1,11 @@
 """
-What is left of a long conversation, and what condensing it costs.
+What is left of a long conversation, and what consolidating it costs.
 
-*Recall*: 2,000 messages with 100 planted facts, condensed by a model that forgets three in ten of the lines that
+*Recall*: 2,000 messages with 100 planted facts, consolidated by a model that forgets three in ten of the lines that
 it is told, each time it is told them. Counted is how many facts the summary still has at the end, with the
 messages that are still in the prompt; the floor is the same model without the check for what got lost.
 
-*Cost*: tokens read and written for condensing, per message, over a conversation of 100,000 messages. Flat means
+*Cost*: tokens read and written for consolidation, per message, over a conversation of 100,000 messages. Flat means
 that a message late in a long life costs what an early one does.
 """
 
@@ -112,7 +112,7 @@ async def recall(
 
 
 async def cost_curve(*, messages: int = 100_000, points: int = 10) -> list[float]:
-    """Tokens for condensing per message, for each part of the conversation."""
+    """Tokens for consolidation per message, for each part of the conversation."""
     chance = random.Random(3)
     storage, model = InMemoryMemory(), Forgetful(random.Random(3), 0.3)
     manager = MemoryManager(storage, llm=model)
@@ -152,7 +152,7 @@ def measure(rig: Rig) -> list[Figure]:
     left, usage = anyio.run(lambda: recall())
     unchecked, _ = anyio.run(lambda: recall(checked=False))
     messages = 10_000 if rig.quick else 100_000
-    rig.say(f"condensing a conversation of {messages:,} messages")
+    rig.say(f"consolidating a conversation of {messages:,} messages")
     curve = anyio.run(lambda: cost_curve(messages=messages))
     spent = (usage.prompt_tokens + usage.completion_tokens) / 2000
     return [
@@ -165,7 +165,7 @@ def measure(rig: Rig) -> list[Figure]:
             floor_is="without the check",
             note="the model forgets 30 %",
         ),
-        Figure("tokens for condensing per message, 2,000 messages", spent, ""),
+        Figure("tokens for consolidation per message, 2,000 messages", spent, ""),
         Figure(
             f"the same over {messages:,} messages, worst tenth",
             max(curve),

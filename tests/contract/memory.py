@@ -250,8 +250,8 @@ class MemoryContract(DocumentContract):
         await memory.append_message(SESSION, durable=True)
         assert texts((await memory.load_history(SESSION)).messages) == ["message 0", "message 1"]
 
-    async def test_a_summary_of_what_is_condensed_already_is_refused(self, memory: MemoryPort) -> None:
-        """With a base that is not the cursor nothing changes: two that condense at once do not both count."""
+    async def test_a_summary_of_what_is_consolidated_already_is_refused(self, memory: MemoryPort) -> None:
+        """With a base that is not the cursor nothing changes: two that consolidate at once do not both count."""
         await memory.append_message(SESSION, *[line(number) for number in range(6)])
         await memory.save_consolidation(SESSION, summary="one", cursor=2, base_cursor=0)
 

@@ -1,4 +1,4 @@
-"""Models that condense, in every way in which a model can, and a memory that dies or refuses when it is told to."""
+"""Models that consolidate, in every way in which a model can, and a memory that dies or refuses when it is told to."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Died(BaseException):
 
 
 def material_in(messages: Sequence[Message]) -> tuple[str, str]:
-    """What a condensing model was given: ``conversation`` or ``summary``, and the text."""
+    """What a consolidation model was given: ``conversation`` or ``summary``, and the text."""
     found = _MATERIAL.search(messages[-1].content)
     assert found is not None, messages[-1].content
     return found[1], found[2]

@@ -64,7 +64,7 @@ async def test_a_guest_begins_anew_where_nobody_else_has_spoken(tmp_path, server
 
 
 async def test_a_summary_may_hold_the_words_of_others(tmp_path, server):
-    """Of a conversation that was condensed nobody can tell whose it is: it stays."""
+    """Of a conversation that was consolidated nobody can tell whose it is: it stays."""
     async with talking(tmp_path, Mind(), server=server) as one:
         await said_in_room(server, BOB, "hello")
         session = (await one.built.store.inbox())[0].message.session

@@ -52,7 +52,7 @@ async def shown(memory: Any, scope: MemoryScope) -> str:
     return " ".join(message.content for message in built)
 
 
-async def condensed(memory: Any) -> None:
+async def consolidated(memory: Any) -> None:
     manager = MemoryManager(memory, llm=TokenKeeper(), consolidation_threshold=3, keep_recent_ratio=0.34)
     assert (await manager.consolidate_if_due(S)).segments
 
@@ -74,11 +74,11 @@ async def test_nor_is_its_summary(reopen: Callable[[], Any]) -> None:
     """Also when the summary has gone on, over a restart, and after the record had to be restored."""
     memory = reopen()
     await say(memory, OWNER, 1, 2, 3)
-    await condensed(memory)
+    await consolidated(memory)
     assert "m1" in await shown(memory, OWNER)
     assert "m1" not in await shown(memory, ROOM)
     await say(memory, ROOM, 4, 5, 6)
-    await condensed(memory)
+    await consolidated(memory)
     memory = reopen()
     assert "m1" not in await shown(memory, ROOM)
     assert "m4" in await shown(memory, OWNER)
@@ -94,7 +94,7 @@ async def test_what_all_have_heard_may_be_told(reopen: Callable[[], Any]) -> Non
     await say(memory, ROOM, 1, 2, 3)
     for scope in SCOPES.values():
         assert "m0" in await shown(memory, scope) and "m1" in await shown(memory, scope)
-    await condensed(memory)
+    await consolidated(memory)
     for scope in SCOPES.values():
         assert "m1" in await shown(memory, scope)
 
@@ -103,10 +103,10 @@ async def test_a_new_beginning_is_not_bound_by_the_old_one(reopen: Callable[[], 
     """After a reset nothing private is in the summary any more, so the room sees it again."""
     memory = reopen()
     await say(memory, OWNER, 1, 2, 3)
-    await condensed(memory)
+    await consolidated(memory)
     await memory.save_consolidation(S, summary="", cursor=6)
     await say(memory, ROOM, 4, 5, 6)
-    await condensed(memory)
+    await consolidated(memory)
     told = await shown(memory, ROOM)
     assert "m4" in told and "m1" not in told
 

@@ -160,13 +160,13 @@ async def test_answered_mails_are_marked_and_filed(plain: OwnDovecot, lacking: s
     """Flags, keyword and folder with MOVE, with COPY and UID EXPUNGE, and without either: then it stays, marked."""
     folder = f"Processed {lacking}"
     await run_sync(plain.inject, mail(7))
-    chores = Housekeeping(keyword="$Done", processed=folder)
+    session_tasks = Housekeeping(keyword="$Done", processed=folder)
     async with opened(plain.config()) as mailbox:
         selected = await mailbox.select()
         uid = (await mailbox.newer_than(0))[-1]
         mailbox._protocol.capabilities -= set(lacking.split())
-        chores.add(answered(uid, selected.uidvalidity))
-        await chores.do(mailbox, selected.uidvalidity)
+        session_tasks.add(answered(uid, selected.uidvalidity))
+        await session_tasks.do(mailbox, selected.uidvalidity)
         stays = lacking == "MOVE UIDPLUS"
         assert (uid in await mailbox.newer_than(0)) == stays
     flags = await run_sync(plain.peer.flags, "INBOX" if stays else folder)
@@ -234,14 +234,14 @@ async def test_a_mailbox_that_is_full(tmp_path: Path) -> None:
 
 async def test_a_folder_that_somebody_deletes(plain: OwnDovecot) -> None:
     """The folder for processed mails is made again."""
-    chores = Housekeeping(processed="Gone")
+    session_tasks = Housekeeping(processed="Gone")
     for number in (11, 12):
         await run_sync(plain.inject, mail(number))
         async with opened(plain.config()) as mailbox:
             selected = await mailbox.select()
             uid = (await mailbox.newer_than(0))[-1]
-            chores.add(answered(uid, selected.uidvalidity))
-            await chores.do(mailbox, selected.uidvalidity)
+            session_tasks.add(answered(uid, selected.uidvalidity))
+            await session_tasks.do(mailbox, selected.uidvalidity)
             assert (await mailbox.select("Gone")).exists == 1
             await mailbox.select()
             await mailbox._simple("DELETE", "Gone")

@@ -33,11 +33,11 @@ SMALL: dict[str, Any] = {**OWNED, "agents": {"consolidation_threshold": 4, "keep
 class Obedient:
     """
     Does what it is told, by anybody: ``WRITE text`` and ``SEARCH words`` are tool calls. Otherwise it gives its
-    whole prompt as the answer, so that whatever it can see can be seen by who asks. Condenses to ``SUM n``.
+    whole prompt as the answer, so that whatever it can see can be seen by who asks. Consolidates to ``SUM n``.
     """
 
     def __init__(self) -> None:
-        self.condensed = 0
+        self.consolidated = 0
         self.before_answer: Callable[[], Awaitable[None]] | None = None
         self.before_summary: Callable[[], None] = lambda: None
 
@@ -50,8 +50,8 @@ class Obedient:
         last = messages[-1]
         if last.content.startswith(("<conversation>", "<summary>")):
             self.before_summary()
-            self.condensed += 1
-            yield f"SUM {self.condensed}."
+            self.consolidated += 1
+            yield f"SUM {self.consolidated}."
         elif last.role == "tool":
             yield f"told: {last.content}"
         elif "WRITE " in last.content and "memory_write" in tools:
@@ -136,7 +136,7 @@ async def test_two_conversations_that_remember_at_once_keep_both_facts(tmp_path:
 
 
 async def test_messages_of_a_megabyte_are_remembered_and_fit(tmp_path: Path) -> None:
-    """As much as is accepted is in the file, prompts stay within their limit, and condensing gets over them."""
+    """As much as is accepted is in the file, prompts stay within their limit, and consolidation gets over them."""
     model = Obedient()
     async with world(tmp_path, settings=SMALL, models={"demo": model}) as there:
         giant = "long " * 200_000
@@ -144,10 +144,10 @@ async def test_messages_of_a_megabyte_are_remembered_and_fit(tmp_path: Path) -> 
             answer = (await there.asked(giant)).text
             assert len(answer) < 200_000
 
-        async def condensed() -> bool:
+        async def consolidated() -> bool:
             return await cursor(there) >= 2
 
-        await until(condensed)
+        await until(consolidated)
         page = await there.built.memory.load_segment(str(ANN), start=0, max_messages=1)
         assert len(page.messages[0].content) >= 200_000  # more is not accepted, and the message says so
         assert "was left out: it had 1000000 characters" in page.messages[0].content
@@ -198,7 +198,7 @@ async def test_a_disk_that_is_full_when_the_summary_is_saved_costs_one_call(smal
         assert await cursor(there) == 0
         assert await there.built.memory.load_session_summary(str(ANN)) == ""
         told = {"version": "1", "work": {"inbox": {}, "outbox": {}}, **state()}
-        assert "condensing fails in 1 conversation (once" in render.status(told)
+        assert "consolidation fails in 1 conversation (once" in render.status(told)
         ballast.unlink()
         assert "message 0" in (await there.asked("message 3")).text  # still in the prompt, word for word
 
@@ -207,10 +207,10 @@ async def test_a_disk_that_is_full_when_the_summary_is_saved_costs_one_call(smal
     ) as there:
         await there.asked("message 4")
 
-        async def condensed() -> bool:
+        async def consolidated() -> bool:
             return await cursor(there) > 0
 
-        await until(condensed)
+        await until(consolidated)
         summary = await there.built.memory.load_session_summary(str(ANN))
         assert summary.count("SUM") == 1
         shown = await Operations(there.built.store, there.built.memory, upkeep=there.built.upkeep).call(

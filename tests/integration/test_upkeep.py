@@ -1,4 +1,4 @@
-"""The whole gateway when conversations grow: condensed behind the answers, searched only by those who may."""
+"""The whole gateway when conversations grow: consolidated behind the answers, searched only by those who may."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ OWNED = {"owner": {"aliases": [Alias("loopback", "ann")]}}
 
 
 class Talker:
-    """Answers ``ok``; searches when told to; condenses as ``condense`` says, in its time."""
+    """Answers ``ok``; searches when told to; consolidates as ``consolidate`` says, in its time."""
 
-    def __init__(self, condense: str | Exception = "They talked.", takes_s: float = 0.0) -> None:
-        self.condense = condense
+    def __init__(self, consolidate: str | Exception = "They talked.", takes_s: float = 0.0) -> None:
+        self.consolidate = consolidate
         self.takes_s = takes_s
-        self.condensing = 0
+        self.consolidating = 0
         self.prompts: list[list[Message]] = []
 
     async def chat(
@@ -37,11 +37,11 @@ class Talker:
     async def _answer(self, messages: list[Message], tools: list[str]) -> AsyncIterator[ModelChunk]:
         last = messages[-1]
         if last.content.startswith(("<conversation>", "<summary>")):
-            self.condensing += 1
+            self.consolidating += 1
             await anyio.sleep(self.takes_s)
-            if isinstance(self.condense, Exception):
-                raise self.condense
-            yield self.condense
+            if isinstance(self.consolidate, Exception):
+                raise self.consolidate
+            yield self.consolidate
         elif last.role == "tool":
             yield f"found: {last.content}"
         elif "search " in last.content:
@@ -65,24 +65,24 @@ async def cursor(there: World) -> int:
     return await there.built.memory.load_consolidated_cursor(ANN)
 
 
-async def test_a_conversation_is_condensed_behind_the_answers(tmp_path: Path) -> None:
+async def test_a_conversation_is_consolidated_behind_the_answers(tmp_path: Path) -> None:
     """The summary is in the next prompt, what it stands for is not, and what it cost is noted under its purpose."""
     model = Talker("They spoke of the boat.")
     async with world(tmp_path, settings=SMALL, models={"demo": model}) as there:
         for number in range(4):
             await there.asked(f"message m{number}")
 
-        async def condensed() -> bool:
+        async def consolidated() -> bool:
             return await cursor(there) >= 4
 
-        await until(condensed)
+        await until(consolidated)
         await there.asked("and now?")
         system, *rest = model.prompts[-1]
         assert "They spoke of the boat." in system.content
         assert not any("m0" in message.content for message in rest)
         assert any("m3" in message.content for message in rest)
         used = {row.purpose: row.usage.calls for row in await there.built.store.usage()}
-        assert used["consolidation"] == model.condensing >= 1
+        assert used["consolidation"] == model.consolidating >= 1
         assert used["chat"] == 5
         state = there.built.upkeep.state()
         assert state["consolidation"]["segments"] >= 1
@@ -90,20 +90,20 @@ async def test_a_conversation_is_condensed_behind_the_answers(tmp_path: Path) ->
 
 
 async def test_nobody_waits_for_a_summary_and_a_stop_does_not_either(tmp_path: Path) -> None:
-    """While a model condenses for an hour, the same conversation is answered at once, and the gateway stops."""
+    """While a model consolidates for an hour, the same conversation is answered at once, and the gateway stops."""
     model = Talker(takes_s=3600)
     async with world(tmp_path, settings=SMALL, models={"demo": model}) as there:
         for number in range(4):
             await there.asked(f"message m{number}")
 
-        async def condensing() -> bool:
-            return model.condensing > 0
+        async def consolidating() -> bool:
+            return model.consolidating > 0
 
-        await until(condensing)
+        await until(consolidating)
         with anyio.fail_after(5):
             for number in range(4, 7):
                 await there.asked(f"message m{number}")
-        assert model.condensing == 1
+        assert model.consolidating == 1
         built = there.built
         begun = anyio.current_time()
     assert anyio.current_time() - begun < 5
@@ -113,11 +113,11 @@ async def test_nobody_waits_for_a_summary_and_a_stop_does_not_either(tmp_path: P
     async with world(tmp_path, server=there.server, settings=SMALL, models={"demo": again}) as there:
         await there.asked("message m7")
 
-        async def condensed() -> bool:
+        async def consolidated() -> bool:
             return await cursor(there) > 0
 
-        await until(condensed)
-        assert again.condensing >= 1
+        await until(consolidated)
+        assert again.consolidating >= 1
 
 
 async def test_a_failing_summary_is_told_and_freezes_nothing(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_a_failing_summary_is_told_and_freezes_nothing(tmp_path: Path) -> 
         await until(told)
         await there.asked("message m8")
         await anyio.sleep(1)
-        assert model.condensing == 1
+        assert model.consolidating == 1
         state = there.built.upkeep.state()["consolidation"]
         assert state["last_error"] == "away"
         assert b"squidbot_consolidation_failing 1.0" in metrics.exposition()

@@ -138,7 +138,7 @@ class _ForgetsStops(_Around):
         return await self._real.accept(channel, account, batch, positions)
 
 
-class _CondensesInTwoWrites(_Around):
+class _ConsolidatesInTwoWrites(_Around):
     """First the summary, then the cursor."""
 
     def __init__(self, inner: Any, point: Striker) -> None:
@@ -192,8 +192,8 @@ def memory(control: str, plain: Any, point: Striker) -> Any:
     match control:
         case "writes_twice":
             return _WritesTwice(plain)
-        case "condenses_in_two_writes":
-            return _CondensesInTwoWrites(plain, point)
+        case "consolidates_in_two_writes":
+            return _ConsolidatesInTwoWrites(plain, point)
         case "forgets_facts":
             return _ForgetsFacts(plain)
         case _:

@@ -82,8 +82,8 @@ class Run:
     approval: str = ""
     ask: str = ""
     """The tool that needs a yes."""
-    condense_above: int = 0
-    """So many messages of a conversation are not condensed; 0: nothing is."""
+    consolidate_above: int = 0
+    """So many messages of a conversation are not consolidated; 0: nothing is."""
 
 
 async def _live(run: Run) -> int:
@@ -109,7 +109,7 @@ async def _live(run: Run) -> int:
                 "gateway": {"max_concurrent_turns": 4},
                 "owner": {"aliases": [_OWNER] if run.approval else []},
                 "agents": {
-                    "consolidation_threshold": run.condense_above or 100,
+                    "consolidation_threshold": run.consolidate_above or 100,
                     "keep_recent_ratio": 0.5,
                 },
                 "tools": {"require_approval": [run.ask] if run.ask else []},
@@ -130,7 +130,13 @@ async def _live(run: Run) -> int:
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(
-            partial(_stop_when_quiet, built, server, condensing=run.condense_above > 0, waiting=bool(run.ask))
+            partial(
+                _stop_when_quiet,
+                built,
+                server,
+                consolidating=run.consolidate_above > 0,
+                waiting=bool(run.ask),
+            )
         )
         if run.no_file_beyond:
             tasks.start_soon(_full_for_a_while, run, server)
@@ -140,7 +146,7 @@ async def _live(run: Run) -> int:
 
 
 async def _stop_when_quiet(
-    built: Built, server: FileLoopbackServer, *, condensing: bool, waiting: bool
+    built: Built, server: FileLoopbackServer, *, consolidating: bool, waiting: bool
 ) -> None:
     store: Any = built.gateway.parts.store
     store = getattr(store, "_inner", store)  # looking must not pass the moments
@@ -159,7 +165,7 @@ async def _stop_when_quiet(
         # What was accepted just before a death is not always acknowledged later, and needs not be.
         ours = len(await store.inbox(session=ASKING, limit=1000))
         taken = max(server.acknowledged, sum(stats.inbox.values()) - ours)
-        if condensing:
+        if consolidating:
             state = built.upkeep.state()["consolidation"]
             busy.append(state["running"] + state["waiting"])
         quiet = quiet + 1 if not any(busy) and taken == len(server.said) else 0

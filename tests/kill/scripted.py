@@ -7,7 +7,7 @@ A message is ``#<number>`` and words: ``effect`` wants the tool run once with th
 numbers of a merged turn. The model behaves as a good one should: it believes results, merges after a
 conflict, and looks before it repeats a write whose outcome is unknown.
 
-It condenses a conversation to who said which number: ``u3 a3``.
+It consolidates a conversation to who said which number: ``u3 a3``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ScriptedModel:
 
     async def _answer(self, messages: list[Message]) -> AsyncGenerator[ModelChunk, None]:
         if messages[-1].content.startswith("<conversation>"):
-            async for piece in self._condensed(messages[-1].content):
+            async for piece in self._consolidated(messages[-1].content):
                 yield piece
             return
         self._point("model.asked")
@@ -100,14 +100,14 @@ class ScriptedModel:
         yield Usage(prompt_tokens=10, completion_tokens=5, calls=1, model="scripted")
         self._point("model.answered")
 
-    async def _condensed(self, asked: str) -> AsyncGenerator[ModelChunk, None]:
-        self._point("model.condensing")
+    async def _consolidated(self, asked: str) -> AsyncGenerator[ModelChunk, None]:
+        self._point("model.consolidating")
         await anyio.sleep(self._pause())
         if "was written already" not in asked:  # otherwise it is asked for more: it has no more
             said = _SAID.findall(asked.partition("</conversation>")[0])
             yield " ".join(f"{who[0].lower()}{number}" for who, text in said for number in numbers_in(text))
         yield Usage(prompt_tokens=10, completion_tokens=5, calls=1, model="scripted")
-        self._point("model.condensed")
+        self._point("model.consolidated")
 
 
 def _document(messages: Sequence[Message], tail: Sequence[Message], facts: Sequence[int]) -> str:

@@ -1,5 +1,5 @@
 """
-Histories that were damaged, edited by hand or written by two processes: what can be read is condensed once or
+Histories that were damaged, edited by hand or written by two processes: what can be read is consolidated once or
 shown, whatever numbers the lines have.
 """
 
@@ -57,17 +57,17 @@ def damaged(raw: bytes, damage: Damage) -> bytes:
     )
 
 
-async def talked_and_condensed(
+async def talked_and_consolidated(
     home: Path,
     rounds: Sequence[tuple[int, Damage | None]],
     *,
     forgets_bytes: bool = False,
-    condensed_too: bool = False,
+    consolidated_too: bool = False,
 ) -> tuple[list[str], list[str]]:
     """
     What was said, and what is in summary and prompt together, after several lives of a process.
 
-    With ``condensed_too`` there is damage before the cursor, so that its line begins at another byte.
+    With ``consolidated_too`` there is damage before the cursor, so that its line begins at another byte.
     """
     said: list[str] = []
     for count, damage in rounds:
@@ -79,7 +79,7 @@ async def talked_and_condensed(
             message = Message(role=role, content=said[-1], id=str(number), turn=str(number // 2))
             await memory.append_message(S, message)
         for path in (home / "sessions").glob("*.jsonl"):
-            if damage and (condensed_too or not await memory.load_consolidated_cursor(S)):
+            if damage and (consolidated_too or not await memory.load_consolidated_cursor(S)):
                 path.write_bytes(damaged(path.read_bytes(), damage))
         memory = JsonlMemory(home, clock=ManualClock())
         await manager_of(memory, TokenKeeper(), threshold=3).consolidate_if_due(S)
@@ -96,12 +96,12 @@ ROUNDS = st.lists(st.tuples(st.integers(1, 9), st.none() | DAMAGE), min_size=1, 
 @OPTIONS
 @given(rounds=ROUNDS)
 @example(rounds=[(1, ("line too much", 0)), (1, ("line too much", 0)), (2, ("line too much", 0))])
-def test_every_message_is_condensed_once_or_shown_whatever_the_lines_say(
+def test_every_message_is_consolidated_once_or_shown_whatever_the_lines_say(
     rounds: list[tuple[int, Damage | None]],
 ) -> None:
     """A line too much, numbers twice, from the beginning again, none, or far away: no message is lost or doubled."""
     with tempfile.TemporaryDirectory() as home:
-        said, there = anyio.run(lambda: talked_and_condensed(Path(home), rounds))
+        said, there = anyio.run(lambda: talked_and_consolidated(Path(home), rounds))
     assert there == said
 
 
@@ -114,16 +114,16 @@ def test_a_line_torn_in_two_hides_nothing_wherever_it_stands(
 ) -> None:
     """Also before the cursor, where every byte behind it moves: then the numbers of the lines tell."""
     with tempfile.TemporaryDirectory() as home:
-        said, there = anyio.run(lambda: talked_and_condensed(Path(home), rounds, condensed_too=True))
+        said, there = anyio.run(lambda: talked_and_consolidated(Path(home), rounds, consolidated_too=True))
     assert there == said
 
 
 def test_numbers_alone_would_lose_a_message(tmp_path: Path) -> None:
     """Negative control: where the record does not know the byte, one line too much hides a message."""
     rounds: list[tuple[int, Damage | None]] = [(8, ("two writers", 5)), (2, None)]
-    said, there = anyio.run(lambda: talked_and_condensed(tmp_path / "a", rounds))
+    said, there = anyio.run(lambda: talked_and_consolidated(tmp_path / "a", rounds))
     assert there == said
-    said, there = anyio.run(lambda: talked_and_condensed(tmp_path / "b", rounds, forgets_bytes=True))
+    said, there = anyio.run(lambda: talked_and_consolidated(tmp_path / "b", rounds, forgets_bytes=True))
     assert there != said
 
 
@@ -133,7 +133,7 @@ def test_a_cursor_written_by_hand_counts_although_the_byte_is_another(tmp_path: 
 
     async def main() -> tuple[int, list[str]]:
         rounds: list[tuple[int, Damage | None]] = [(8, None)]
-        await talked_and_condensed(tmp_path, rounds)
+        await talked_and_consolidated(tmp_path, rounds)
         (path,) = (tmp_path / "sessions").glob("*.meta.json")
         path.write_text(json.dumps({**json.loads(path.read_text()), "last_consolidated": edited}))
         tail = await JsonlMemory(tmp_path, clock=ManualClock()).load_history(S)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 DAY_S = 86_400.0
 DAYS = 7
 WARM_DAYS = 3
-"""Until every conversation was condensed once, and all that is loaded when it is needed first is there."""
+"""Until every conversation was consolidated once, and all that is loaded when it is needed first is there."""
 A_DAY = 100
 """Messages, on both channels together."""
 OBJECTS = 300
@@ -166,7 +166,7 @@ async def weeks(root, **overrides):
 
 async def test_a_week_under_load_leaves_it_as_it_was(tmp_path):
     """
-    Some 700 messages and 336 check-ins, with broken links, lost receipts and condensing: each answered once, and
+    Some 700 messages and 336 check-ins, with broken links, lost receipts and consolidation: each answered once, and
     after the seventh day no object, task, thread, file or row is there that was not after the third, but for
     the rows that are kept on purpose; and those go when their time is over.
     """

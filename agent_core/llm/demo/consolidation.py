@@ -1,5 +1,5 @@
 """
-How the demo model condenses: it picks sentences, and never says one twice. Pure.
+How the demo model consolidates: it picks sentences, and never says one twice. Pure.
 
 Sentences with a number, a name or an address are worth more than others, and small talk is worth nothing.
 What it picks stands in the order in which it was said.
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from agent_core.models import Message
 
-__all__ = ["between", "condensed"]
+__all__ = ["between", "consolidated"]
 
 _MATERIAL = re.compile(r"\A<(conversation|summary)>\n(.*?)\n?</\1>(.*)", re.DOTALL)
 _WHO = re.compile(r"^(USER|ASSISTANT): ", re.MULTILINE)
@@ -28,8 +28,8 @@ _SENTENCES = 8
 _SENTENCE_CHARS = 300
 
 
-def condensed(messages: Sequence[Message]) -> str | None:
-    """What it makes of a conversation or a summary that it is to condense; None if it is asked to chat."""
+def consolidated(messages: Sequence[Message]) -> str | None:
+    """What it makes of a conversation or a summary that it is to consolidate; None if it is asked to chat."""
     found = _MATERIAL.search(messages[-1].content) if messages and messages[-1].role == "user" else None
     if found is None:
         return None

@@ -11,7 +11,7 @@ It is deterministic: the same conversation gets the same answer. What it can do:
 - ``!sendfile PATH`` sends a file of the workspace (in backticks, if there are blanks in the path), without a
   path the attachment of the message; ``!readfile`` tells what is in the attachment, or in an earlier one with
   ``!readfile ID``; a message with files and no such word is answered with their names;
-- asked to condense a conversation, it picks the sentences that tell most.
+- asked to consolidate a conversation, it picks the sentences that tell most.
 
 Magic words make it fail. A number after the word says how many times in a row (``always``: each time);
 after that the same message is answered, which shows what retrying does.
@@ -49,7 +49,7 @@ from agent_core.errors import (
     ModelUnavailable,
     StreamBroken,
 )
-from agent_core.llm.demo.consolidation import condensed
+from agent_core.llm.demo.consolidation import consolidated
 from agent_core.llm.demo.rules import MEMORY_TOOL, Reply, last_user_text, magic_in, question_in, reply_to
 from agent_core.llm.errors import empty_answer
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
@@ -116,7 +116,7 @@ class DemoModel:
         yield _usage(messages, reply)
 
     def _reply(self, messages: Sequence[Message], tools: Sequence[str]) -> Reply:
-        if (summary := condensed(messages)) is not None:
+        if (summary := consolidated(messages)) is not None:
             return Reply(summary)
         text = question_in(messages)
         magic = magic_in(text)

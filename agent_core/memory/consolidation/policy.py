@@ -1,5 +1,5 @@
 """
-When a conversation is condensed, which part of it, and how the answer of a model is taken. Pure.
+When a conversation is consolidated, which part of it, and how the answer of a model is taken. Pure.
 
 Theory of operation. Positions before the cursor are in the summary. What lies behind it is too much when it
 is more than ``threshold`` messages, or when it is estimated at more than ``max_tokens``. Then everything but
@@ -8,7 +8,7 @@ long messages can be too much as well. A segment ends before a question, so that
 its question: the cut moves back to the nearest one, and if there is none behind the cursor, forward.
 
 A segment is never longer than what one model call can read (``segment_tokens``); the rest is the next one.
-So a conversation that could not be condensed for a week is caught up on in several small steps.
+So a conversation that could not be consolidated for a week is caught up on in several small steps.
 
 What a model gives back is not believed blindly (`accepted`): an answer far longer than a summary is cut after
 a sentence, and one that is the conversation once more is refused.
@@ -74,7 +74,7 @@ class Rules:
 
     def __post_init__(self) -> None:
         if self.threshold < 1 or not 0 < self.keep_recent_ratio < 1:
-            raise ValueError(f"cannot condense by these rules: {self}")
+            raise ValueError(f"cannot consolidate by these rules: {self}")
 
     @property
     def keep(self) -> int:
@@ -85,7 +85,7 @@ class Rules:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """
-    What is to be condensed: the positions from ``start`` up to ``end``, the cursor's next place.
+    What is to be consolidated: the positions from ``start`` up to ``end``, the cursor's next place.
 
     ``private`` are the scopes of single people in these messages and in the summary before them.
     """
@@ -108,7 +108,7 @@ def sentence_budget(messages: int) -> int:
 
 def keep_for(tail: HistoryTail, rules: Rules, estimate: TokenEstimate) -> int | None:
     """
-    How many of the newest messages are to be kept when condensing now, or None if it is not due.
+    How many of the newest messages are to be kept when consolidating now, or None if it is not due.
 
     Args:
         tail: The newest messages after the cursor, read up to about ``rules.max_tokens``.

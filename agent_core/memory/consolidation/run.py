@@ -1,14 +1,14 @@
 """
-Condensing a conversation: the calls to a model, what is made of their answers, and the one atomic record at
-the end. The rules are in ``policy``, the texts in ``prompts``, what must survive in ``key_facts``.
+Consolidating a conversation: the calls to a model, what is made of their answers, and the one atomic record
+at the end. The rules are in ``policy``, the texts in ``prompts``, what must survive in ``key_facts``.
 
 Nobody waits for this: it is started after an answer is on its way (``worker``), and prompts are built
 without it. Whatever fails, a model or a disk, leaves everything as it was: the messages stay in the prompt,
 the cursor where it stands, and the histories are never written to.
 
-One visit condenses segment after segment until enough is done, a few at the most. A segment that is too long
-for the model is halved. Of two visits to one session the second has nothing to do; if another process has
-condensed or begun anew what is being condensed, its work stands and this one is thrown away.
+One visit consolidates segment after segment until enough is done, a few at the most. A segment that is too
+long for the model is halved. Of two visits to one session the second has nothing to do; if another process
+has consolidated or begun anew what is being consolidated, its work stands and this one is thrown away.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ConsolidationResult:
     How a visit ended.
 
     Args:
-        segments: How many were condensed; 0 also where nothing was due.
+        segments: How many were consolidated; 0 also where nothing was due.
         failure: Why it stopped early; empty if it did not.
         usage: What it has cost, also where it failed.
         wait_s: Nothing failed, but it cannot go on before so many seconds; ``failure`` says why.
@@ -86,10 +86,10 @@ class ConsolidationResult:
 
 class Consolidation:
     """
-    The half of `MemoryManager` that condenses.
+    The half of `MemoryManager` that consolidates.
 
     Args:
-        llm: Who condenses; without it nothing is.
+        llm: Who consolidates; without it nothing is.
         summary_tokens: The share of a prompt that a summary may have; a longer one is rewritten.
         call_limit_s: How long one call may take.
     """
@@ -111,17 +111,17 @@ class Consolidation:
         self._summary_tokens = summary_tokens
         self._estimate = estimate
         self._call_limit_s = call_limit_s
-        self._condensing: set[str] = set()
+        self._consolidating: set[str] = set()
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
         """
-        Condense what is too much of a session. Raises nothing but cancellation.
+        Consolidate what is too much of a session. Raises nothing but cancellation.
 
         While a visit to the session is on its way, a second one returns at once.
         """
-        if self._llm is None or session_id in self._condensing:
+        if self._llm is None or session_id in self._consolidating:
             return ConsolidationResult()
-        self._condensing.add(session_id)
+        self._consolidating.add(session_id)
         attempt = Attempt()
         segments = 0
         try:
@@ -136,12 +136,13 @@ class Consolidation:
             attempt.failure = _reason(error)
             log.exception("consolidation.crashed", session=session_id)
         finally:
-            self._condensing.discard(session_id)
+            self._consolidating.discard(session_id)
         return ConsolidationResult(segments, attempt.failure, attempt.usage)
 
     async def _consolidate(self, session_id: str, attempt: Attempt | None = None) -> bool:
         """
-        Condense the next segment of a session, if it is due. False: it is not, or ``attempt`` says why not.
+        Consolidate the next segment of a session, if it is due. False: it is not, or ``attempt`` says why
+        not.
 
         Raises:
             CursorMoved, StorageUnavailable: Nothing was changed.
@@ -171,7 +172,7 @@ class Consolidation:
         The oldest messages after the cursor: more than one call can read, and more than one turn.
 
         A few giants can fill what is usually read; then they are read whatever their length. Raises
-        `CursorMoved` if somebody has condensed since ``start`` was read: what begins there is not due.
+        `CursorMoved` if somebody has consolidated since ``start`` was read: what begins there is not due.
         """
         limits: list[tuple[int, int | None]] = [
             (_PAGE, self._chars(self._rules.segment_tokens * _READ_MORE)),
@@ -214,7 +215,7 @@ class Consolidation:
         if old is None:
             old = await self._storage.load_session_summary(session_id)
         text = policy.conversation_text(segment.messages, rules.segment_tokens, self._estimate)
-        if not text:  # nothing was said: there is nothing to condense, and nothing to keep in the prompt
+        if not text:  # nothing was said: there is nothing to consolidate, and nothing to keep in the prompt
             return old
         prose, listed = split_list(old)
         answer = await self._call_llm(
@@ -315,7 +316,7 @@ class Consolidation:
         except TimeoutError:
             attempt.timed_out = True
             attempt.failure = f"no answer within {self._call_limit_s:g} s"
-        except Exception as error:  # noqa: BLE001 - condensing can always wait, whatever the reason
+        except Exception as error:  # noqa: BLE001 - consolidation can always wait, whatever the reason
             attempt.too_long = isinstance(error, ContextTooLong)
             attempt.failure = _reason(error)
         else:

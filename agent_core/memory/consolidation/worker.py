@@ -3,8 +3,9 @@ Looking after conversations in the background, once an answer is on its way.
 
 Theory of operation. `due` marks a session and returns at once; `run` works on what is marked, a few sessions
 at a time and each by one task only. A session that is marked again while it is worked on is worked on once
-more. First the chores run in their order (the history into its file, the search index), then it is condensed
-if that is due. Marks that come in quick succession are worked on together, and a moment after the answer.
+more. First the session tasks run in their order (the history into its file, the search index), then it is
+consolidated if that is due. Marks that come in quick succession are worked on together, and a moment after
+the answer.
 
 What fails waits: a minute, then twice as long each time, six hours at most, per session. It is tried again by
 itself a limited number of times; after that only when somebody has spoken in the session again, and never
@@ -31,32 +32,32 @@ from agent_core.memory.consolidation.run import ConsolidationResult
 from agent_core.models import Usage
 from agent_core.ports import Clock
 
-__all__ = ["RETRY", "Chore", "Consolidates", "Consolidator"]
+__all__ = ["RETRY", "Consolidates", "Consolidator", "SessionTask"]
 
 _CONCURRENCY = 2
 _PAUSE_S = 0.25
-_MOST_MARKED = 10_000
+_MOST_DUE = 10_000
 RETRY = BackoffPolicy(first_s=60.0, cap_s=6 * 3600.0, jitter=0.25)
 _TRIES = 8
 _IDLE_S = 3600.0
 
 log = structlog.get_logger(__name__)
 
-Chore = Callable[[str], Awaitable[None]]
+SessionTask = Callable[[str], Awaitable[None]]
 """Something to do for a session whose turn has ended."""
 
 
 class Consolidates(Protocol):
-    """Who condenses."""
+    """Who consolidates."""
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
-        """Condense what is too much of a session. Raises nothing but cancellation."""
+        """Consolidate what is too much of a session. Raises nothing but cancellation."""
         ...
 
 
 @dataclass(slots=True)
 class _Trouble:
-    """A session that could not be condensed."""
+    """A session that could not be consolidated."""
 
     failures: int
     retry_at: float
@@ -65,10 +66,10 @@ class _Trouble:
 
 class Consolidator:
     """
-    Condenses sessions after their turns.
+    Consolidates sessions after their turns.
 
     Args:
-        chores: What is done for a session before.
+        session_tasks: What is done for a session before.
         spent: Told what the calls for a session have cost.
         pause_s: How long the answers have the machine for themselves.
     """
@@ -78,18 +79,18 @@ class Consolidator:
         manager: Consolidates,
         clock: Clock,
         *,
-        chores: Sequence[Chore] = (),
+        session_tasks: Sequence[SessionTask] = (),
         spent: Callable[[str, Usage], Awaitable[None]] | None = None,
         concurrency: int = _CONCURRENCY,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._manager = manager
         self._clock = clock
-        self._chores = chores
+        self._session_tasks = session_tasks
         self._spent = spent
         self._concurrency = concurrency
         self._pause_s = pause_s
-        self._marked: OrderedDict[str, None] = OrderedDict()
+        self._due_sessions: OrderedDict[str, None] = OrderedDict()
         self._running: set[str] = set()
         self._trouble: dict[str, _Trouble] = {}
         self._changed = anyio.Event()
@@ -98,11 +99,11 @@ class Consolidator:
 
     def due(self, session_id: str) -> None:
         """A turn of this session was completed. Never blocks, never fails."""
-        self._marked[session_id] = None
-        self._marked.move_to_end(session_id)
-        if len(self._marked) > _MOST_MARKED:
+        self._due_sessions[session_id] = None
+        self._due_sessions.move_to_end(session_id)
+        if len(self._due_sessions) > _MOST_DUE:
             # The next turn of that session marks it again.
-            self._marked.popitem(last=False)
+            self._due_sessions.popitem(last=False)
         self._changed.set()
 
     def state(self) -> dict[str, Any]:
@@ -112,7 +113,7 @@ class Consolidator:
         worst = max(self._trouble.values(), key=lambda trouble: trouble.failures, default=None)
         return {
             "running": len(self._running),
-            "waiting": len(self._marked),
+            "waiting": len(self._due_sessions),
             "segments": self._segments,
             "failures": self._failures,
             "failing_sessions": sum(trouble.failures > 0 for trouble in self._trouble.values()),
@@ -123,7 +124,7 @@ class Consolidator:
         }
 
     def trouble(self, session_id: str) -> dict[str, Any] | None:
-        """What keeps a session from being condensed, or None."""
+        """What keeps a session from being consolidated, or None."""
         found = self._trouble.get(session_id)
         if found is None:
             return None
@@ -141,7 +142,7 @@ class Consolidator:
                 self._changed = anyio.Event()
                 for session_id in self._ready():
                     self._running.add(session_id)
-                    self._marked.pop(session_id, None)
+                    self._due_sessions.pop(session_id, None)
                     tasks.start_soon(self._look_after, session_id)
                 with anyio.move_on_after(self._next_try_s()):
                     await self._changed.wait()
@@ -154,10 +155,10 @@ class Consolidator:
         again = [
             session_id
             for session_id, trouble in self._trouble.items()
-            if trouble.retry_at <= now and trouble.failures < _TRIES and session_id not in self._marked
+            if trouble.retry_at <= now and trouble.failures < _TRIES and session_id not in self._due_sessions
         ]
         free = self._concurrency - len(self._running)
-        return [each for each in [*self._marked, *again] if each not in self._running][: max(0, free)]
+        return [each for each in [*self._due_sessions, *again] if each not in self._running][: max(0, free)]
 
     def _next_try_s(self) -> float:
         if len(self._running) >= self._concurrency:
@@ -172,16 +173,16 @@ class Consolidator:
 
     async def _look_after(self, session_id: str) -> None:
         try:
-            if await self._do_chores(session_id) and self._may_try(session_id):
-                await self._condense(session_id)
+            if await self._do_session_tasks(session_id) and self._may_try(session_id):
+                await self._consolidate(session_id)
         finally:
             self._running.discard(session_id)
             self._changed.set()
 
-    async def _do_chores(self, session_id: str) -> bool:
-        for chore in self._chores:
+    async def _do_session_tasks(self, session_id: str) -> bool:
+        for task in self._session_tasks:
             try:
-                await chore(session_id)
+                await task(session_id)
             except Exception as error:  # noqa: BLE001 - in the background one session must not stop the others
                 self._failed(session_id, f"{type(error).__name__}: {error}")
                 return False
@@ -191,7 +192,7 @@ class Consolidator:
         trouble = self._trouble.get(session_id)
         return trouble is None or trouble.retry_at <= self._clock.monotonic()
 
-    async def _condense(self, session_id: str) -> None:
+    async def _consolidate(self, session_id: str) -> None:
         try:
             done = await self._manager.consolidate_if_due(session_id)
             if self._spent is not None and done.usage != Usage():
@@ -220,7 +221,7 @@ class Consolidator:
         failures = before.failures + 1 if before else 1
         delay_s = RETRY.delay(failures, random=random.random())
         self._trouble[session_id] = _Trouble(failures, self._clock.monotonic() + delay_s, reason)
-        if len(self._trouble) > _MOST_MARKED:
+        if len(self._trouble) > _MOST_DUE:
             del self._trouble[next(iter(self._trouble))]
         self._failures += 1
         log.warning(

@@ -64,7 +64,7 @@ def status(report: Mapping[str, Any]) -> str:
     if report.get("sessions") is not None:
         lines.append(f"sessions   {report['sessions']}")
     lines += _models(report.get("models") or {})
-    lines += _condensing(report.get("consolidation") or {})
+    lines += _consolidating(report.get("consolidation") or {})
     lines += schedule.at_a_glance(report)
     lines += usage.budget_line(report["budget"]) if report.get("budget") else []
     for head, found in (
@@ -224,7 +224,7 @@ def session(answer: Mapping[str, Any]) -> str:
     if answer.get("trouble"):
         trouble = answer["trouble"]
         said = f"failed {_times(trouble['failures'])}, again in {duration(trouble['next_try_in_s'])}"
-        lines.append(f"  condensing {said}: {plain_line(trouble['error'])}")
+        lines.append(f"  consolidation {said}: {plain_line(trouble['error'])}")
     if answer["summary"]:
         lines += ["", "summary of what is no longer in the prompt:", plain_text(answer["summary"])]
     for message in answer["newest"]:
@@ -239,13 +239,15 @@ def session(answer: Mapping[str, Any]) -> str:
 
 
 def _cursor(answer: Mapping[str, Any]) -> list[str]:
-    """What of a conversation is condensed, and when the rest of it will be."""
+    """What of a conversation is consolidated, and when the rest of it will be."""
     cursor, rest = answer["cursor"], answer["unconsolidated"]
-    what = "condensed" if answer["summary"] or not cursor else "set aside"  # without a trace: it began anew
+    what = (
+        "consolidated" if answer["summary"] or not cursor else "set aside"
+    )  # without a trace: it began anew
     lines = [f"  cursor     {cursor}: so many are {what}, {rest} are not"]
-    if above := (answer.get("prompt") or {}).get("condensed_above"):
+    if above := (answer.get("prompt") or {}).get("consolidated_above"):
         due = "; it is time, with the next message" if rest > above["messages"] else ""
-        lines.append(f"  condensed  above {above['messages']} messages or {above['tokens']} tokens{due}")
+        lines.append(f"  consolidated  above {above['messages']} messages or {above['tokens']} tokens{due}")
     return lines
 
 
@@ -256,21 +258,21 @@ def _prompt(prompt: Mapping[str, Any]) -> list[str]:
         said = f", {prompt['messages']} messages" if name == "history" else ""
         lines.append(f"    {name:<8} {tokens:>6}{said}")
     if prompt["left_out"]:
-        lines.append(f"    {prompt['left_out']} messages that are not condensed are not in it")
+        lines.append(f"    {prompt['left_out']} messages that are not consolidated are not in it")
     return lines
 
 
-def _condensing(state: Mapping[str, Any]) -> list[str]:
-    """How many segments were condensed, and what keeps conversations from it, if anything does."""
+def _consolidating(state: Mapping[str, Any]) -> list[str]:
+    """How many segments were consolidated, and what keeps conversations from it, if anything does."""
     failing = state.get("failing_sessions")
     if not failing:
         done = state.get("segments")
-        return [f"condensed  {done} segments since the start"] if done else []
+        return [f"consolidated  {done} segments since the start"] if done else []
     again = f", again in {duration(state['next_try_in_s'])}" if state.get("next_try_in_s") else ""
     why = _short(str(state.get("last_error") or "?"))
     failures = state["failures_in_a_row"]
     row = f"{_times(failures)}{' in a row' if failures > 1 else ''}{again}"
-    return [f"condensing fails in {failing} conversation{'s' if failing > 1 else ''} ({row}): {why}"]
+    return [f"consolidation fails in {failing} conversation{'s' if failing > 1 else ''} ({row}): {why}"]
 
 
 def reindexed(answer: Mapping[str, Any]) -> str:

@@ -3,8 +3,9 @@ What of a home folder belongs into a backup, in which order, and what is left ou
 
 The order makes a backup of a running daemon consistent without stopping it:
 
-1. ``EARLY``: cursors and summaries. A cursor says "so much of the history is condensed", so it must be older
-   than the history beside it; an older one only means that something is condensed once more.
+1. ``EARLY``: cursors and summaries. A cursor says "so much of the history is consolidated", so it must be
+older
+   than the history beside it; an older one only means that something is consolidated once more.
 2. The database, and the lengths that the histories had at its moment (`gateway.queue.sqlite.snapshot`).
 3. ``HISTORIES``, each up to its length of that moment: then no line is missing that the database has handed
    over, and none is there that it does not know.

@@ -1,4 +1,4 @@
-"""When a conversation is condensed and how much of it, and that no failure on the way costs a message."""
+"""When a conversation is consolidated and how much of it, and that no failure on the way costs a message."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_small_thresholds_are_allowed(threshold: int) -> None:
 
 
 async def test_consolidation_not_triggered_below_threshold(storage: InMemoryMemory) -> None:
-    """Up to the threshold nothing is condensed and no model is asked."""
+    """Up to the threshold nothing is consolidated and no model is asked."""
     llm = ScriptedLLM("Summary: talked about nothing.")
     manager = manager_of(storage, llm, threshold=10, ratio=0.3)
     await say(storage, *[f"msg {number}" for number in range(10)])
@@ -84,7 +84,7 @@ async def test_consolidation_triggered_above_threshold(storage: InMemoryMemory) 
 
 
 async def test_consolidation_appends_to_existing_memory_doc(storage: InMemoryMemory) -> None:
-    """What was condensed before stays in front of what is condensed now; the memory document is not touched."""
+    """What was consolidated before stays in front of what is consolidated now; the memory document is not touched."""
     await storage.save_session_summary(S, "# Existing\nUser likes cats.")
     await storage.save_global_memory(OWNER, "notes")
     manager = manager_of(storage, ScriptedLLM("Summary: discussed dogs."), threshold=3, ratio=0.34)
@@ -138,7 +138,7 @@ async def test_two_hundred_messages_and_cursor_180_cost_nothing(storage: InMemor
 
 
 async def test_the_numbers_of_the_seeds(storage: InMemoryMemory) -> None:
-    """Of 101 messages the first 80 are condensed into about 8 sentences; 20 stay word for word."""
+    """Of 101 messages the first 80 are consolidated into about 8 sentences; 20 stay word for word."""
     await talk(storage, 50)
     llm = TokenKeeper()
     manager = MemoryManager(storage, llm=llm)
@@ -154,7 +154,7 @@ async def test_the_numbers_of_the_seeds(storage: InMemoryMemory) -> None:
 
 @pytest.mark.parametrize("threshold", [1, 2, 3])
 async def test_the_smallest_thresholds_work(storage: InMemoryMemory, threshold: int) -> None:
-    """After every turn everything but the last pairs is condensed, each message once, and no pair is torn."""
+    """After every turn everything but the last pairs is consolidated, each message once, and no pair is torn."""
     manager = manager_of(storage, TokenKeeper(), threshold=threshold, ratio=0.2)
     for turn in range(1, 12):
         await talk(storage, 1)
@@ -166,7 +166,7 @@ async def test_the_smallest_thresholds_work(storage: InMemoryMemory, threshold: 
         assert len(shown) <= threshold + 1
 
 
-async def test_long_messages_are_condensed_before_they_are_many(storage: InMemoryMemory) -> None:
+async def test_long_messages_are_consolidated_before_they_are_many(storage: InMemoryMemory) -> None:
     """Estimated tokens are a trigger of their own; fewer messages are kept then."""
     llm = ScriptedLLM("They said a lot.")
     manager = manager_of(storage, llm, threshold=100, ratio=0.2, consolidation_tokens=2000)
@@ -192,7 +192,7 @@ async def test_one_huge_pair_is_left_alone_until_there_is_another(storage: InMem
 
 
 async def test_a_backlog_is_caught_up_on_in_steps(storage: InMemoryMemory) -> None:
-    """What no call can read at once is condensed in several segments, a few per visit, each message once."""
+    """What no call can read at once is consolidated in several segments, a few per visit, each message once."""
     llm = TokenKeeper()
     manager = manager_of(storage, llm, threshold=20, ratio=0.2, context_tokens=2000)
     await talk(storage, 600)
@@ -231,7 +231,7 @@ async def test_a_model_that_reads_less_than_thought_gets_smaller_parts(storage: 
 @pytest.mark.parametrize("ratio", [0, 1, -0.2, 1.5])
 def test_a_share_that_cannot_be_kept_is_refused(ratio: float) -> None:
     """Nothing kept, everything kept: neither is a rule."""
-    with pytest.raises(ValueError, match="cannot condense"):
+    with pytest.raises(ValueError, match="cannot consolidate"):
         MemoryManager(InMemoryMemory(), keep_recent_ratio=ratio)
     with pytest.raises(ValueError, match="keep_recent_ratio"):
         Settings.model_validate({"agents": {"keep_recent_ratio": ratio}})

@@ -1,4 +1,4 @@
-"""The demo model condenses too, so that everything can be tried without a key."""
+"""The demo model consolidates too, so that everything can be tried without a key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.doubles.consolidation import S, manager_of, prompt
 from tests.doubles.in_memory_storage import InMemoryMemory
 
 
-async def test_the_demo_model_condenses() -> None:
+async def test_the_demo_model_consolidates() -> None:
     """What was said is in the summary, in few words, and no magic word in it does anything."""
     storage = InMemoryMemory()
     for number, text in enumerate(

@@ -1,4 +1,4 @@
-"""Whatever fails or interferes while a conversation is condensed: nothing is lost, doubled or waited for."""
+"""Whatever fails or interferes while a conversation is consolidated: nothing is lost, doubled or waited for."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_defect_after_the_call_does_not_hide_its_cost(storage: InMemoryM
     assert await storage.load_consolidated_cursor(S) == 0
 
 
-async def test_a_conversation_full_of_code_is_condensed(storage: InMemoryMemory) -> None:
+async def test_a_conversation_full_of_code_is_consolidated(storage: InMemoryMemory) -> None:
     """Long pieces of code with commas between them stop nothing."""
     manager = manager_of(storage, ScriptedLLM("They talked about commands."))
     await say(storage, *["`remind me in 2 minutes to turn off the oven`, `!cut`, `x`"] * 6)
@@ -155,7 +155,7 @@ async def test_orders_inside_a_conversation_are_data(storage: InMemoryMemory) ->
     assert user.content.index("Ignore previous") < user.content.index("</conversation>")
 
 
-async def test_debris_is_condensed_without_a_model(storage: InMemoryMemory) -> None:
+async def test_debris_is_consolidated_without_a_model(storage: InMemoryMemory) -> None:
     """Where nothing was said, the cursor moves on and nobody is asked."""
     llm = ScriptedLLM("should not be asked")
     for number in range(8):
@@ -168,7 +168,7 @@ async def test_debris_is_condensed_without_a_model(storage: InMemoryMemory) -> N
 
 
 async def test_a_conversation_without_questions_does_not_freeze(storage: InMemoryMemory) -> None:
-    """Answers that nobody asked for are condensed as well."""
+    """Answers that nobody asked for are consolidated as well."""
     manager = manager_of(storage, TokenKeeper())
     for number in range(40):
         await storage.append_message(S, Message(role="assistant", content=f"m{number}"))
@@ -222,10 +222,10 @@ async def test_a_conversation_that_begins_anew_meanwhile_is_left_alone(storage: 
         await storage.save_consolidation(S, summary="x", cursor=1, base_cursor=2)
 
 
-async def test_what_another_process_has_just_condensed_is_not_condensed_again(
+async def test_what_another_process_has_just_consolidated_is_not_consolidated_again(
     storage: InMemoryMemory,
 ) -> None:
-    """Between a look at the cursor and the reading of what lies behind it somebody else condenses a part of it."""
+    """Between a look at the cursor and the reading of what lies behind it somebody else consolidates a part of it."""
     await talk(storage, 4)
     others = manager_of(storage, TokenKeeper())
 
@@ -244,7 +244,7 @@ async def test_what_another_process_has_just_condensed_is_not_condensed_again(
 
 
 async def test_a_person_never_waits_for_a_summary(storage: InMemoryMemory) -> None:
-    """While a model condenses for minutes, prompts are built and messages are kept at once; nothing is lost."""
+    """While a model consolidates for minutes, prompts are built and messages are kept at once; nothing is lost."""
     manager = manager_of(storage, ScriptedLLM(100.0))
     await say(storage, *[f"msg {number}" for number in range(6)])
     async with anyio.create_task_group() as tasks:

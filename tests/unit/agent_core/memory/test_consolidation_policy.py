@@ -1,4 +1,4 @@
-"""When a conversation is condensed, and where it is cut."""
+"""When a conversation is consolidated, and where it is cut."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_how_many_are_kept(threshold: int, ratio: float, keep: int) -> None:
 )
 def test_impossible_rules_are_refused(threshold: int, ratio: float) -> None:
     """No threshold below one, no share outside of nought to one."""
-    with pytest.raises(ValueError, match="cannot condense"):
+    with pytest.raises(ValueError, match="cannot consolidate"):
         Rules(threshold, ratio)
 
 

@@ -1,4 +1,4 @@
-"""Condensing in the background: once per session at a time, without anybody waiting, with patience after failures."""
+"""Consolidation in the background: once per session at a time, without anybody waiting, with patience after failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def anyio_backend(virtual_backend: object) -> object:
 
 
 class Manager:
-    """Condenses in its way, and notes who was worked on when."""
+    """Consolidates in its way, and notes who was worked on when."""
 
     def __init__(self, *answers: ConsolidationResult | Exception, takes_s: float = 1.0) -> None:
         self.answers = list(answers) or [ConsolidationResult()]
@@ -124,14 +124,14 @@ async def test_failures_are_tried_more_and_more_rarely_and_end(
 
 
 async def test_talk_does_not_shorten_the_wait() -> None:
-    """A busy session with a failing model is not tried at every message, but its chores are done."""
+    """A busy session with a failing model is not tried at every message, but its tasks are done."""
     manager = Manager(ConsolidationResult(failure="away"))
-    chores: list[str] = []
+    session_tasks: list[str] = []
 
-    async def chore(session_id: str) -> None:
-        chores.append(session_id)
+    async def task(session_id: str) -> None:
+        session_tasks.append(session_id)
 
-    consolidator = Consolidator(manager, LoopClock(), chores=[chore])
+    consolidator = Consolidator(manager, LoopClock(), session_tasks=[task])
 
     async def work() -> None:
         for _ in range(400):
@@ -140,19 +140,19 @@ async def test_talk_does_not_shorten_the_wait() -> None:
 
     await while_running(consolidator, work)
     assert len(manager.visits) <= 8
-    assert len(chores) >= 400
+    assert len(session_tasks) >= 400
 
 
-async def test_a_chore_that_fails_is_done_later() -> None:
-    """If the history could not be written, nothing is condensed before it can."""
+async def test_a_task_that_fails_is_done_later() -> None:
+    """If the history could not be written, nothing is consolidated before it can."""
     manager = Manager()
     fail = True
 
-    async def chore(session_id: str) -> None:
+    async def task(session_id: str) -> None:
         if fail:
             raise OSError("no space")
 
-    consolidator = Consolidator(manager, LoopClock(), chores=[chore])
+    consolidator = Consolidator(manager, LoopClock(), session_tasks=[task])
 
     async def work() -> None:
         nonlocal fail

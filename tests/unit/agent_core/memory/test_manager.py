@@ -97,7 +97,7 @@ async def test_each_scope_sees_its_own_document(storage: InMemoryMemory) -> None
 
 
 async def test_consolidation_skipped_when_no_llm(storage: InMemoryMemory) -> None:
-    """Without a model to condense with, everything stays in the prompt and nothing is announced."""
+    """Without a model to consolidate with, everything stays in the prompt and nothing is announced."""
     await say(storage, 6)
     manager = MemoryManager(storage=storage, consolidation_threshold=3, keep_recent_ratio=0.34, llm=None)
 
@@ -122,7 +122,7 @@ async def test_consolidation_skipped_when_no_llm(storage: InMemoryMemory) -> Non
 async def test_the_warning_comes_two_messages_early(
     storage: InMemoryMemory, messages: int, cursor: int, tools: tuple[str, ...], model: bool, warned: bool
 ) -> None:
-    """It appears when N - cursor >= threshold - 2, if the tool is there and condensing will happen at all."""
+    """It appears when N - cursor >= threshold - 2, if the tool is there and consolidation will happen at all."""
     await say(storage, messages)
     await storage.save_consolidated_cursor(S, cursor)
     manager = MemoryManager(storage, consolidation_threshold=10, llm=SilentModel() if model else None)

@@ -76,18 +76,18 @@ async def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert min(slots[1:]) > 0
 
 
-@pytest.mark.parametrize("condensed", [True, False])
-async def test_nothing_before_the_cursor_is_kept(tmp_path: Path, *, condensed: bool) -> None:
-    """After a condensation only what came since is held; as long as there is none, all of it is."""
+@pytest.mark.parametrize("consolidated", [True, False])
+async def test_nothing_before_the_cursor_is_kept(tmp_path: Path, *, consolidated: bool) -> None:
+    """After a consolidation only what came since is held; as long as there is none, all of it is."""
     memory = JsonlMemory(tmp_path, clock=ManualClock())
     await memory.append_message(ROOMS[0], *(line(number) for number in range(300)))
     before = held(memory)
-    if condensed:
+    if consolidated:
         await memory.save_consolidation(ROOMS[0], summary="they talked", cursor=290)
     tail = await memory.load_history(ROOMS[0])
 
-    assert len(tail.messages) == (10 if condensed else 300)
-    assert (held(memory) < before / 20) == condensed
+    assert len(tail.messages) == (10 if consolidated else 300)
+    assert (held(memory) < before / 20) == consolidated
 
 
 async def test_lines_before_the_cursor_do_not_come_back(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_lines_before_the_cursor_do_not_come_back(tmp_path: Path) -> None:
 
 
 async def test_a_cursor_that_goes_back_shows_everything_again(tmp_path: Path) -> None:
-    """What was let go because it was condensed is decoded again when it is needed after all."""
+    """What was let go because it was consolidated is decoded again when it is needed after all."""
     memory = JsonlMemory(tmp_path, clock=ManualClock())
     await memory.append_message(ROOMS[0], *(line(number) for number in range(40)))
     await memory.save_consolidated_cursor(ROOMS[0], 35)

@@ -34,7 +34,7 @@ def opened(home: Path) -> JsonlMemory:
 
 @pytest.fixture
 async def home(tmp_path: Path) -> Path:
-    """Two conversations of four messages, two of them condensed, and a memory document."""
+    """Two conversations of four messages, two of them consolidated, and a memory document."""
     memory = opened(tmp_path)
     for session in (S, OTHER):
         for number in range(4):
@@ -49,7 +49,7 @@ async def home(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("what", NO_FILES)
 async def test_what_is_no_record_is_put_aside_and_the_spare_counts(home: Path, what: str) -> None:
-    """Nothing is condensed again, the conversation goes on, and it is told once."""
+    """Nothing is consolidated again, the conversation goes on, and it is told once."""
     record = opened(home).layout.record(KEY)
     record.unlink()
     NO_FILES[what](record)

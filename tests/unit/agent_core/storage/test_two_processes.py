@@ -1,4 +1,4 @@
-"""Processes that talk in one conversation and condense it at the same time: no message is lost or doubled."""
+"""Processes that talk in one conversation and consolidate it at the same time: no message is lost or doubled."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ anyio.run(main)
 
 
 @pytest.mark.timeout(90)
-def test_three_processes_that_talk_and_condense_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_three_processes_that_talk_and_consolidate_lose_and_double_nothing(tmp_path: Path) -> None:
     """Each line has a position of its own, and each message is in the summary once or behind the cursor."""
     firsts = (1000, 2000, 3000)
     children = [

@@ -273,11 +273,11 @@ class TestWaiting:
         assert len(await store.outbox()) == told
         assert await store.due_in(ROOM) == (0 if late else LOOK_AGAIN_S)
 
-    async def test_condensing_is_put_off_and_not_failed(self, store, clock):
+    async def test_consolidating_is_put_off_and_not_failed(self, store, clock):
         """Refused, it has not failed, it waits until the budget opens, and then it is done."""
         spending = Metering(store, store.costs, limits(1_000), clock)
         await say(Costly(), spending)
-        paid = MeteredConsolidation(Condenses(spending), spending, clock)
+        paid = MeteredConsolidation(Consolidates(spending), spending, clock)
         before = counted()
         refused = await paid.consolidate_if_due(str(ROOM))
         assert counted() == {**before, "deferred": before["deferred"] + 1}
@@ -306,8 +306,8 @@ class AtOnce:
         return await write()
 
 
-class Condenses:
-    """Condenses by one call, as `Consolidation` does: a failure is a text."""
+class Consolidates:
+    """Consolidates by one call, as `Consolidation` does: a failure is a text."""
 
     def __init__(self, spending: Metering) -> None:
         self._llm = spending.in_current(Costly())

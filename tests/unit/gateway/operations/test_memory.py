@@ -1,4 +1,4 @@
-"""What a person can ask about memory: the next prompt, the search index, versions, and what condensing has cost."""
+"""What a person can ask about memory: the next prompt, the search index, versions, and what consolidation has cost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_session_shows_its_cursor_scope_summary_and_next_prompt(desk: De
     parts = sum(prompt["tokens"].values())
     assert parts <= prompt["total_tokens"] <= parts + 60
     text = render.session(answer)
-    assert "cursor     4: so many are condensed, 6 are not" in text
+    assert "cursor     4: so many are consolidated, 6 are not" in text
     assert "scope      owner" in text
     for part, tokens in prompt["tokens"].items():
         assert f"    {part:<8} {tokens:>6}" in text
@@ -75,7 +75,7 @@ async def test_a_session_shows_its_cursor_scope_summary_and_next_prompt(desk: De
 
 
 async def test_a_conversation_that_began_anew_still_has_its_memory(desk: Desk) -> None:
-    """Its next prompt holds the memory of its scope: both are shown, and that nothing was condensed."""
+    """Its next prompt holds the memory of its scope: both are shown, and that nothing was consolidated."""
     await desk.talk(4)
     await desk.memory.save_global_memory(OWNER, "- likes tea")
     await desk.ask.call("sessions_reset", {"session": str(ROOM)})
@@ -86,12 +86,12 @@ async def test_a_conversation_that_began_anew_still_has_its_memory(desk: Desk) -
     assert "cursor     4: so many are set aside, 0 are not" in render.session(answer)
 
 
-async def test_a_session_says_when_it_is_condensed_and_what_cannot_be_read(desk: Desk) -> None:
+async def test_a_session_says_when_it_is_consolidated_and_what_cannot_be_read(desk: Desk) -> None:
     """The limits of the configuration, that they are exceeded, and damaged lines."""
     await desk.talk(100)
     answer = await desk.ask.call("sessions_show", {"session": str(ROOM)})
     text = render.session(answer)
-    assert "condensed  above 100 messages or 12000 tokens\n" in text
+    assert "consolidated  above 100 messages or 12000 tokens\n" in text
     assert "damaged" not in text
     with desk.memory.layout.history(ROOM).open("ab") as history:
         history.write(b'{"role": "us\n')
@@ -128,7 +128,7 @@ async def test_every_version_says_when_and_where_it_was_written(desk: Desk) -> N
     assert "- - tea" in text and "+ - coffee" in text
 
 
-def test_condensing_that_fails_is_in_the_status() -> None:
+def test_consolidating_that_fails_is_in_the_status() -> None:
     """How many conversations, why, and when it is tried again; nothing where all is well."""
     bad = {
         "failing_sessions": 2,
@@ -137,11 +137,11 @@ def test_condensing_that_fails_is_in_the_status() -> None:
         "next_try_in_s": 90.0,
     }
     report = {"version": "1", "work": {"inbox": {}, "outbox": {}}, "consolidation": bad}
-    told = "condensing fails in 2 conversations (3 times in a row, again in 1 min 30 s): the model is away"
+    told = "consolidation fails in 2 conversations (3 times in a row, again in 1 min 30 s): the model is away"
     assert told in render.status(report)
     once = render.status(report | {"consolidation": bad | {"failing_sessions": 1, "failures_in_a_row": 1}})
-    assert "condensing fails in 1 conversation (once, again in 1 min 30 s): the model is away" in once
-    assert "condensing" not in render.status(report | {"consolidation": bad | {"failing_sessions": 0}})
+    assert "consolidation fails in 1 conversation (once, again in 1 min 30 s): the model is away" in once
+    assert "consolidating" not in render.status(report | {"consolidation": bad | {"failing_sessions": 0}})
 
 
 async def test_looking_at_a_prompt_shows_nothing_to_a_model(desk: Desk) -> None:

@@ -30,7 +30,7 @@ C7    ``cron list|add|remove|pause|resume|run``
 C8    thousands of jobs; the twenty-ninth of February; clocks that are days, years, centuries wrong
 C9    whatever a model or a person says for a time is answered
 M1    ``memory_write`` and ``search_history`` in each run, with the right scope
-B1    the order of sacrifice over a day: check-ins, condensing, others, the owner
+B1    the order of sacrifice over a day: check-ins, consolidation, others, the owner
 B2    each refusal is one message; a restart says nothing twice
 B3    ``usage`` by day, purpose, session and model, with a chart
 S1    settings that are wrong are said with their place

@@ -122,7 +122,7 @@ async def test_plans_are_there(home):
 
 
 async def test_histories_memory_and_search_are_there(home):
-    """Who said what, what was condensed, every version of every document, and all of it is found by its owner."""
+    """Who said what, what was consolidated, every version of every document, and all of it is found by its owner."""
     memory = JsonlMemory(home.root, clock=ManualClock())
     tail = await memory.load_history(str(ALICE))
     assert (tail.summary, tail.cursor, tail.messages[-1].content) == ("They spoke of tea.", 1, "noted: tea")

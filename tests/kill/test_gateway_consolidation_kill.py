@@ -1,5 +1,5 @@
 """
-SIGKILL of the whole gateway while conversations are condensed behind their answers, with people going on talking.
+SIGKILL of the whole gateway while conversations are consolidated behind their answers, with people going on talking.
 
 In the end every line of every history is in the summary once and before the cursor, or after it.
 """
@@ -25,8 +25,8 @@ from tests.kill.tally import chance as chance_of
 PLACES = ("dm-ann", "dm-bob")
 KILLS = int(os.environ.get("SQUIDBOT_KILLS", "0")) or 8
 MOMENTS = [
-    "model.condensing",
-    "model.condensed",
+    "model.consolidating",
+    "model.consolidated",
     "memory.load_segment.after",
     "memory.sync_history.before",
     "memory.sync_history.after",
@@ -62,7 +62,7 @@ async def _sound(world: World, place: str) -> bool:
     return re.findall(r"\b[ua]\d+\b", summary) == before
 
 
-def condensed(world: World) -> int:
+def consolidated(world: World) -> int:
     async def cursors() -> int:
         memory = JsonlMemory(world.folder / "home", clock=ManualClock())
         return sum(
@@ -73,11 +73,11 @@ def condensed(world: World) -> int:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_death_while_condensing_skips_and_doubles_nothing(
+def test_a_death_while_consolidating_skips_and_doubles_nothing(
     moment: str, nursery: Nursery, tmp_path: Path
 ) -> None:
-    """Dead at the moment, and later at its second passing; then all is answered, filed and condensed once."""
-    world = World(tmp_path, nursery, condense_above=4)
+    """Dead at the moment, and later at its second passing; then all is answered, filed and consolidated once."""
+    world = World(tmp_path, nursery, consolidate_above=4)
     talk(world)
     assert world.live(die=moment) == -signal.SIGKILL, f"{moment} was never passed: {world.log()[-3000:]}"
     assert wrong(world) == []
@@ -89,14 +89,14 @@ def test_a_death_while_condensing_skips_and_doubles_nothing(
 
     assert problems(world.evidence()) == [], world.log()[-3000:]
     assert wrong(world) == []
-    assert condensed(world) > 4
+    assert consolidated(world) > 4
 
 
 @pytest.mark.timeout(max(120, 5 * KILLS))
-def test_random_deaths_while_condensing(nursery: Nursery, tmp_path: Path) -> None:
+def test_random_deaths_while_consolidating(nursery: Nursery, tmp_path: Path) -> None:
     """Killed from outside at any time."""
     chance = chance_of("consolidation")
-    world = World(tmp_path, nursery, condense_above=3, pause_s=0.02)
+    world = World(tmp_path, nursery, consolidate_above=3, pause_s=0.02)
     for seed in range(6 * KILLS):
         if world.deaths >= KILLS:
             break
@@ -109,12 +109,12 @@ def test_random_deaths_while_condensing(nursery: Nursery, tmp_path: Path) -> Non
     assert problems(world.evidence()) == [], world.log()[-3000:]
     assert wrong(world) == []
     assert world.deaths >= KILLS
-    assert condensed(world) > 10
+    assert consolidated(world) > 10
 
 
 def test_two_writes_are_caught(nursery: Nursery, tmp_path: Path) -> None:
     """Negative control: where summary and cursor are saved one after the other, a death doubles a segment."""
-    world = World(tmp_path, nursery, condense_above=4, control="condenses_in_two_writes")
+    world = World(tmp_path, nursery, consolidate_above=4, control="consolidates_in_two_writes")
     talk(world)
     assert world.live(die="control.between") == -signal.SIGKILL
     world.live_until_quiet()

@@ -1,5 +1,5 @@
 """
-Turns, condensing, crashes, restarts, failing models and failing disks in any order.
+Turns, consolidation, crashes, restarts, failing models and failing disks in any order.
 
 After every step each message is in exactly one of three places: summarised, in the next prompt, or still waiting
 for one of the two, and the history's file has only grown.
@@ -104,7 +104,7 @@ class Conversation(RuleBasedStateMachine):
                 file.write(b'{"id":"torn","role":"user","cont')
 
     @rule()
-    def condense(self) -> None:
+    def consolidate(self) -> None:
         """A good visit."""
         self.visit(TokenKeeper(), self.memory)
 
@@ -130,7 +130,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule()
     def overtake(self) -> None:
-        """Another process condenses while this one thinks: only one of the two counts."""
+        """Another process consolidates while this one thinks: only one of the two counts."""
         rival = self.manager(TokenKeeper(), JsonlMemory(Path(self.folder.name), clock=self.clock))
 
         class Overtaken(TokenKeeper):
@@ -242,7 +242,7 @@ def _crash_between_summary_and_cursor(machine: type[Conversation]) -> None:
             anyio.run(conversation.check)
         conversation.break_down(("save_consolidation", "before"), deadly=True)
         anyio.run(conversation.check)
-        conversation.condense()
+        conversation.consolidate()
         anyio.run(conversation.check)
     finally:
         conversation.teardown()

@@ -1,7 +1,7 @@
 """
-SIGKILL while a conversation is condensed: at every file operation of a visit, and between answer and record.
+SIGKILL while a conversation is consolidated: at every file operation of a visit, and between answer and record.
 
-The child condenses a conversation and is killed just before its nth operation on a file below ``sessions`` or
+The child consolidates a conversation and is killed just before its nth operation on a file below ``sessions`` or
 ``memory`` (an audit hook sees them all, renames included). A second child then finishes the work. Afterwards
 each message is in the summary once, or after the cursor, and the history is byte for byte what it was.
 """
