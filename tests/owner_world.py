@@ -14,6 +14,7 @@ from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import OutboxRow, Pending
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import OutboxState
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Role
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
@@ -41,14 +42,18 @@ class Owner:
     def __init__(self, store: SqliteWorkStore) -> None:
         self.store = store
         self.clock = ManualClock()
+        self.wakeups = Wakeups()
         self.target = OwnerContact(
-            store, channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")}
+            store,
+            channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")},
+            wakeups=self.wakeups,
         )
         self.notes = OwnerAlerts(
             store=store,
             target=self.target,
             notifier=OwnerNotifier(store, self.target, self.clock),
             clock=self.clock,
+            wakeups=self.wakeups,
             look_every_s=0.01,
         )
 

@@ -24,8 +24,8 @@ log = structlog.get_logger(__name__)
 class DocumentCache:
     """Reads documents. ``on_unusable`` hears, once until it can be read again, what is wrong with one."""
 
-    def __init__(self, storage: MemoryPort) -> None:
-        self.on_unusable: Callable[[str], None] = lambda _: None
+    def __init__(self, storage: MemoryPort, on_unusable: Callable[[str], None] = lambda _: None) -> None:
+        self._on_unusable = on_unusable
         self._storage = storage
         self._unusable: set[MemoryScope] = set()
 
@@ -42,7 +42,7 @@ class DocumentCache:
             if scope not in self._unusable:
                 self._unusable.add(scope)
                 log.error("memory.unusable", error=str(error), **error.fields)
-                self.on_unusable(str(error))
+                self._on_unusable(str(error))
             return MemoryDocument()
         self._unusable.discard(scope)
         return document

@@ -15,7 +15,7 @@ becomes a summary, later and in the background, is told in ``consolidation``.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -88,6 +88,7 @@ class MemoryManager(Consolidation):
         estimate: TokenEstimate = TokenEstimate(),  # noqa: B008 (a frozen constant)
         call_limit_s: float = CALL_LIMIT_S,
         pictures: int = 0,
+        on_unusable: Callable[[str], None] = lambda _: None,
     ) -> None:
         rules = Rules(
             consolidation_threshold,
@@ -103,6 +104,7 @@ class MemoryManager(Consolidation):
             summary_tokens=context_tokens // _SUMMARY_SHARE,
             estimate=estimate,
             call_limit_s=call_limit_s,
+            on_unusable=on_unusable,
         )
         self._skills = skills
         self._context_tokens = context_tokens

@@ -131,6 +131,7 @@ class JsonlMemory:
         read_at: Stands for ``os.pread``; a test counts what is read.
         sync: Stands for ``os.fdatasync`` of a history; a test lets it fail.
         held_bytes: How much memory the decoded lines of all sessions may take.
+        on_set_aside: Hears that something stood in the place of a history, and where it is now.
     """
 
     def __init__(
@@ -142,10 +143,10 @@ class JsonlMemory:
         read_at: ReadAt = os.pread,
         sync: Callable[[int], None] = os.fdatasync,
         held_bytes: float = HELD_BYTES,
+        on_set_aside: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.layout = Layout(home, workspace if workspace is not None else home / "workspace")
-        self.on_set_aside: Callable[[str], None] = lambda _: None
-        """Hears that something stood in the place of a history, and where it is now."""
+        self._on_set_aside = on_set_aside
         self._clock = clock
         self._limiter = anyio.CapacityLimiter(_THREADS)
         self._sessions: _Shelf[SessionKey, SessionFiles] = _Shelf(
@@ -306,7 +307,7 @@ class JsonlMemory:
         finally:
             for path in aside:
                 log.error("history.set_aside", session=session_id, moved_to=path.name)
-                self.on_set_aside(f"{session_id}, now {path.name}")
+                self._on_set_aside(f"{session_id}, now {path.name}")
 
     async def _in_document(self, scope: MemoryScope, action: str, work: Callable[[DocumentFile], T]) -> T:
         path = self.layout.document(scope)

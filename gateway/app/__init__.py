@@ -121,21 +121,29 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         wrap_memory=overrides.wrap_memory,
         tools=overrides.tools,
         paid=spending.in_current,
+        wakeups=wakeups,
     )
-    target = OwnerContact(store, setting=settings.agents.heartbeat.target, access=access)
+    channels = overrides.channels
+    if channels is None:
+        channels = build_channels(
+            settings, home, clock, access=access, wakeups=wakeups, attachments=attachments
+        )
+    by_name = {name: channel for name, (channel, _) in channels.items()}
+    target = OwnerContact(
+        store,
+        setting=settings.agents.heartbeat.target,
+        channels=by_name,
+        access=access,
+        wakeups=wakeups,
+    )
     notifier = OwnerNotifier(store, target, clock)
     notes = OwnerAlerts(
         store=store,
         target=target,
         notifier=notifier,
         clock=clock,
+        wakeups=wakeups,
     )
-    mind.manager.remembered.on_unusable = notes.memory_unusable
-    mind.files.on_set_aside = notes.history_set_aside
-    channels = overrides.channels
-    if channels is None:
-        channels = build_channels(settings, home, clock, access=access, notes=notes, attachments=attachments)
-    by_name = {name: channel for name, (channel, _) in channels.items()}
     dispatcher = SessionDispatcher(
         concurrency=settings.gateway.max_concurrent_turns,
         refill=store.open_sessions,

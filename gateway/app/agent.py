@@ -28,6 +28,8 @@ from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.registry import ToolRegistry
 from agent_core.tools.search_history import SearchHistoryTool
 from channels.attachments import AttachmentStore
+from gateway.proactive.alerts import history_set_aside, memory_unusable
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -77,6 +79,7 @@ def build_mind(
     wrap_memory: Callable[[MemoryPort], MemoryPort],
     tools: Sequence[ToolPort],
     paid: Callable[[LLMPort], LLMPort],
+    wakeups: Wakeups,
 ) -> AgentParts:
     """
     Put it together.
@@ -90,14 +93,27 @@ def build_mind(
         wrap_memory: Puts something around the memory.
         tools: Tools for every run, besides the built-in ones.
         paid: Makes the model that consolidates one that is paid.
+        wakeups: Told of what needs the owner.
     """
     workspace = home.path(settings.agents.workspace)
-    files = JsonlMemory(home.root, clock=clock, workspace=workspace)
+    files = JsonlMemory(
+        home.root,
+        clock=clock,
+        workspace=workspace,
+        on_set_aside=lambda what: wakeups.alert.fire(history_set_aside(what)),
+    )
     memory = wrap_memory(files)
     search = SearchIndex(home.root / "search.db", files.layout)
     built = build_models(settings.llm, clock, given=models, attachments=attachments)
     skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
-    manager = memory_manager(settings, memory, skills, built, paid=paid)
+    manager = memory_manager(
+        settings,
+        memory,
+        skills,
+        built,
+        paid=paid,
+        on_unusable=lambda what: wakeups.alert.fire(memory_unusable(what)),
+    )
     registry = ToolRegistry()
     for tool in (ReadSkillTool(skills), *tools):
         registry.register(tool)
@@ -177,6 +193,7 @@ def memory_manager(
     models: Models,
     *,
     paid: Callable[[LLMPort], LLMPort] = lambda llm: llm,
+    on_unusable: Callable[[str], None] = lambda _: None,
 ) -> MemoryManager:
     """The memory manager of these settings; ``paid`` makes the model that consolidates one that is paid."""
     agents = settings.agents
@@ -196,4 +213,5 @@ def memory_manager(
         context_tokens=min(DEFAULT_CONTEXT_TOKENS, models.context_tokens[models.default_pool] * 3 // 4),
         always_skills=settings.skills.always,
         pictures=_PICTURES if models.vision else 0,
+        on_unusable=on_unusable,
     )

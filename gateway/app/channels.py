@@ -20,9 +20,8 @@ from channels.heartbeat.channel import HeartbeatChannel
 from channels.matrix.config import MatrixConfig
 from channels.status import ChannelStatus
 from channels.terminal import TerminalChannel
-from gateway.proactive.alerts import OwnerAlerts
 from gateway.queue.ports import WorkStore
-from gateway.queue.wakeups import Wakeups
+from gateway.queue.wakeups import Alert, Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
@@ -47,17 +46,19 @@ def build_channels(
     clock: Clock,
     *,
     access: Access,
-    notes: OwnerAlerts,
+    wakeups: Wakeups,
     attachments: AttachmentStore,
 ) -> dict[str, Built]:
     """The configured channels by name, each with its queue mode."""
-    channels: dict[str, Built] = {"terminal": (TerminalChannel(now=clock.now), "merge")}
+    channels: dict[str, Built] = {
+        "terminal": (TerminalChannel(now=clock.now, on_attach=wakeups.attached.fire), "merge")
+    }
     accounts = settings.channels.enabled()
     for name, config in accounts.items():
         if isinstance(config, MatrixConfig):
             made = _matrix(name, config, home, clock, access=access, attachments=attachments)
         else:
-            made = _email(name, config, home, clock, access=access, notes=notes, attachments=attachments)
+            made = _email(name, config, home, clock, access=access, wakeups=wakeups, attachments=attachments)
         channels[name] = (made, config.batching)
     heartbeat = settings.agents.heartbeat
     if heartbeat.enabled and accounts:
@@ -111,7 +112,7 @@ def _email(
     clock: Clock,
     *,
     access: Access,
-    notes: OwnerAlerts,
+    wakeups: Wakeups,
     attachments: AttachmentStore,
 ) -> Channel:
     from channels.email.channel import EmailChannel  # noqa: PLC0415 - loaded where it is used
@@ -123,7 +124,7 @@ def _email(
         clock=clock,
         knows=partial(_may_talk, access, name),
         is_owner=partial(_is_owner, access, name),
-        alert=notes.alert,
+        alert=lambda about, text: wakeups.alert.fire(Alert(about, text)),
         attachments=attachments,
     )
 
@@ -137,7 +138,7 @@ def build_deliveries(
     wakeups: Wakeups,
 ) -> dict[str, Delivery]:
     """Who sends what is in the outbox, by channel; for arguments see `Delivery`."""
-    deliveries = {
+    return {
         # A local answer waits for its person as long as it takes.
         name: Delivery(
             channel,
@@ -149,10 +150,6 @@ def build_deliveries(
         )
         for name, (channel, _) in channels.items()
     }
-    for name, (channel, _) in channels.items():
-        if isinstance(channel, TerminalChannel):
-            channel.on_attach = deliveries[name].present
-    return deliveries
 
 
 def build_supervisor(

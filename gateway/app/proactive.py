@@ -69,8 +69,6 @@ def build_unasked(
     config, scheduling = settings.agents.heartbeat, settings.agents.schedule
     zone = zone_named(scheduling.timezone, config.timezone)
     aliases = settings.owner.aliases
-    target.channels = channels
-    target.changed = notes.look
     scheduler = Scheduler(
         plans=plans,
         store=store,

@@ -32,6 +32,7 @@ from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import Once, OwnerNotifier
 from gateway.queue.ports import InboxRow, StoreUnavailable, WorkStore
 from gateway.queue.states import InboxState
+from gateway.queue.wakeups import Alert, Wakeups
 
 __all__ = ["OwnerAlerts", "told_daily"]
 
@@ -58,6 +59,26 @@ def told_daily(row: InboxRow) -> bool:
     return row.state is InboxState.QUARANTINED and bool(row.message.context.get("quarantine"))
 
 
+def memory_unusable(what: str) -> Alert:
+    """A memory document is no file."""
+    return Alert(
+        f"memory {what}",
+        f"I cannot read what I have written down: {what}. Until it is moved away I answer without it. "
+        "`squidbot check --data` says it too, and with `--repair`, while I do not run, puts that "
+        "aside and brings the last text back.",
+    )
+
+
+def history_set_aside(what: str) -> Alert:
+    """Something that is no file was moved out of the place of a history."""
+    return Alert(
+        f"history {what}",
+        f"Something that is no file stood in the place of a history in `sessions/` ({what}). I moved it "
+        "away and go on with a new history. If you have the old one, stop me, put it in the place of the "
+        "new one, and start me again.",
+    )
+
+
 class OwnerAlerts:
     """
     Tells the owner.
@@ -65,6 +86,7 @@ class OwnerAlerts:
     Args:
         store: Where messages wait, and where alerts are kept.
         target: Begins the conversation with the owner.
+        wakeups: Say what needs the owner, and that there may be a place to tell it.
     """
 
     def __init__(
@@ -74,6 +96,7 @@ class OwnerAlerts:
         target: OwnerContact,
         notifier: OwnerNotifier,
         clock: Clock,
+        wakeups: Wakeups | None = None,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._store = store
@@ -90,6 +113,9 @@ class OwnerAlerts:
         self._why_not = ""
         self._told_at: dict[str, float] = {}
         self._news = anyio.Event()
+        if wakeups is not None:
+            wakeups.alert.connect(lambda one: self.alert(one.about, one.text))
+            wakeups.owner.connect(lambda _: self.look())
 
     def alert(self, about: str, text: str) -> None:
         """
@@ -109,24 +135,6 @@ class OwnerAlerts:
         self._told_at[about] = now
         self._alerts[about] = text[:_LONGEST]
         self._news.set()
-
-    def memory_unusable(self, what: str) -> None:
-        """A memory document is no file."""
-        self.alert(
-            f"memory {what}",
-            f"I cannot read what I have written down: {what}. Until it is moved away I answer without it. "
-            "`squidbot check --data` says it too, and with `--repair`, while I do not run, puts that "
-            "aside and brings the last text back.",
-        )
-
-    def history_set_aside(self, what: str) -> None:
-        """Something that is no file was moved out of the place of a history."""
-        self.alert(
-            f"history {what}",
-            f"Something that is no file stood in the place of a history in `sessions/` ({what}). I moved it "
-            "away and go on with a new history. If you have the old one, stop me, put it in the place of the "
-            "new one, and start me again.",
-        )
 
     async def keep(self, about: str, text: str) -> None:
         """

@@ -25,6 +25,7 @@ from agent_core.messages import Audience, InboundMessage, SessionKey
 from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
 from channels.heartbeat.config import split_target
 from gateway.queue.ports import StateStore, StoreUnavailable
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
 
 __all__ = ["NO_TARGET", "OwnerContact", "Reached", "Target", "better"]
@@ -76,7 +77,7 @@ class OwnerContact:
 
     Args:
         setting: What the settings name (`agents.heartbeat.target`); empty: what was learned.
-        channels: All channels by name; may be set later, when they are known.
+        wakeups: Told when the owner's conversation is another one than before.
     """
 
     def __init__(
@@ -86,15 +87,15 @@ class OwnerContact:
         setting: str = "",
         channels: Mapping[str, Channel] | None = None,
         access: Access | None = None,
+        wakeups: Wakeups | None = None,
     ) -> None:
         self._store = store
+        self._wakeups = wakeups
         self.setting = setting
         self.channels = channels or {}
         self._access = access
         self._known: Target | None = None
         self._loaded = False
-        self.changed: Callable[[], None] = lambda: None
-        """Called when the owner's conversation is another one than before."""
 
     async def get(self) -> Target | None:
         """
@@ -271,7 +272,8 @@ class OwnerContact:
         )
         await self._store.write_state(_STATE, json.dumps(kept) if kept else "")
         self._known = seen
-        self.changed()
+        if self._wakeups is not None:
+            self._wakeups.owner.fire("" if seen is None else seen.channel)
 
 
 def _parsed_or_none(text: str | None) -> Target | None:

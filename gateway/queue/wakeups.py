@@ -18,7 +18,7 @@ import structlog
 from agent_core.messages import SessionKey
 from gateway.queue.model import Stopped
 
-__all__ = ["Signal", "Wakeups", "Work"]
+__all__ = ["Alert", "Signal", "Wakeups", "Work"]
 
 _Told = TypeVar("_Told")
 _log = structlog.get_logger(__name__)
@@ -70,8 +70,27 @@ class Work:
         return self.new and self.kind in ("alone", "reaction")
 
 
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """
+    Something needs the owner.
+
+    Args:
+        about: What it is about; the same thing is told once an hour at most.
+        text: A sentence or two, without secrets.
+    """
+
+    about: str
+    text: str
+
+
 class Wakeups:
-    """The signals of one gateway."""
+    """
+    The signals of one gateway.
+
+    Those about the queue are fired by the queue alone. The others come from parts that are made before those
+    who hear them, and need not know them.
+    """
 
     def __init__(self) -> None:
         self.session = Signal[Work]()
@@ -90,3 +109,9 @@ class Wakeups:
         """The job of this id is due sooner than was known."""
         self.link = Signal[str]()
         """The link of this channel has come up, and nothing waits for that any more."""
+        self.attached = Signal[SessionKey]()
+        """A terminal was attached to this session."""
+        self.owner = Signal[str]()
+        """The owner's conversation is another one than before; on which channel, or none."""
+        self.alert = Signal[Alert]()
+        """Something needs the owner."""

@@ -87,6 +87,7 @@ class Delivery:
         self._closed_link = False
         if wakeups is not None:
             wakeups.outbox.connect(self._posted)
+            wakeups.attached.connect(self._attached)
 
     def wake(self) -> None:
         """There may be something to send."""
@@ -95,6 +96,10 @@ class Delivery:
     def _posted(self, channel: str) -> None:
         if channel == self._channel.name:
             self.wake()
+
+    def _attached(self, session: SessionKey) -> None:
+        if session.channel == self._channel.name:
+            self.present(session)
 
     def present(self, session: SessionKey) -> None:
         """Somebody is there to take what was kept because nobody was."""

@@ -13,7 +13,7 @@ has consolidated or begun anew what is being consolidated, its work stands and t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -92,6 +92,7 @@ class Consolidation:
         llm: Who consolidates; without it nothing is.
         summary_tokens: The share of a prompt that a summary may have; a longer one is rewritten.
         call_limit_s: How long one call may take.
+        on_unusable: See `DocumentCache`.
     """
 
     def __init__(
@@ -103,9 +104,10 @@ class Consolidation:
         summary_tokens: int,
         estimate: TokenEstimate,
         call_limit_s: float = CALL_LIMIT_S,
+        on_unusable: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._storage = storage
-        self.remembered = DocumentCache(storage)
+        self.remembered = DocumentCache(storage, on_unusable)
         self._llm = llm
         self._rules = rules
         self._summary_tokens = summary_tokens

@@ -301,9 +301,8 @@ async def test_a_document_that_is_a_folder_costs_the_memory_and_not_the_answer(t
     memory = JsonlMemory(tmp_path, clock=ManualClock())
     await memory.save_global_memory(OWNER, "- likes tea")
     path, kept = memory.layout.document(OWNER), tmp_path / "kept.md"
-    manager = MemoryManager(memory, llm=SilentModel())
     said: list[str] = []
-    manager.remembered.on_unusable = said.append
+    manager = MemoryManager(memory, llm=SilentModel(), on_unusable=said.append)
 
     async def prompt() -> str:
         messages = await manager.build_messages(S, BASE_PROMPT, "Hello", tool_names=WRITE)

@@ -102,9 +102,8 @@ def test_a_home_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
 
 async def test_something_in_the_way_is_moved_away(tmp_path: Path) -> None:
     """A folder or a link in the place of a history is not followed and not written to; it is told where it is."""
-    memory = JsonlMemory(tmp_path, clock=ManualClock())
     told: list[str] = []
-    memory.on_set_aside = told.append
+    memory = JsonlMemory(tmp_path, clock=ManualClock(), on_set_aside=told.append)
     history = memory.layout.history(KEY)
     history.mkdir(parents=True)
     await memory.append_message(SESSION, Message(role="user", content="x"))

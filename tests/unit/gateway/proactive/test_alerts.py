@@ -12,6 +12,7 @@ from agent_core.messages import OutboundKind
 from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.wakeups import Alert
 from tests.clock import ManualClock
 from tests.owner_world import Owner
 
@@ -67,7 +68,7 @@ class TestOwnerNotes:
         owner = Owner(store)
         await owner.learn()
         for _ in range(3):
-            owner.notes.alert("brake", "stopped")
+            owner.wakeups.alert.fire(Alert("brake", "stopped"))
         status = ChannelStatus(
             "email", "bot@mail.test", LinkState.FAILED, owner.clock.now(), "wrong password"
         )

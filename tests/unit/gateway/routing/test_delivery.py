@@ -340,7 +340,8 @@ async def test_what_nobody_is_there_for_is_kept_without_trying_and_sent_when_som
     channel = There()
     channel.script = [NoRecipient("nobody"), None]
     [row, _] = await post(store, ANN, "ann 1", "ann 2")
-    async with running(channel, store) as delivery:
+    wakeups = Wakeups()
+    async with running(channel, store, wakeups=wakeups) as delivery:
         while "ann 1" not in channel.tries:
             await anyio.sleep(0.01)
         await post(store, BOB, "bob 1")
@@ -350,7 +351,8 @@ async def test_what_nobody_is_there_for_is_kept_without_trying_and_sent_when_som
         delivery.wake()
         await anyio.sleep(0.1)
         assert channel.tries == ["ann 1", "bob 1"]
-        delivery.present(ANN)
+        wakeups.attached.fire(SessionKey("elsewhere", "ann"))
+        wakeups.attached.fire(ANN)
         await settled(store, "ann 1", "ann 2", "bob 1")
     assert channel.tries == ["ann 1", "bob 1", "ann 1", "ann 2"]
     assert row.message.session == ANN
