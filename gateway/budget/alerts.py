@@ -137,8 +137,8 @@ def _of(spent: Amount, limits: Limits) -> str:
 
 def _warning(spent: Amount, limits: Limits, opens: str) -> str:
     rest, consolidating, others = (
-        f"{limits.share(claimant):.0%}"
-        for claimant in (BudgetTier.HEARTBEAT, BudgetTier.CONSOLIDATION, BudgetTier.OTHERS)
+        f"{limits.share(tier):.0%}"
+        for tier in (BudgetTier.HEARTBEAT, BudgetTier.CONSOLIDATION, BudgetTier.OTHERS)
     )
     return (
         f"Today's budget is mostly used: {_of(spent, limits)}. Check-ins rest from {rest} on, consolidation "

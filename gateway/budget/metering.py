@@ -36,9 +36,9 @@ from gateway.budget.policy import (
     BudgetTier,
     Decision,
     Limits,
-    claimant_of,
     day_of,
     decide,
+    tier_of,
 )
 from gateway.observability import metrics
 from gateway.queue.ports import SpendStore, StoreUnavailable, WorkStore
@@ -54,7 +54,7 @@ _log = structlog.get_logger(__name__)
 
 class Metering:
     """
-    The tallies of all runs, and what a day has cost.
+    The meters of all runs, and what a day has cost.
 
     Args:
         limits: What a day may cost.
@@ -71,24 +71,24 @@ class Metering:
         self._store = store
         self._costs = costs
         self._clock = clock
-        self._tallies: set[UsageMeter] = set()
+        self._meters: set[UsageMeter] = set()
         self._commits = 0
-        self._current: ContextVar[UsageMeter | None] = ContextVar("tally", default=None)
+        self._current: ContextVar[UsageMeter | None] = ContextVar("meter", default=None)
         self._estimate = TokenEstimate()
         self._seen = ("", Amount())
 
-    def tally(self, session: SessionKey, purpose: Purpose, *, owner: bool) -> UsageMeter:
+    def meter(self, session: SessionKey, purpose: Purpose, *, owner: bool) -> UsageMeter:
         """
-        The tally of one run.
+        The meter of one run.
 
         Args:
             session: Under which its cost is kept.
             purpose: For what it is.
             owner: Whether the owner is among those who asked for it.
         """
-        return UsageMeter(self, session, purpose, claimant_of(purpose, owner=owner))
+        return UsageMeter(self, session, purpose, tier_of(purpose, owner=owner))
 
-    async def decision(self, claimant: BudgetTier, needs: Amount = Amount()) -> Decision:  # noqa: B008 - frozen
+    async def decision(self, tier: BudgetTier, needs: Amount = Amount()) -> Decision:  # noqa: B008 - frozen
         """
         Whether a call may be made now.
 
@@ -98,7 +98,7 @@ class Metering:
         if not self.limits.any:
             return Decision(go=True)
         spent = await self.spent()
-        return decide(spent, self.limits, claimant, self._clock.now(), needs=needs)
+        return decide(spent, self.limits, tier, self._clock.now(), needs=needs)
 
     async def refusal(self, purpose: Purpose, *, owner: bool) -> Decision | None:
         """
@@ -107,7 +107,7 @@ class Metering:
         Raises:
             StoreUnavailable: It cannot be said now.
         """
-        decision = await self.decision(claimant_of(purpose, owner=owner))
+        decision = await self.decision(tier_of(purpose, owner=owner))
         return None if decision.go else decision
 
     async def spent(self, *, reserved: bool = True) -> Amount:
@@ -124,7 +124,7 @@ class Metering:
             if commits == self._commits:
                 now = kept + self._in_hand(reserved=reserved)
                 break
-            # Something went from a tally into the store meanwhile: it may be in both sums, or in neither.
+            # Something went from a meter into the store meanwhile: it may be in both sums, or in neither.
         else:
             now = kept + before + self._in_hand(reserved=reserved)
         if not reserved:
@@ -143,21 +143,21 @@ class Metering:
         return Amount(all_of_it, seen.usd / seen.tokens * all_of_it if seen.tokens else 0.0)
 
     def in_current(self, llm: LLMPort) -> LLMPort:
-        """A model that is paid from the tally that is `paying` where it is called, if one is."""
+        """A model that is paid from the meter that is `paying` where it is called, if one is."""
         return over_current(self._current, llm)
 
     @contextmanager
-    def paying(self, tally: UsageMeter) -> Iterator[None]:
-        """What is called within, through `in_current`, is paid from this tally."""
-        token = self._current.set(tally)
+    def paying(self, meter: UsageMeter) -> Iterator[None]:
+        """What is called within, through `in_current`, is paid from this meter."""
+        token = self._current.set(meter)
         try:
             yield
         finally:
             self._current.reset(token)
 
-    # ── for tallies ──
+    # ── for meters ──
 
-    async def reserve(self, tally: UsageMeter, tokens: int) -> Decision:
+    async def reserve(self, meter: UsageMeter, tokens: int) -> Decision:
         """
         Decide on a call, and reserve what it will cost if it may be made.
 
@@ -165,38 +165,38 @@ class Metering:
             StoreUnavailable: It cannot be said now.
         """
         needs = self.needs(tokens)
-        decision = await self.decision(tally.claimant, needs)
-        if decision.go or tally.may_close():
-            tally.reserved = needs
-            self._tallies.add(tally)
+        decision = await self.decision(meter.tier, needs)
+        if decision.go or meter.may_close():
+            meter.reserved = needs
+            self._meters.add(meter)
         return decision
 
-    async def commit(self, tally: UsageMeter) -> None:
-        """Put the cost of a tally into the store. What it does not take now is kept. Raises nothing."""
-        while tally.unrecorded:
-            usage = tally.unrecorded[0]
+    async def commit(self, meter: UsageMeter) -> None:
+        """Put the cost of a meter into the store. What it does not take now is kept. Raises nothing."""
+        while meter.unrecorded:
+            usage = meter.unrecorded[0]
             try:
                 # What is cut off here is in the writer's hands already.
                 with anyio.move_on_after(_COMMIT_LIMIT_S, shield=True):
-                    await self._store.add_usage(tally.session, usage, tally.purpose)
+                    await self._store.add_usage(meter.session, usage, meter.purpose)
             except StoreUnavailable as error:
-                _log.warning("usage.not_recorded", session=str(tally.session), error=str(error))
-                self._tallies.add(tally)
+                _log.warning("usage.not_recorded", session=str(meter.session), error=str(error))
+                self._meters.add(meter)
                 return
-            self.recorded(tally, 1)
-        self._tidy(tally)
+            self.recorded(meter, 1)
+        self._tidy(meter)
 
-    def recorded(self, tally: UsageMeter, count: int) -> None:
-        """So many calls of a tally are in the store."""
+    def recorded(self, meter: UsageMeter, count: int) -> None:
+        """So many calls of a meter are in the store."""
         self._commits += 1
-        del tally.unrecorded[:count]
-        self._tidy(tally)
+        del meter.unrecorded[:count]
+        self._tidy(meter)
 
     async def commit_all(self) -> None:
         """Try again what the store did not take. Raises nothing but cancellation."""
-        for tally in list(self._tallies):
-            if tally.ended:
-                await self.commit(tally)
+        for meter in list(self._meters):
+            if meter.ended:
+                await self.commit(meter)
 
     def guess(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> int:
         """About how many tokens a request has."""
@@ -208,16 +208,16 @@ class Metering:
 
     def _in_hand(self, *, reserved: bool) -> Amount:
         total = Amount()
-        for tally in self._tallies:
+        for meter in self._meters:
             if reserved:
-                total += tally.reserved
-            for usage in tally.unrecorded:
+                total += meter.reserved
+            for usage in meter.unrecorded:
                 total += Amount.of(usage)
         return total
 
-    def _tidy(self, tally: UsageMeter) -> None:
-        if not tally.unrecorded and tally.reserved == Amount():
-            self._tallies.discard(tally)
+    def _tidy(self, meter: UsageMeter) -> None:
+        if not meter.unrecorded and meter.reserved == Amount():
+            self._meters.discard(meter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +230,12 @@ class Costs:
 
 
 class UsageMeter:
-    """What one run has cost. Made by `Metering.tally`."""
+    """What one run has cost. Made by `Metering.meter`."""
 
-    def __init__(
-        self, spending: Metering, session: SessionKey, purpose: Purpose, claimant: BudgetTier
-    ) -> None:
+    def __init__(self, spending: Metering, session: SessionKey, purpose: Purpose, tier: BudgetTier) -> None:
         self.session = session
         self.purpose = purpose
-        self.claimant = claimant
+        self.tier = tier
         self.reserved = Amount()
         self.unrecorded: list[Usage] = []
         self.refused: BudgetSpent | None = None
@@ -248,7 +246,7 @@ class UsageMeter:
         self._closed = False
 
     def over(self, llm: LLMPort) -> LLMPort:
-        """The model, paid from this tally."""
+        """The model, paid from this meter."""
         return _Paid(self, self._spending, llm)
 
     def may_close(self) -> bool:
@@ -281,8 +279,8 @@ class UsageMeter:
 
     def refuse(self, decision: Decision) -> BudgetSpent:
         """Count a refusal, and the error that says so."""
-        metrics.BUDGET_REFUSALS.labels(self.claimant.value).inc()
-        self.refused = BudgetSpent(decision.reason, until=decision.until, claimant=self.claimant.value)
+        metrics.BUDGET_REFUSALS.labels(self.tier.value).inc()
+        self.refused = BudgetSpent(decision.reason, until=decision.until, tier=self.tier.value)
         return self.refused
 
     def due(self) -> Usage:
@@ -316,12 +314,12 @@ class UsageMeter:
 
 
 def over_current(current: ContextVar[UsageMeter | None], llm: LLMPort) -> LLMPort:
-    """The model, paid from the tally that ``current`` holds where it is called; without one, not paid."""
+    """The model, paid from the meter that ``current`` holds where it is called; without one, not paid."""
     return _Current(current, llm)
 
 
 class _Current:
-    """A model that looks whose tally pays at the moment of the call."""
+    """A model that looks whose meter pays at the moment of the call."""
 
     def __init__(self, current: ContextVar[UsageMeter | None], llm: LLMPort) -> None:
         self._current = current
@@ -330,16 +328,16 @@ class _Current:
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
     ) -> AsyncIterator[ModelChunk]:
-        tally = self._current.get()
-        llm = self._llm if tally is None else tally.over(self._llm)
+        meter = self._current.get()
+        llm = self._llm if meter is None else meter.over(self._llm)
         return await llm.chat(messages, tools, stream=stream)
 
 
 class _Paid:
-    """A model whose calls are paid from a tally."""
+    """A model whose calls are paid from a meter."""
 
-    def __init__(self, tally: UsageMeter, spending: Metering, llm: LLMPort) -> None:
-        self._tally = tally
+    def __init__(self, meter: UsageMeter, spending: Metering, llm: LLMPort) -> None:
+        self._meter = meter
         self._spending = spending
         self._llm = llm
 
@@ -352,8 +350,8 @@ class _Paid:
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool
     ) -> AsyncGenerator[ModelChunk, None]:
         guess = self._spending.guess(messages, tools)
-        await self._tally.record()
-        await self._tally.enter(guess)
+        await self._meter.record()
+        await self._meter.enter(guess)
         texts: list[str] = []
         calls: list[ToolCall] = []
         told: Usage | None = None
@@ -374,7 +372,7 @@ class _Paid:
             failed = True
             raise
         finally:
-            self._tally.settle(self._cost(guess, texts, calls, told, failed=failed))
+            self._meter.settle(self._cost(guess, texts, calls, told, failed=failed))
         if told is not None:
             self._spending.learn(guess, told.prompt_tokens)
 

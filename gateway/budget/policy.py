@@ -1,11 +1,11 @@
 """
 The daily budget: who may still make a model call today. Pure.
 
-**Order of sacrifice.** Each claimant may spend up to a share of the day's amount, whoever has spent it: the
+**Order of tiers.** Each tier may spend up to a share of the day's amount, whoever has spent it: the
 heartbeat stops first, then consolidation, then other people, the owner last. So what runs without anybody
 asking can never take from people what they need, and the owner has the last part of every day.
 
-**What a call may do** (`decide`). Below the claimant's ceiling a call is made. One after which nothing would
+**What a call may do** (`decide`). Below the tier's ceiling a call is made. One after which nothing would
 be left is made too, but it is the last of its turn: without tools, so that it must answer. From the ceiling
 on nothing is begun. What other calls in flight will probably cost counts as spent. So each turn in flight
 goes over a ceiling by one call at the most, however many there are.
@@ -31,13 +31,13 @@ __all__ = [
     "Decision",
     "Limits",
     "budget_state",
-    "claimant_of",
     "day_of",
     "decide",
     "next_day_at",
     "notice_name",
     "opens_at",
     "reached",
+    "tier_of",
     "wait_s",
 ]
 
@@ -79,7 +79,7 @@ class Limits:
     Args:
         tokens: Tokens of a day; None: no limit.
         usd: US dollars of a day; None: no limit.
-        shares: The part of it, up to 1, up to which each claimant may spend; the owner's is 1.
+        shares: The part of it, up to 1, up to which each tier may spend; the owner's is 1.
         zone: Where days begin; None is the zone of this machine.
     """
 
@@ -93,9 +93,9 @@ class Limits:
         """Whether there is a limit at all."""
         return self.tokens is not None or self.usd is not None
 
-    def share(self, claimant: BudgetTier) -> float:
-        """Up to which part of the day's amount a claimant may spend."""
-        return self.shares.get(claimant, 1.0)
+    def share(self, tier: BudgetTier) -> float:
+        """Up to which part of the day's amount a tier may spend."""
+        return self.shares.get(tier, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Decision:
     until: datetime | None = None
 
 
-def claimant_of(purpose: Purpose, *, owner: bool) -> BudgetTier:
+def tier_of(purpose: Purpose, *, owner: bool) -> BudgetTier:
     """For whom a call is made; ``owner``: the owner is among those who asked for it."""
     if purpose is Purpose.HEARTBEAT:
         return BudgetTier.HEARTBEAT
@@ -127,7 +127,7 @@ def claimant_of(purpose: Purpose, *, owner: bool) -> BudgetTier:
 def decide(
     spent: Amount,
     limits: Limits,
-    claimant: BudgetTier,
+    tier: BudgetTier,
     now: datetime,
     *,
     needs: Amount = Amount(),  # noqa: B008 - a frozen value
@@ -138,11 +138,11 @@ def decide(
     Args:
         spent: What this day has cost, and what calls in flight will probably cost.
         limits: What a day may cost.
-        claimant: For whom the call is.
+        tier: For whom the call is.
         now: The time, aware.
         needs: What the call will probably cost.
     """
-    share = limits.share(claimant)
+    share = limits.share(tier)
     near = False
     for name, used, limit, more in (
         ("tokens", spent.tokens, limits.tokens, needs.tokens),
@@ -173,7 +173,7 @@ def budget_state(spent: Amount, limits: Limits, now: datetime) -> dict[str, Any]
         "day": day_of(now, limits.zone),
         "tokens": {"spent": spent.tokens, "limit": limits.tokens},
         "usd": {"spent": round(spent.usd, 6), "limit": limits.usd},
-        "shares": {claimant.value: limits.share(claimant) for claimant in BudgetTier},
+        "shares": {tier.value: limits.share(tier) for tier in BudgetTier},
         "refused": [each.value for each in BudgetTier if not decide(spent, limits, each, now).go],
         "ends_at": next_day_at(now, limits.zone).isoformat(),
         "opens": opens_at(now, limits),

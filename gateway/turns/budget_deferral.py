@@ -67,7 +67,7 @@ class BudgetDeferral:
             StoreUnavailable: It cannot be said now.
         """
         owner = any(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
-        meter = self._spending.tally(turn.session, purpose, owner=owner)
+        meter = self._spending.meter(turn.session, purpose, owner=owner)
         refusal = await self._spending.refusal(purpose, owner=owner)
         if refusal is not None and not await self._store.steps(turn):
             raise meter.refuse(refusal)
@@ -105,7 +105,7 @@ class BudgetDeferral:
         _log.warning(
             "turn.budget_deferred",
             channel=turn.session.channel,
-            claimant=error.fields.get("claimant"),
+            tier=error.fields.get("tier"),
             reason=str(error),
             told=bool(said),
         )

@@ -90,7 +90,7 @@ class PostTurn:
 
 class MeteredConsolidation:
     """
-    Consolidates, each visit to a session with a tally of its own.
+    Consolidates, each visit to a session with a meter of its own.
 
     Args:
         manager: Consolidates; its model is one of `Metering.in_current`.
@@ -104,23 +104,23 @@ class MeteredConsolidation:
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
         """As `MemoryManager.consolidate_if_due`; what the budget refuses is put off, and nothing is lost."""
-        tally = self._spending.tally(SessionKey.parse(session_id), Purpose.CONSOLIDATION, owner=False)
+        meter = self._spending.meter(SessionKey.parse(session_id), Purpose.CONSOLIDATION, owner=False)
         try:
-            with self._spending.paying(tally):
+            with self._spending.paying(meter):
                 done = await self._manager.consolidate_if_due(session_id)
         except Exception:
             metrics.CONSOLIDATIONS.labels("failed").inc()
             raise
         finally:
-            await tally.end()
+            await meter.end()
         metrics.CONSOLIDATIONS.labels("done").inc(done.segments)
         if not done.failure:
             return done
-        metrics.CONSOLIDATIONS.labels("failed" if tally.refused is None else "deferred").inc()
-        if tally.refused is None:
+        metrics.CONSOLIDATIONS.labels("failed" if meter.refused is None else "deferred").inc()
+        if meter.refused is None:
             return done
         wait = wait_s(self._clock.now(), self._spending.limits)
-        return replace(done, failure=str(tally.refused), wait_s=wait)
+        return replace(done, failure=str(meter.refused), wait_s=wait)
 
 
 class OfflinePostTurn:

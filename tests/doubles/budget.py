@@ -45,9 +45,9 @@ class Costly:
 
 
 async def say(llm: Costly, spending: Metering, *, owner: bool = True) -> None:
-    tally = spending.tally(ROOM, Purpose.CHAT, owner=owner)
+    meter = spending.meter(ROOM, Purpose.CHAT, owner=owner)
     try:
-        async for _ in await tally.over(llm).chat(ASKED, []):
+        async for _ in await meter.over(llm).chat(ASKED, []):
             pass
     finally:
-        await tally.end()
+        await meter.end()

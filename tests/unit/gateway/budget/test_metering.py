@@ -154,15 +154,15 @@ class TestSpending:
         """Over the ceiling: one more call for a run that has something, none for one that has not."""
         spending = Metering(store, store.costs, limits(1_000), clock)
         await say(Costly(), spending)
-        tally = spending.tally(ROOM, Purpose.CHAT, owner=True)
+        meter = spending.meter(ROOM, Purpose.CHAT, owner=True)
         llm = Costly()
-        assert bool(await tally.last(10, begun=begun)) is begun
+        assert bool(await meter.last(10, begun=begun)) is begun
         for expected in (begun, False):
             if expected:
-                assert [chunk async for chunk in await tally.over(llm).chat(ASKED, [])]
+                assert [chunk async for chunk in await meter.over(llm).chat(ASKED, [])]
             else:
                 with pytest.raises(BudgetSpent):
-                    _ = [chunk async for chunk in await tally.over(llm).chat(ASKED, [])]
+                    _ = [chunk async for chunk in await meter.over(llm).chat(ASKED, [])]
         assert llm.calls == begun
 
     async def test_the_order_of_sacrifice_over_a_day(self, store, clock):
@@ -201,16 +201,16 @@ class TestWithinARun:
         ]
         answers.append(["done", Usage(prompt_tokens=900, completion_tokens=100, calls=1)])
         journey = Journey(*answers, tools=[FakeTool("look", n="integer")])
-        tally = spending.tally(ROOM, Purpose.CHAT, owner=True)
+        meter = spending.meter(ROOM, Purpose.CHAT, owner=True)
         assert await spending.refusal(Purpose.CHAT, owner=True) is None
         said = "nothing"
         with suppress(TurnLimitReached):
             if each_call:
-                said = (await journey.run(llm=tally.over(journey.model), allowance=tally)).reply
+                said = (await journey.run(llm=meter.over(journey.model), allowance=meter)).reply
             else:
                 result = await journey.run(allowance=AtTheStart())
-                said, tally.unrecorded = result.reply, [result.usage]
-        await tally.end()
+                said, meter.unrecorded = result.reply, [result.usage]
+        await meter.end()
         assert said
         spent = await store.costs.spent_on("2026-01-01")
         return spent.calls, "tools" if journey.model.tools[-1] else "no tools"

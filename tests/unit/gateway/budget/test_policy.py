@@ -16,10 +16,10 @@ from gateway.budget.policy import (
     BudgetTier,
     Decision,
     Limits,
-    claimant_of,
     day_of,
     decide,
     next_day_at,
+    tier_of,
 )
 from tests.clock import EPOCH
 from tests.doubles.budget import limits
@@ -41,10 +41,10 @@ class TestDecision:
         assert (theirs.go and not theirs.last) >= (mine.go and not mine.last)
 
     @given(amounts, amounts, st.sampled_from(list(BudgetTier)))
-    def test_more_spent_never_allows_more(self, spent, more, claimant):
+    def test_more_spent_never_allows_more(self, spent, more, tier):
         """A decision is monotone in what was spent and in what is needed."""
-        before = decide(spent, limits(usd=10.0), claimant, EPOCH)
-        after = decide(spent + more, limits(usd=10.0), claimant, EPOCH, needs=more)
+        before = decide(spent, limits(usd=10.0), tier, EPOCH)
+        after = decide(spent + more, limits(usd=10.0), tier, EPOCH, needs=more)
         assert before.go >= after.go
 
     def test_money_is_refused_even_where_tokens_are_only_near(self):
@@ -59,11 +59,11 @@ class TestDecision:
 
     def test_the_owner_is_never_taken_for_somebody_else(self):
         """What the owner asks for, jobs too, is the owner's; check-ins and summaries are nobody's."""
-        assert claimant_of(Purpose.CHAT, owner=True) is BudgetTier.OWNER
-        assert claimant_of(Purpose.JOB, owner=True) is BudgetTier.OWNER
-        assert claimant_of(Purpose.JOB, owner=False) is BudgetTier.OTHERS
-        assert claimant_of(Purpose.HEARTBEAT, owner=True) is BudgetTier.HEARTBEAT
-        assert claimant_of(Purpose.CONSOLIDATION, owner=True) is BudgetTier.CONSOLIDATION
+        assert tier_of(Purpose.CHAT, owner=True) is BudgetTier.OWNER
+        assert tier_of(Purpose.JOB, owner=True) is BudgetTier.OWNER
+        assert tier_of(Purpose.JOB, owner=False) is BudgetTier.OTHERS
+        assert tier_of(Purpose.HEARTBEAT, owner=True) is BudgetTier.HEARTBEAT
+        assert tier_of(Purpose.CONSOLIDATION, owner=True) is BudgetTier.CONSOLIDATION
 
     @given(st.datetimes(datetime(2010, 1, 1), datetime(2030, 1, 1)), st.sampled_from(ZONES))  # noqa: DTZ001
     def test_a_day_ends_where_the_next_one_begins(self, naive, name):
