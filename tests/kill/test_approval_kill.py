@@ -15,7 +15,7 @@ MOMENTS = [
     "store.accept.before",
     "store.accept.after",
     "store.claim.after",
-    "store.outbox.after",
+    "store.held_after.after",
     "store.complete.before",
     "store.complete.after",
     "sending",
