@@ -91,7 +91,6 @@ class OutOfBandTurns:
             elif turn is not None:
                 await self._store.release(turn)  # edited into a question: that has its turn in order
                 self._dispatcher.wake(key)
-                due_s = None
         except (StoreUnavailable, StorageUnavailable) as error:
             self._blocked += 1
             delay_s = STORE_RETRY.delay(self._blocked, random=random.random())
@@ -99,4 +98,4 @@ class OutOfBandTurns:
             _log.error("session.blocked", **{**error.fields, **told})
             return delay_s
         self._blocked = 0
-        return due_s
+        return None
