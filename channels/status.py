@@ -35,6 +35,11 @@ class ChannelStatus:
     heard_at: datetime | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def can_send(self) -> bool:
+        """Whether it is given messages to send."""
+        return self.state in (LinkState.UP, LinkState.CATCHING_UP)
+
     def as_dict(self) -> dict[str, Any]:
         """The status as JSON can hold it."""
         return {

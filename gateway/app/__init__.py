@@ -225,9 +225,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         access=access,
         intake=intake,
         commands=commands,
-        deliveries=deliveries,
-        waits=waits,
-        told=notes.channel_changed,
+        wakeups=wakeups,
     )
     parts = Parts(
         clock=clock,

@@ -7,7 +7,7 @@ A part of the composition root (`gateway.app`). What is off is not even imported
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from math import inf
@@ -18,7 +18,6 @@ from channels.base import Channel
 from channels.email.config import EmailConfig
 from channels.heartbeat.channel import HeartbeatChannel
 from channels.matrix.config import MatrixConfig
-from channels.status import ChannelStatus
 from channels.terminal import TerminalChannel
 from gateway.queue.ports import WorkStore
 from gateway.queue.wakeups import Alert, Wakeups
@@ -27,11 +26,9 @@ from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import ChannelInbox, Intake
 from gateway.settings import Settings
-from gateway.supervision.gateway import CAN_SEND
 from gateway.supervision.supervisor import Supervisor
 from gateway.system.home import Home
 from gateway.turns.commands.service import CommandService
-from gateway.turns.deferral_wakeups import DeferralWakeups
 
 __all__ = ["Configured", "build_channels", "build_deliveries", "build_supervisor"]
 
@@ -160,9 +157,7 @@ def build_supervisor(
     access: Access,
     intake: Intake,
     commands: CommandService,
-    deliveries: Mapping[str, Delivery],
-    waits: DeferralWakeups,
-    told: Callable[[ChannelStatus], None],
+    wakeups: Wakeups,
 ) -> Supervisor:
     """
     The supervisor, with every channel and its inbox in its care.
@@ -174,18 +169,9 @@ def build_supervisor(
         access: Who may speak.
         intake: Whether anything is taken.
         commands: Knows commands.
-        deliveries: Told whether they can send.
-        waits: Ends what waits for a link.
-        told: Hears of every change of a link.
+        wakeups: Told of every change of a link.
     """
-
-    def changed(status: ChannelStatus) -> None:
-        up = status.state in CAN_SEND
-        deliveries[status.name].link(up=up)
-        waits.link(status.name, up=up)
-        told(status)
-
-    supervisor = Supervisor(clock, on_change=changed)
+    supervisor = Supervisor(clock, on_change=wakeups.channel.fire)
     for name, (channel, _) in channels.items():
         inbox = ChannelInbox(
             name,

@@ -116,6 +116,7 @@ class OwnerAlerts:
         if wakeups is not None:
             wakeups.alert.connect(lambda one: self.alert(one.about, one.text))
             wakeups.owner.connect(lambda _: self.look())
+            wakeups.channel.connect(self.channel_changed)
 
     def alert(self, about: str, text: str) -> None:
         """

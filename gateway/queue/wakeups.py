@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from agent_core.messages import SessionKey
+from channels.status import ChannelStatus
 from gateway.queue.model import Stopped
 
 __all__ = ["Alert", "Signal", "Wakeups", "Work"]
@@ -109,6 +110,8 @@ class Wakeups:
         """The job of this id is due sooner than was known."""
         self.link = Signal[str]()
         """The link of this channel has come up, and nothing waits for that any more."""
+        self.channel = Signal[ChannelStatus]()
+        """The link of a channel is another one than before."""
         self.attached = Signal[SessionKey]()
         """A terminal was attached to this session."""
         self.owner = Signal[str]()

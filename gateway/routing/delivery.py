@@ -31,6 +31,7 @@ from channels.base import (
     Redelivery,
 )
 from channels.split import split_markdown
+from channels.status import ChannelStatus
 from gateway.errors import describe
 from gateway.observability import metrics
 from gateway.observability.content_redaction import going_out, quiet
@@ -88,6 +89,7 @@ class Delivery:
         if wakeups is not None:
             wakeups.outbox.connect(self._posted)
             wakeups.attached.connect(self._attached)
+            wakeups.channel.connect(self._channel_changed)
 
     def wake(self) -> None:
         """There may be something to send."""
@@ -96,6 +98,10 @@ class Delivery:
     def _posted(self, channel: str) -> None:
         if channel == self._channel.name:
             self.wake()
+
+    def _channel_changed(self, status: ChannelStatus) -> None:
+        if status.name == self._channel.name:
+            self.link(up=status.can_send)
 
     def _attached(self, session: SessionKey) -> None:
         if session.channel == self._channel.name:

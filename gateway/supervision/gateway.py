@@ -27,7 +27,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
-from channels.base import Channel, LinkState
+from channels.base import Channel
 from channels.heartbeat.channel import HeartbeatChannel
 from gateway.budget.alerts import BudgetAlerts
 from gateway.observability import metrics
@@ -50,14 +50,12 @@ from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.out_of_band import OutOfBandTurns
 from gateway.turns.post_turn import PostTurn
 
-__all__ = ["CAN_SEND", "Built", "Gateway", "Parts", "Proactive"]
+__all__ = ["Built", "Gateway", "Parts", "Proactive"]
 
 _RECOVER_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _CLOSE_LIMIT_S = 5.0
 _CARE_EVERY_S = 3600.0
 _FORGET_AFTER_S = 90 * 86_400.0
-CAN_SEND = (LinkState.UP, LinkState.CATCHING_UP)
-"""In these states of its link a channel is given messages to send."""
 _log = structlog.get_logger(__name__)
 
 

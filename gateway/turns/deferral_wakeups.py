@@ -35,7 +35,7 @@ class DeferralWakeups:
     Args:
         clock: The time; it may jump.
         zone: Where the days of the budget begin.
-        wakeups: Told of channels whose link has come up, after what waited for it is due.
+        wakeups: Say how links are; told of one that has come up, after what waited for it is due.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class DeferralWakeups:
         self._came_up: set[str] = set()
         self._seen = clock.now()
         self._news = anyio.Event()
+        wakeups.channel.connect(lambda status: self.link(status.name, up=status.can_send))
 
     def link(self, channel: str, *, up: bool) -> None:
         """The link of a channel is up or down. Returns at once."""
