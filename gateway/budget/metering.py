@@ -117,6 +117,7 @@ class Metering:
         Raises:
             StoreUnavailable: It cannot be read now.
         """
+        day, before, kept = day_of(self._clock.now(), self.limits.zone), Amount(), Amount()
         for _ in range(_READ_AGAIN):
             day, commits = day_of(self._clock.now(), self.limits.zone), self._commits
             before = self._in_hand(reserved=reserved)

@@ -143,11 +143,10 @@ class ChannelInbox:
             each.model_copy(update={"text": self._cut(each.text)}) for each in amendments
         ] + self._stops(batch)
         await self._intake.passed()
-        attempt = 0
-        while True:
+        attempt, rows = 0, None
+        while rows is None:
             try:
                 rows = await self._store.accept(self._channel, self._account, batch, positions or {}, changes)
-                break
             except StoreUnavailable as error:
                 attempt += 1
                 delay_s = _STORE_RETRY.delay(attempt, random=random.random())
