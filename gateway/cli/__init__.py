@@ -24,13 +24,17 @@ def main() -> None:
             # People write what not every terminal can show.
             stream.reconfigure(errors="backslashreplace")
     try:
-        if sys.argv[1:] in (["--help"], ["-h"]):
+        if sys.argv[1:] in ([], ["--help"], ["-h"]):
             # Made beforehand (`gateway.cli.manual`): the help of all commands takes longer than any of them.
             sys.stdout.write(Path(__file__).with_name("overview.txt").read_text(encoding="utf-8"))
             code: object = 0
         else:
             from gateway.cli.commands import app  # noqa: PLC0415 - importing gateway.cli costs nothing
 
+            if {"--help", "-h"} & set(sys.argv):
+                from gateway.cli.manual import add_examples  # noqa: PLC0415
+
+                add_examples(app)
             code = app()
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from gateway.cli.context import HERE, Json, Where, agreed, asker, tell
 from gateway.cli.output import quiet_logs
@@ -22,19 +22,13 @@ if TYPE_CHECKING:
     from gateway.operations.backup.create import Made
     from gateway.operations.backup.restore import Restored
 
-__all__ = ["add_backup_commands"]
+__all__ = ["backup", "restore"]
 
 PASSPHRASE = "SQUIDBOT_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
 _PassphraseFile = Annotated[
     Path | None,
     Parameter(help=f"A file whose first line is the passphrase (default: ${PASSPHRASE}, or a prompt)."),
 ]
-
-
-def add_backup_commands(app: App) -> None:
-    """Register the commands."""
-    app.command(backup)
-    app.command(restore)
 
 
 def backup(

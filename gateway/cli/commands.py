@@ -2,7 +2,7 @@
 The commands and their help, which is made of their signatures and docstrings.
 
 Annotations are looked at when the commands are registered, so what they name is imported here; everything
-else is imported by the command that needs it.
+else, other files' commands among it, is imported by the command that needs it.
 """
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
@@ -18,19 +18,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from gateway.cli.backup import add_backup_commands
-from gateway.cli.config import config
 from gateway.cli.context import HERE, Json, Where, ask, asker, tell
-from gateway.cli.cron import cron, heartbeat
-from gateway.cli.email import email
-from gateway.cli.inbox import inbox
-from gateway.cli.init import add_init_command
-from gateway.cli.logs import add_log_commands
-from gateway.cli.manual import add_examples, add_page_commands
-from gateway.cli.matrix import matrix
-from gateway.cli.memory import memory
-from gateway.cli.privacy import add_person_commands
-from gateway.cli.sessions import sessions
 from gateway.system.version import version, version_of
 
 __all__ = ["app"]
@@ -43,13 +31,25 @@ app = App(
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
-for _group in (config, email, inbox, sessions, memory, matrix, heartbeat, cron):
-    app.command(_group)
-add_init_command(app)
-add_backup_commands(app)
-add_person_commands(app)
-add_log_commands(app)
-add_page_commands(app)
+for _place in (
+    "backup:backup",
+    "backup:restore",
+    "config:config",
+    "cron:cron",
+    "cron:heartbeat",
+    "email:email",
+    "inbox:inbox",
+    "init:init",
+    "logs:logs",
+    "manual:completion",
+    "manual:man",
+    "matrix:matrix",
+    "memory:memory",
+    "privacy:export",
+    "privacy:forget",
+    "sessions:sessions",
+):
+    app.command(f"gateway.cli.{_place}")  # imported when it is called
 
 
 # ── running ──
@@ -205,6 +205,3 @@ def show_version(*, as_json: Json = False) -> int:
     lines = [f"squidbot {version()}", *(f"  {name} {number}" for name, number in libraries.items())]
     tell(as_json, {"version": version(), "libraries": libraries}, "\n".join(lines))
     return 0
-
-
-add_examples(app)  # the last, when all commands are known

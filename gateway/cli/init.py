@@ -10,17 +10,12 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from gateway.cli.context import HERE, Where
 from gateway.cli.output import called_as
 
-__all__ = ["add_init_command"]
-
-
-def add_init_command(app: App) -> None:
-    """Register the command."""
-    app.command(init)
+__all__ = ["init"]
 
 
 def init(

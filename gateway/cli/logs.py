@@ -10,16 +10,9 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from cyclopts import App
-
 from gateway.cli.context import HERE, Json, Where
 
-__all__ = ["add_log_commands"]
-
-
-def add_log_commands(app: App) -> None:
-    """Register the command."""
-    app.command(logs)
+__all__ = ["logs"]
 
 
 def logs(

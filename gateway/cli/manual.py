@@ -27,8 +27,9 @@ __all__ = [
     "MAN_PAGE",
     "OVERVIEW",
     "add_examples",
-    "add_page_commands",
     "commands",
+    "completion",
+    "man",
     "man_page",
     "overview",
     "write_pages",
@@ -159,32 +160,32 @@ EXAMPLES = {
 }
 
 
-def add_page_commands(app: App) -> None:
-    """Register the commands, which tell of all others."""
+def man() -> int:
+    """Print the manual page."""
+    from gateway.cli.commands import app
 
-    def man() -> int:
-        """Print the manual page."""
-        sys.stdout.write(man_page(app))
-        return 0
+    sys.stdout.write(man_page(app))
+    return 0
 
-    def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
-        """
-        Print the completion script for a shell.
 
-        Args:
-            shell: bash, zsh or fish.
-        """
-        sys.stdout.write(app.generate_completion(shell=shell))
-        return 0
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+    """
+    Print the completion script for a shell.
 
-    app.command(man)
-    app.command(completion)
+    Args:
+        shell: bash, zsh or fish.
+    """
+    from gateway.cli.commands import app
+
+    sys.stdout.write(app.generate_completion(shell=shell))
+    return 0
 
 
 def overview(app: App) -> str:
     """What ``squidbot --help`` says, for a terminal of eighty columns."""
     from rich.console import Console
 
+    commands(app)  # what nobody has called yet has not said what it does
     out = io.StringIO()
     console = Console(file=out, width=80, color_system=None, force_terminal=False)
     app.help_print([], console=console)

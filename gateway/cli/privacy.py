@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from gateway.cli.context import HERE, Json, Where, agreed, tell
 from gateway.cli.output import quiet_logs
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.operations.privacy.inventory import Person
     from gateway.system.home import Home
 
-__all__ = ["add_person_commands"]
+__all__ = ["export", "forget"]
 
 _Address = Annotated[
     str, Parameter(help="Addresses of one person (@person:server, person@domain), or owner.")
@@ -29,12 +29,6 @@ _Address = Annotated[
 
 
 _BEYOND = "not reached from here: servers of Matrix and mail, providers of models, journald"
-
-
-def add_person_commands(app: App) -> None:
-    """Register the commands."""
-    app.command(export)
-    app.command(forget)
 
 
 def export(

@@ -25,9 +25,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from agent_core.messages import InboundMessage
-from gateway.queue.wakeups import Work
+
+if TYPE_CHECKING:
+    from gateway.queue.wakeups import Work  # settings are read without what wakes
 
 __all__ = ["LOCAL_CHANNELS", "Access", "Alias", "Decision", "Role", "entry_problem", "kind_of", "normalise"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import metadata
 
 __all__ = ["version", "version_of"]
 
@@ -16,6 +15,8 @@ def version() -> str:
 @cache
 def version_of(distribution: str) -> str:
     """The installed version of a distribution, ``unknown`` where it is not installed."""
+    from importlib import metadata  # noqa: PLC0415 - it takes longer to load than most commands need
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
