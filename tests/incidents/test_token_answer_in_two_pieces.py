@@ -196,13 +196,20 @@ class FullDisk(TokenFile):
         super().__init__(file.path)
         self.allowed, self.refuse = 0, refuse
 
-    def _write(self, suffix: str, text: str) -> Path:
+    def save(self, tokens: Tokens) -> None:
+        self._room()
+        super().save(tokens)
+
+    def try_out(self) -> None:
+        self._room()
+        super().try_out()
+
+    def _room(self) -> None:
         if self.allowed:
             self.allowed -= 1
         elif self.refuse:
             self.refuse -= 1
             raise OSError(28, "No space left on device")
-        return super()._write(suffix, text)
 
 
 async def test_whoever_has_asked_hears_the_answer(tmp_path: Path) -> None:

@@ -189,8 +189,10 @@ class TokenFile:
         """
         trial = self.path.with_suffix(".try")
         make_folder(trial.parent)
-        write_new(trial, b" " * ROOM_BYTES)
-        trial.unlink()
+        try:
+            write_new(trial, b" " * ROOM_BYTES)
+        finally:
+            trial.unlink(missing_ok=True)
 
 
 class TokenCredentials:
