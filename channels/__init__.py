@@ -1,1 +1,1 @@
-"""The part that carries: one package per place where people talk. It knows only agent_core.messages."""
+"""The part that carries: one package per place where people talk. It never imports the gateway."""

@@ -34,7 +34,7 @@ cursor's line begins, too, and that decides: so a line too much or a wrong ``n``
 Files: ``layout`` (paths), ``lines`` (a message as a line), ``reverse_lines`` (reading backwards), ``paging``
 (what is handed out), ``history`` (one history file), ``fsync`` (when it is on the disk), ``session_record``
 (cursor and summary), ``session_files`` (those two together), ``documents`` (memory documents and their
-versions), ``disk`` (atomic writes, errors), ``jsonl`` (the
+versions), ``file_access`` (appending, locks, errors), ``jsonl`` (the
 `MemoryPort` over it), ``search_index`` (the `SearchPort`).
 """
 

@@ -29,7 +29,7 @@ import structlog
 from agent_core import files
 from agent_core.errors import DocumentUnusable, MemoryConflict
 from agent_core.models import MemoryDocument
-from agent_core.storage import disk
+from agent_core.storage import file_access
 from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object, storable
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 
@@ -110,7 +110,7 @@ class DocumentFile:
         files.make_folder(self._versions.parent)
         files.make_folder(self._path.parent)
         self._seen = None
-        with disk.exclusive(self._versions, sync=True) as handle:
+        with file_access.exclusive(self._versions, sync=True) as handle:
             current = self._settled(handle)
             if current.version and current.text == text:
                 return current
@@ -120,7 +120,7 @@ class DocumentFile:
             if len(current.text) > _MAX_VERSION_CHARS:  # too long for a version: the file itself is kept
                 self._path.replace(self._path.with_name(f"{self._path.name}.kept-{current.version}"))
             files.write_new(self._next, text.encode())
-            disk.append(handle, Version(document, written_at, session_id, turn).line())
+            file_access.append(handle, Version(document, written_at, session_id, turn).line())
             os.fsync(handle)
             self._next.replace(self._path)
             files.sync(self._path.parent)
@@ -130,7 +130,7 @@ class DocumentFile:
         """All versions, oldest first."""
         self.load()
         try:
-            handle = disk.opened(self._versions, os.O_NOFOLLOW)
+            handle = file_access.opened(self._versions, os.O_NOFOLLOW)
         except FileNotFoundError:
             return []
         try:
@@ -142,7 +142,7 @@ class DocumentFile:
     def unusable(self) -> DocumentUnusable | None:
         """What is wrong if one of the two files is no file; None if both are, or are free."""
         for path in (self._path, self._versions):
-            if not disk.is_file_or_nothing(path):
+            if not file_access.is_file_or_nothing(path):
                 return DocumentUnusable(f"{path} is {_kind(path)}, and should be a file", path=str(path))
         return None
 
@@ -150,7 +150,7 @@ class DocumentFile:
 
     def _text(self) -> str:
         try:
-            return disk.read(self._path).decode("utf-8", "replace")
+            return file_access.read(self._path).decode("utf-8", "replace")
         except FileNotFoundError as exc:
             if self._path.is_symlink():  # a disk that is not mounted has not deleted what is on it
                 raise OSError(errno.ELOOP, "a link to nowhere", str(self._path)) from exc
@@ -164,7 +164,7 @@ class DocumentFile:
             return last[0].document if last else MemoryDocument()
         try:
             files.make_folder(self._versions.parent)
-            with disk.exclusive(self._versions, sync=True) as handle:
+            with file_access.exclusive(self._versions, sync=True) as handle:
                 return self._settled(handle)
         except OSError as exc:
             # The text can be read, so it is used; it gets its version when the disk takes it.
@@ -188,7 +188,7 @@ class DocumentFile:
         if len(text) > _MAX_VERSION_CHARS:
             log.warning("memory.edit_too_long", file=str(self._path), chars=len(text))
             return document
-        disk.append(handle, Version(document, self._edited_at(last)).line())
+        file_access.append(handle, Version(document, self._edited_at(last)).line())
         log.info("memory.edit_noticed", file=str(self._path), version=document.version)
         return document
 
@@ -208,7 +208,7 @@ class DocumentFile:
         """The newest versions, newest first."""
         found: list[Version] = []
         try:
-            handle = disk.opened(self._versions, os.O_NOFOLLOW)
+            handle = file_access.opened(self._versions, os.O_NOFOLLOW)
         except FileNotFoundError:
             return found
         try:

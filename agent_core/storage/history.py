@@ -32,7 +32,7 @@ import structlog
 from agent_core import files
 from agent_core.budget import message_chars
 from agent_core.models import HistoryTail, Message
-from agent_core.storage import disk, lines
+from agent_core.storage import file_access, lines
 from agent_core.storage.fsync import Durability
 from agent_core.storage.line_cache import DecodedTail, RecentIds
 from agent_core.storage.paging import Entry, Numbering, Place, entries_from, newest, oldest, place_of
@@ -172,7 +172,7 @@ class HistoryFile:
         """
         handle = self._opened_to_append()
         try:
-            disk.lock(handle)
+            file_access.lock(handle)
             if _state(handle) != self._seen:
                 self._refresh(handle, hint())
             self._durability.begun(self._size)
@@ -338,7 +338,7 @@ class HistoryFile:
     def _write(self, handle: int, messages: Sequence[Message]) -> None:
         encoded = [lines.to_line(message, self._end + number) for number, message in enumerate(messages)]
         expected = sum(map(len, encoded))
-        disk.append(handle, b"".join(encoded))
+        file_access.append(handle, b"".join(encoded))
         seen = _state(handle)
         offset = seen[2] - expected
         if offset - self._size not in (0, 1):  # somebody else has written too: look again next time

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agent_core.messages import Attachment, SessionKey
 from agent_core.ports import Clock
-from agent_core.storage import disk, lines
+from agent_core.storage import file_access, lines
 from agent_core.storage.documents import Version
 from agent_core.storage.history import HistoryFile
 from agent_core.storage.layout import Layout
@@ -115,7 +115,7 @@ def bad_lines(path: Path, *, still_written: bool = False) -> list[BadLine]:
     is_version = path.name.startswith("MEMORY.")
     found: list[BadLine] = []
     halves = _Halves()
-    handle = disk.opened(path, os.O_NOFOLLOW)
+    handle = file_access.opened(path, os.O_NOFOLLOW)
     try:
         size = os.fstat(handle).st_size
         starts: list[tuple[int, bytes | None]] = []
@@ -201,7 +201,7 @@ def blank_out(path: Path, bad: BadLine) -> None:
 
 def named_in(path: Path) -> Iterator[Named]:
     """The files that the messages of a history name."""
-    handle = disk.opened(path, os.O_NOFOLLOW)
+    handle = file_access.opened(path, os.O_NOFOLLOW)
     try:
         for _, raw in lines_forwards(handle, 0, max_line_bytes=lines.MAX_LINE_BYTES):
             if raw is None or b"attachments" not in raw:

@@ -27,8 +27,8 @@ import structlog
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import Clock
-from agent_core.storage.disk import NO_FILE, storage_errors
 from agent_core.storage.documents import DocumentFile
+from agent_core.storage.file_access import NO_FILE, storage_errors
 from agent_core.storage.layout import Layout
 from agent_core.storage.reverse_lines import ReadAt
 from agent_core.storage.session_files import SessionFiles

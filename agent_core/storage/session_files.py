@@ -16,7 +16,7 @@ from agent_core.errors import CursorMoved
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.ports import Clock
-from agent_core.storage.disk import exclusive
+from agent_core.storage.file_access import exclusive
 from agent_core.storage.history import HistoryFile
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import stamped, storable

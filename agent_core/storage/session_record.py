@@ -25,7 +25,7 @@ import structlog
 
 from agent_core import files
 from agent_core.messages import SessionKey
-from agent_core.storage import disk
+from agent_core.storage import file_access
 from agent_core.storage.lines import as_object, encode_object
 from agent_core.storage.paging import Place
 
@@ -68,7 +68,7 @@ class RecordFile:
 
     def load(self, now: datetime) -> Record:
         """The record; an empty one if there is none."""
-        if not disk.is_file_or_nothing(self._path):
+        if not file_access.is_file_or_nothing(self._path):
             self._make_room(now)
         try:
             state = self._path.stat()
@@ -76,7 +76,7 @@ class RecordFile:
             return Record(summary=self._copied_summary())
         seen = (state.st_ino, state.st_size, state.st_mtime_ns)
         if seen != self._seen:
-            raw = disk.read(self._path)
+            raw = file_access.read(self._path)
             record = self._parsed(raw)
             if record is None:
                 return self._recovered(now, seen)
@@ -115,7 +115,7 @@ class RecordFile:
 
     def _parsed_spare(self) -> Record | None:
         try:
-            raw = disk.read(self._spare)
+            raw = file_access.read(self._spare)
         except OSError:
             return None
         return self._parsed(raw)
@@ -171,10 +171,10 @@ class RecordFile:
         return aside
 
     def _copied_summary(self) -> str:
-        if not disk.is_file_or_nothing(self._copy):
+        if not file_access.is_file_or_nothing(self._copy):
             return ""
         try:
-            return disk.read(self._copy).decode("utf-8", "replace")
+            return file_access.read(self._copy).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
 
@@ -224,7 +224,7 @@ def parse_record(raw: bytes, key: SessionKey, copied_summary: Callable[[], str])
 def session_in(path: Path) -> SessionKey | None:
     """The session that a record belongs to: the only place where a shortened name is told in full."""
     try:
-        value = as_object(disk.read(path)) if disk.is_file_or_nothing(path) else None
+        value = as_object(file_access.read(path)) if file_access.is_file_or_nothing(path) else None
         return SessionKey.parse(str(value["session"])) if value else None
     except (FileNotFoundError, KeyError, ValueError):
         return None

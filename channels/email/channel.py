@@ -53,7 +53,7 @@ from channels.email.crash_suspects import CrashSuspects
 from channels.email.imap.connections import Connections
 from channels.email.imap.housekeeping import Answered, Housekeeping, HousekeepingTask, UploadCopy
 from channels.email.imap.mailbox import Mailbox, Timing
-from channels.email.intake import Intake, is_ingest_only
+from channels.email.intake import MailIntake, is_ingest_only
 from channels.email.limits.loop_guard import Alert, LoopGuard
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, find_addresses, normalise
@@ -172,7 +172,7 @@ class EmailChannel(EmailDirectMessages):
             alert=alert,
             is_owner=is_owner,
         )
-        self._intake = Intake(
+        self._intake = MailIntake(
             name,
             config,
             limiter,

@@ -51,7 +51,7 @@ from channels.email.trust.sender_policy import (
     open_question,
 )
 
-__all__ = ["Arrival", "Intake", "OwnCopy", "given_up", "is_ingest_only", "read_arrival"]
+__all__ = ["Arrival", "MailIntake", "OwnCopy", "given_up", "is_ingest_only", "read_arrival"]
 
 MAX_COPIED = 50
 MAX_REFERENCES_KEPT = 40
@@ -136,7 +136,7 @@ def _examined(arrival: Arrival, raw: bytes) -> Arrival:
     return replace(arrival, headers=headers, claims=claims_of(raw), content=content)
 
 
-class Intake:
+class MailIntake:
     """
     Turns arrivals into messages for one account.
 

@@ -27,7 +27,7 @@ from channels.email.imap.housekeeping import FileCopy, Housekeeping
 from channels.email.imap.mailbox import Mailbox, MailInfo, Selected
 from channels.email.imap.position import Position
 from channels.email.imap.protocol import Refused
-from channels.email.intake import Arrival, Intake, OwnCopy, given_up, read_arrival
+from channels.email.intake import Arrival, MailIntake, OwnCopy, given_up, read_arrival
 from channels.email.parsing.dsn import DeliveryStatus, Report, read_report
 from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import OWN_ID_PREFIX, names_outbound
@@ -80,7 +80,7 @@ class Receiver:
         self,
         mailbox: Mailbox,
         inbox: Inbox,
-        intake: Intake,
+        intake: MailIntake,
         housekeeping: Housekeeping,
         *,
         now: Callable[[], datetime],

@@ -31,7 +31,7 @@ from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Acknowledgements, StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
 from gateway.routing.crash_isolation import CrashIsolation
-from gateway.routing.inbox import Intake
+from gateway.routing.inbox import IntakeGate
 from gateway.settings import Settings
 from gateway.supervision.gateway import Built, Gateway, Parts
 from gateway.supervision.status import status_report
@@ -42,10 +42,10 @@ from gateway.turns.approvals.review import Approval
 from gateway.turns.commit import TurnCommit
 from gateway.turns.deferral_wakeups import DeferralWakeups
 from gateway.turns.dispatcher import SessionDispatcher
+from gateway.turns.failure_policy import TurnPolicy
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.out_of_band import LANES, OutOfBandTurns
 from gateway.turns.post_turn import PostTurn
-from gateway.turns.retry_policy import TurnPolicy
 
 __all__ = ["Overrides", "build"]
 
@@ -211,7 +211,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         run_claimed=handler.run_claimed,
         dispatcher=dispatcher,
     )
-    intake = Intake(mark.perhaps_answered)
+    intake = IntakeGate(mark.perhaps_answered)
     waits = DeferralWakeups(
         store,
         clock=clock,

@@ -24,7 +24,7 @@ from gateway.queue.wakeups import Alert, Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
-from gateway.routing.inbox import ChannelInbox, Intake
+from gateway.routing.inbox import ChannelInbox, IntakeGate
 from gateway.settings import Settings
 from gateway.supervision.supervisor import Supervisor
 from gateway.system.home import Home
@@ -155,7 +155,7 @@ def build_supervisor(
     store: WorkStore,
     clock: Clock,
     access: Access,
-    intake: Intake,
+    intake: IntakeGate,
     commands: CommandService,
     wakeups: Wakeups,
 ) -> Supervisor:

@@ -23,8 +23,8 @@ from gateway.routing.acknowledgements import Acknowledgements
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.settings import Settings
 from gateway.turns.approvals.review import Approval, Approvals
-from gateway.turns.approvals.tool_calls import ToolApprovals
-from gateway.turns.approvals.tool_consent import ToolConsent
+from gateway.turns.approvals.tool_decisions import ToolDecisions
+from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.batching import Batching
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.chat import ChatTurns
@@ -34,12 +34,12 @@ from gateway.turns.commands.read_only import IngestOnly
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure import TurnFailure
+from gateway.turns.failure_policy import TurnPolicy
 from gateway.turns.handler import TurnHandler
 from gateway.turns.heartbeat import HeartbeatTurns
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.model_run import ExtraTools, ModelRun
 from gateway.turns.pacing import Pacing
-from gateway.turns.retry_policy import TurnPolicy
 from gateway.turns.scheduled_job import JobTurns
 
 __all__ = ["TurnParts", "build_turns"]
@@ -93,7 +93,7 @@ def build_turns(
         notifier=notifier,
         access=access,
         wakeups=wakeups,
-        calls=ToolApprovals(questions, access),
+        calls=ToolDecisions(questions, access),
         held=approval,
     )
     conversations = NewConversation(store, mind.memory, flush=history.flush)
@@ -157,7 +157,7 @@ def build_turns(
         ],
         pools=mind.pools,
         budget=budget,
-        consent=ToolConsent(
+        consent=ToolQuestions(
             store=questions,
             commit=commit,
             channels=channels,

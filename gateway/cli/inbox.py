@@ -177,7 +177,7 @@ def _named(name: str, kind: str, *, only: bool = False) -> tuple[str, int]:
 
 
 def _is_call(name: str) -> bool:
-    from gateway.turns.approvals.tool_calls import cleaned, is_call
+    from gateway.turns.approvals.tool_decisions import cleaned, is_call
 
     return is_call(cleaned(name))
 

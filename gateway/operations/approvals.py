@@ -11,7 +11,7 @@ from gateway.operations.views import draft
 from gateway.queue.model import Question
 from gateway.queue.ports import AskStore, OutboxRow, WorkStore
 from gateway.queue.states import IllegalMove, OutboxState
-from gateway.turns.approvals.tool_calls import cleaned, verdict_on
+from gateway.turns.approvals.tool_decisions import cleaned, verdict_on
 
 __all__ = ["CALL_OPERATIONS", "DraftOperations", "ToolApprovalOperations", "given_up_by_a_person"]
 

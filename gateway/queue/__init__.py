@@ -1,1 +1,1 @@
-"""The durable queue: every accepted message, every turn, every answer. `port` is the contract."""
+"""The durable queue: every accepted message, every turn, every answer. `ports` is the contract."""

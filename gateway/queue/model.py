@@ -49,10 +49,10 @@ __all__ = [
     "UsageRow",
 ]
 OtherHistory = tuple[SessionKey, tuple[Message, ...]]
-APPROVAL = "approval"
-By = Literal["day", "purpose", "session", "model"]
-"""The kind of such a step."""
 """Lines for the history of a session that is not the turn's."""
+APPROVAL = "approval"
+"""The kind of a step that asks a person."""
+By = Literal["day", "purpose", "session", "model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,10 @@ class JournalLine:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a turn: ``kind`` is ``model`` or ``tool``, ``result`` None while it has only started."""
+    """
+    One step of a turn: ``kind`` is ``model``, ``tool`` or `APPROVAL`, ``result`` None while it has only
+    started.
+    """
 
     number: int
     kind: str

@@ -25,7 +25,7 @@ from gateway.queue.sqlite.restore import RESTORED
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.routing.access import Access, Role
 
-__all__ = ["ChannelInbox", "Intake", "admission", "ignore_reason"]
+__all__ = ["ChannelInbox", "IntakeGate", "admission", "ignore_reason"]
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _MOST_LET_IN = 2_000
@@ -68,7 +68,7 @@ def admission(message: InboundMessage, access: Access) -> tuple[str | None, str 
     return None, str(reason)
 
 
-class Intake:
+class IntakeGate:
     """
     Whether anything is taken at all; one for all channels.
 
@@ -115,7 +115,7 @@ class ChannelInbox:
         *,
         store: WorkStore,
         access: Access,
-        intake: Intake,
+        intake: IntakeGate,
         report: Report,
         is_command: Callable[[InboundMessage], bool] = lambda _: False,
         is_stop: Callable[[InboundMessage], bool] = lambda _: False,

@@ -41,7 +41,7 @@ from gateway.queue.states import BUDGET
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
-from gateway.routing.inbox import Intake
+from gateway.routing.inbox import IntakeGate
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.malloc import give_back
@@ -75,7 +75,7 @@ class Parts:
     handler: TurnHandler
     asides: OutOfBandTurns
     supervisor: Supervisor
-    intake: Intake
+    intake: IntakeGate
     channels: Sequence[Channel]
     deliveries: Mapping[str, Delivery]
     suspects: CrashIsolation

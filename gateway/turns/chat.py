@@ -16,8 +16,8 @@ from gateway.routing.access import Access
 from gateway.turns.approvals.review import Approvals
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commit import TurnCommit
+from gateway.turns.failure_policy import Failure, TurnPolicy
 from gateway.turns.kinds import Plan
-from gateway.turns.retry_policy import Failure, TurnPolicy
 
 __all__ = ["ChatTurns"]
 

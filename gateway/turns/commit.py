@@ -24,7 +24,7 @@ from gateway.observability import metrics
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, StoreUnavailable, Turn, WorkStore
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.routing.delivery import parcels
-from gateway.turns.retry_policy import Failure
+from gateway.turns.failure_policy import Failure
 
 __all__ = ["STORE_RETRY", "TurnCommit"]
 

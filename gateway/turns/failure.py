@@ -1,7 +1,7 @@
 """
 What becomes of a turn without an answer: it is tried again, put off, or given up with an apology.
 
-The decision itself is in ``retry_policy.py``; here it is carried out.
+The decision itself is in ``failure_policy.py``; here it is carried out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gateway.queue.ports import Turn
 from gateway.queue.states import Record, link_of
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.turns.commit import TurnCommit
+from gateway.turns.failure_policy import TurnPolicy, decide_failure, poisonous
 from gateway.turns.kinds import TurnKind
 from gateway.turns.pacing import Pacing
-from gateway.turns.retry_policy import TurnPolicy, decide_failure, poisonous
 
 __all__ = ["TurnFailure"]
 

@@ -34,10 +34,10 @@ from gateway.queue.wakeups import Wakeups
 from gateway.turns.batching import Batching
 from gateway.turns.commit import STORE_RETRY, TurnCommit
 from gateway.turns.failure import TurnFailure
+from gateway.turns.failure_policy import TurnPolicy
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.kinds import TurnKind
 from gateway.turns.model_run import ModelRun
-from gateway.turns.retry_policy import TurnPolicy
 
 __all__ = ["TurnHandler", "TurnPolicy"]
 

@@ -28,8 +28,8 @@ from gateway.proactive.run_ledger import alert_line, failing_since, resting_unti
 from gateway.queue.model import Collected, Entry, Outcome
 from gateway.queue.ports import Completion, PlanStore, Turn
 from gateway.turns.commit import TurnCommit
+from gateway.turns.failure_policy import Failure, TurnPolicy
 from gateway.turns.kinds import Plan
-from gateway.turns.retry_policy import Failure, TurnPolicy
 
 __all__ = ["HeartbeatPlan", "HeartbeatTurns", "OwnerAway"]
 

@@ -15,7 +15,7 @@ from agent_core.errors import BudgetSpent
 from agent_core.models import Purpose, TurnResult
 from gateway.budget.metering import UsageMeter
 from gateway.queue.ports import Turn
-from gateway.turns.retry_policy import Failure, TurnPolicy
+from gateway.turns.failure_policy import Failure, TurnPolicy
 
 __all__ = ["Plan", "TurnKind"]
 

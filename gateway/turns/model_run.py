@@ -14,7 +14,7 @@ from gateway.budget.metering import UsageMeter
 from gateway.queue.ports import Turn, WorkStore
 from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Acknowledgements
-from gateway.turns.approvals.tool_consent import ToolConsent, Waiting
+from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.kinds import Plan
 from gateway.turns.reply_sink import ReplySink
@@ -45,7 +45,7 @@ class ModelRun:
         extra_tools: ExtraTools,
         pools: Callable[[Purpose], LLMPort],
         budget: BudgetDeferral,
-        consent: ToolConsent,
+        consent: ToolQuestions,
         access: Access,
         acknowledgements: Acknowledgements,
         zone: tzinfo | None = None,

@@ -40,8 +40,8 @@ from gateway.turns.approvals.review import Approvals
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import TurnCommit
+from gateway.turns.failure_policy import Failure, TurnPolicy
 from gateway.turns.kinds import Plan
-from gateway.turns.retry_policy import Failure, TurnPolicy
 from gateway.turns.user_input import session_of
 
 __all__ = ["OVERHEARD", "JobTurns"]

@@ -15,7 +15,7 @@ from agent_core.html_to_text import html_to_text
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.imap.mailbox_names import folder_name, folder_wire
 from channels.email.imap.syntax import ResponseReader, WireError, parse_fetch, parse_list, response_code
-from channels.email.intake import Intake, OwnCopy, read_arrival
+from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, find_in_order, normalise, parse_mailboxes
 from channels.email.parsing.dsn import in_words, read_report
@@ -97,7 +97,7 @@ def addresses(data: bytes) -> None:
 def mail(data: bytes) -> None:
     """A message, a copy of our own, or trouble with a name; whoever is verified has evidence."""
     arrival = read_arrival(1, NOW, data, whole=True)
-    intake = Intake("email", CONFIG, AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", CONFIG, AnswerLimiter(AnswerLimits()))
     intake.open_question(arrival)
     taken = intake.take(arrival, uidvalidity=1)
     if isinstance(taken, OwnCopy):
@@ -165,7 +165,7 @@ def outlines(data: bytes) -> None:
 
 def prompts(data: bytes) -> None:
     """A mail in the prompt stands in one fence, whatever is in it."""
-    taken = Intake("email", CONFIG, AnswerLimiter(AnswerLimits())).take(
+    taken = MailIntake("email", CONFIG, AnswerLimiter(AnswerLimits())).take(
         read_arrival(1, NOW, PROOF + data, whole=True), uidvalidity=1
     )
     if isinstance(taken, OwnCopy):

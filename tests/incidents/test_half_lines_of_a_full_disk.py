@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message
-from agent_core.storage import disk
+from agent_core.storage import file_access
 from agent_core.storage.history import HistoryFile
 from agent_core.storage.integrity import bad_lines
 from agent_core.storage.paging import Place
@@ -41,7 +41,7 @@ def broken_off(monkeypatch, history, messages, after):
         return taken
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk.os, "write", write)
+        patch.setattr(file_access.os, "write", write)
         with pytest.raises(OSError):
             history.append(messages, Place)
 

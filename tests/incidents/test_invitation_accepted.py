@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from channels.email.config import EmailConfig
-from channels.email.intake import Intake, OwnCopy, read_arrival
+from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 
 SERVER = {"host": "127.0.0.1", "port": 1, "security": "tls"}
@@ -41,7 +41,7 @@ def taken(method: str, text: str = ""):
         f"{words}--b\r\nContent-Type: text/calendar; method={method}\r\n\r\n{event}--b--\r\n"
     ).encode()
     arrival = read_arrival(1, datetime.now(UTC), raw, whole=True)
-    found = Intake("email", CONFIG, AnswerLimiter(CONFIG.limits)).take(arrival, uidvalidity=1)
+    found = MailIntake("email", CONFIG, AnswerLimiter(CONFIG.limits)).take(arrival, uidvalidity=1)
     assert not isinstance(found, OwnCopy)
     assert found.sender.verified
     return found

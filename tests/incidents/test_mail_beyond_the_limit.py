@@ -17,7 +17,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.intake import Intake, read_arrival
+from channels.email.intake import MailIntake, read_arrival
 from channels.email.limits.loop_guard import LoopGuard
 from channels.email.limits.rate_limit import MAX_WAITING, AnswerLimiter, Place
 from devservers import MailPeer, MailServer, ToolsMissing
@@ -195,7 +195,7 @@ def test_a_domain_of_many_addresses_fills_nobodys_hours() -> None:
     assert flood("") >= 9, "the control"
 
 
-def intake(tmp_path: Path, alerts: list[str]) -> Intake:
+def intake(tmp_path: Path, alerts: list[str]) -> MailIntake:
     config = EmailConfig.model_validate(
         {
             "address": "bot@mail.test",
@@ -212,10 +212,10 @@ def intake(tmp_path: Path, alerts: list[str]) -> Intake:
     tell = lambda about, text: alerts.append(f"{about}: {text}")  # noqa: E731
     safety = LoopGuard("email", config, counted, tmp_path / "l", clock=ManualClock(), alert=tell)
     is_owner = lambda address: address == "owner@p.test"  # noqa: E731
-    return Intake("email", config, counted, is_owner=is_owner, crowded=safety.crowded)
+    return MailIntake("email", config, counted, is_owner=is_owner, crowded=safety.crowded)
 
 
-def contexts(it: Intake, sender: str, count: int) -> list[dict[str, Any]]:
+def contexts(it: MailIntake, sender: str, count: int) -> list[dict[str, Any]]:
     found = []
     for number in range(count):
         raw = f"From: {sender}\r\nTo: bot@mail.test\r\nMessage-ID: <{number}@p.test>\r\n\r\nhi\r\n".encode()

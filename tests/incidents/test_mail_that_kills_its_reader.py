@@ -22,7 +22,7 @@ from channels.email import receiver
 from channels.email.crash_suspects import CrashSuspects
 from channels.email.imap.housekeeping import Housekeeping
 from channels.email.imap.mailbox import MailInfo, Selected
-from channels.email.intake import Intake
+from channels.email.intake import MailIntake
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.sent_tracker import SentTracker
 from tests.doubles.inbox import MemoryInbox
@@ -59,7 +59,7 @@ async def main():
     marks.load()
     async with anyio.create_task_group() as tasks:
         it = receiver.Receiver(
-            Mailbox(), inbox, Intake("email", settings, AnswerLimiter(settings.limits)), Housekeeping(),
+            Mailbox(), inbox, MailIntake("email", settings, AnswerLimiter(settings.limits)), Housekeeping(),
             now=lambda: datetime.now(UTC), went_out=SentTracker(lambda: 0.0), just_answered=lambda _: False,
             before_commit=anyio.lowlevel.checkpoint, stubborn={}, start=tasks.start_soon, suspects=marks,
         )

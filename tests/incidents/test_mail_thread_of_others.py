@@ -16,7 +16,7 @@ from agent_core.messages import Audience, InboundMessage
 from agent_core.models import MemoryScope
 from channels.email.compose.message import compose
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.intake import Intake, OwnCopy, read_arrival
+from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from gateway.queue.ports import NewOutbound
 from gateway.queue.sqlite.codec import new_outbox
@@ -45,7 +45,7 @@ def mail(sender: str, *fields: str) -> InboundMessage:
         *fields,
     ]
     raw = "\r\n".join([*lines, "", "what do you know?"]).encode()
-    intake = Intake("email", config, AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()))
     message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.addressed

@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import InboundMessage
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.intake import Intake, OwnCopy, read_arrival
+from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -34,7 +34,7 @@ def taken(*, sender: str = "alice@mail.test", text: bytes = b"", whole: bool = F
         f"From: {sender}\r\nTo: bot@mail.test\r\nSubject: Which one?\r\n\r\n"
     )
     arrival = read_arrival(1, NOW, header.encode() + text, whole=whole)
-    message = Intake("email", config, AnswerLimiter(AnswerLimits())).take(arrival, uidvalidity=1)
+    message = MailIntake("email", config, AnswerLimiter(AnswerLimits())).take(arrival, uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     return message
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from agent_core.messages import InboundMessage
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.intake import Intake, OwnCopy, read_arrival
+from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from gateway.routing.access import Access, Alias, Role
 from gateway.routing.inbox import admission
@@ -36,7 +36,7 @@ class Desk:
         )
         aliases = [Alias("email", owner)] if owner else []
         self.access = Access(aliases, {"email": config.allow_from})
-        self.intake = Intake("email", config, AnswerLimiter(AnswerLimits()), welcome=self.welcome)
+        self.intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()), welcome=self.welcome)
         self.count = 0
 
     def welcome(self, address: str) -> bool:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from channels.email.config import EmailConfig
-from channels.email.intake import Intake, OwnCopy, read_arrival
+from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 
 SECRET = "kx7-q2m-9fp-w4z-t8r"
@@ -44,7 +44,7 @@ def test_it_stands_nowhere(spelled: str) -> None:
         "--b--\r\n"
     ).encode()
     arrival = read_arrival(1, datetime.now(UTC), raw, whole=True)
-    message = Intake("email", config, AnswerLimiter(config.limits)).take(arrival, uidvalidity=1)
+    message = MailIntake("email", config, AnswerLimiter(config.limits)).take(arrival, uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.sender.verified
     assert message.context["cc"] == ["bob@mail.test"]

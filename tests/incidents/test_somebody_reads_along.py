@@ -13,7 +13,7 @@ import pytest
 from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.intake import Intake, OwnCopy, read_arrival
+from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,7 +37,7 @@ def taken(header: bytes | str, **changes: object) -> InboundMessage:
     )
     header = header if isinstance(header, bytes) else header.encode()
     raw = HEAD.encode() + header + b"\r\n\r\nwhat did I tell you?\r\n"
-    intake = Intake("email", config, AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()))
     message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.addressed

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.intake import Intake, OwnCopy, read_arrival
+from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, parse_mailboxes
 
@@ -33,7 +33,7 @@ def taken(raw: str) -> tuple[str, bool, bool]:
             "trusted_authserv_ids": ["mail.test"],
         }
     )
-    intake = Intake("email", config, AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()))
     message = intake.take(read_arrival(1, NOW, raw.encode(), whole=True), uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     return message.sender.address, message.sender.verified, message.addressed

@@ -32,7 +32,7 @@ from gateway.settings import Settings
 from gateway.supervision.gateway import Built
 from gateway.system.home import open_home
 from gateway.turns.approvals.review import ASKING
-from gateway.turns.retry_policy import TurnPolicy
+from gateway.turns.failure_policy import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill import controls
 from tests.kill.points import Striker, StrikingMemory, StrikingPort

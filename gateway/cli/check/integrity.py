@@ -24,8 +24,8 @@ from agent_core.files import write_new
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from agent_core.storage import integrity
-from agent_core.storage.disk import is_file_or_nothing
 from agent_core.storage.documents import DocumentFile
+from agent_core.storage.file_access import is_file_or_nothing
 from agent_core.storage.history import SET_ASIDE
 from agent_core.storage.integrity import documents, last_text
 from agent_core.storage.layout import Layout

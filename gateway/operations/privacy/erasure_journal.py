@@ -16,7 +16,7 @@ from typing import Any
 
 from agent_core import files
 from agent_core.messages import SessionKey
-from agent_core.storage import disk
+from agent_core.storage import file_access
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share
@@ -75,7 +75,7 @@ def finish(layout: Layout, person: Person) -> None:
 
 def broken_off(layout: Layout) -> list[tuple[str, ...]]:
     """The addresses of everybody whom a `squidbot forget` began to erase and did not end."""
-    found = (as_object(disk.read(path)) for path in sorted(_folder(layout).glob(_NAME.format("*"))))
+    found = (as_object(file_access.read(path)) for path in sorted(_folder(layout).glob(_NAME.format("*"))))
     return [tuple(plan["addresses"]) for plan in found if plan is not None and _is_one(plan)]
 
 
@@ -87,7 +87,7 @@ def _plans(layout: Layout, person: Person) -> dict[Path, dict[str, Any]]:
     """What was written down about a person who shares an address with this one."""
     found = {}
     for path in sorted(_folder(layout).glob(_NAME.format("*"))):
-        plan = as_object(disk.read(path))
+        plan = as_object(file_access.read(path))
         if plan is not None and _is_one(plan) and person.addresses & set(plan["addresses"]):
             found[path] = plan
     return found

@@ -17,7 +17,7 @@ from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
-from agent_core.storage import disk
+from agent_core.storage import file_access
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import MAX_LINE_BYTES, as_object
 from agent_core.storage.reverse_lines import lines_forwards
@@ -173,7 +173,7 @@ def histories(layout: Layout) -> Iterator[tuple[SessionKey, Path]]:
 
 def lines_of(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
     """Each line of a history as it is, and what it says; None if it cannot be read."""
-    handle = disk.opened(path, os.O_NOFOLLOW)
+    handle = file_access.opened(path, os.O_NOFOLLOW)
     try:
         for _, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
             yield raw or b"", as_object(raw) if raw else None

@@ -20,7 +20,7 @@ from typing import Any
 
 from agent_core import files
 from agent_core.messages import SessionKey
-from agent_core.storage import disk
+from agent_core.storage import file_access
 from agent_core.storage.integrity import documents
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object, encode_object
@@ -188,4 +188,4 @@ def _rewritten(path: Path, words: Words, found: PersonFiles, key: SessionKey) ->
 
 
 def _read(path: Path) -> str:
-    return disk.read(path).decode("utf-8", "replace") if path.is_file() else ""
+    return file_access.read(path).decode("utf-8", "replace") if path.is_file() else ""

@@ -33,7 +33,7 @@ from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, waits, words
-from gateway.turns.approvals.tool_calls import ToolApprovals, is_call, place_of
+from gateway.turns.approvals.tool_decisions import ToolDecisions, is_call, place_of
 
 __all__ = ["ASKING", "ASK_AGAIN_S", "Approval", "Approvals", "Decision"]
 
@@ -85,7 +85,7 @@ class Approvals:
         notifier: OwnerNotifier,
         access: Access,
         wakeups: Wakeups,
-        calls: ToolApprovals,
+        calls: ToolDecisions,
         held: Mapping[str, Approval],
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:

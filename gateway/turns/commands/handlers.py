@@ -21,7 +21,7 @@ from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role, normalise
 from gateway.system.durations import span
 from gateway.turns.approvals.review import Approvals, Decision
-from gateway.turns.approvals.tool_calls import cleaned, is_call
+from gateway.turns.approvals.tool_decisions import cleaned, is_call
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
 from gateway.turns.commands.text import about_budget, about_parts, about_usage, and_list

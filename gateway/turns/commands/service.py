@@ -27,8 +27,8 @@ from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command, Misread, parse_command
 from gateway.turns.commands.read_only import IngestOnly, is_only_read
 from gateway.turns.commit import TurnCommit
+from gateway.turns.failure_policy import Failure, TurnPolicy
 from gateway.turns.kinds import Plan
-from gateway.turns.retry_policy import Failure, TurnPolicy
 from gateway.turns.user_input import session_of
 
 __all__ = ["CommandService"]

@@ -16,7 +16,7 @@ from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
 from channels.email.compose.message import compose
 from channels.email.config import EmailConfig
-from channels.email.intake import Intake, OwnCopy, read_arrival
+from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.format_flowed import unflow
 from channels.email.parsing.threads import session_of
@@ -195,7 +195,7 @@ class TestIntake:
     @staticmethod
     def take(raw: bytes, **changes: Any) -> Any:
         config = EmailConfig.model_validate(settings(sender_verification="off", **changes))
-        intake = Intake("email", config, AnswerLimiter(config.limits))
+        intake = MailIntake("email", config, AnswerLimiter(config.limits))
         arrival = read_arrival(7, datetime(2026, 1, 1, tzinfo=UTC), raw, whole=True)
         return intake.take(arrival, uidvalidity=3)
 

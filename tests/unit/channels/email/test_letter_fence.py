@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent_core.messages import Attachment, Audience, Background, InboundMessage, Sender, SessionKey
 from agent_core.prompt import fenced
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.intake import Intake, read_arrival
+from channels.email.intake import MailIntake, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from gateway.queue.model import InboxRow, Turn
 from gateway.queue.states import InboxState
@@ -128,7 +128,7 @@ def test_a_whole_mail_that_tries_everything() -> None:
             "smtp": {"host": "h"}, "trusted_authserv_ids": ["mail.test"],
         }
     )  # fmt: skip
-    taken = Intake("email", config, AnswerLimiter(AnswerLimits())).take(
+    taken = MailIntake("email", config, AnswerLimiter(AnswerLimits())).take(
         read_arrival(1, NOW, raw, whole=True), uidvalidity=1
     )
     assert isinstance(taken, InboundMessage)

@@ -7,7 +7,7 @@ from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
-from gateway.routing.inbox import ChannelInbox, Intake, admission
+from gateway.routing.inbox import ChannelInbox, IntakeGate, admission
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, claim, message
 
@@ -35,7 +35,7 @@ class Bench:
             BOT,
             store=store,
             access=ACCESS,
-            intake=Intake(),
+            intake=IntakeGate(),
             report=lambda *_: None,
             is_command=lambda said: said.text.startswith("!"),
             is_stop=lambda said: said.text == "!stop",

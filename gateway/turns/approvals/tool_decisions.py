@@ -25,7 +25,7 @@ __all__ = [
     "APPROVED",
     "EXPIRED",
     "REFUSED",
-    "ToolApprovals",
+    "ToolDecisions",
     "asking_text",
     "cleaned",
     "expired_text",
@@ -86,7 +86,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-class ToolApprovals:
+class ToolDecisions:
     """Takes decisions about calls."""
 
     def __init__(self, store: AskStore, access: Access) -> None:

@@ -17,8 +17,8 @@ from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
 from gateway.queue.ports import Step, Turn
 from gateway.settings.cross_checks import TOOLS
-from gateway.turns.approvals.tool_calls import cleaned, is_call, name_of
-from gateway.turns.approvals.tool_consent import ToolConsent, Waiting
+from gateway.turns.approvals.tool_decisions import cleaned, is_call, name_of
+from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import FakeTool, Journey, call
 
@@ -39,8 +39,8 @@ def turn_of(kind: str = "message") -> Turn:
     return Turn("1-x", said.session, 1, (SimpleNamespace(id=1, message=said),), 1, 0)  # type: ignore[arg-type]
 
 
-def asking(store: Any = None, clock: ManualClock | None = None) -> ToolConsent:
-    return ToolConsent(
+def asking(store: Any = None, clock: ManualClock | None = None) -> ToolQuestions:
+    return ToolQuestions(
         store=store,
         commit=None,  # type: ignore[arg-type] - nothing is said here
         channels={},

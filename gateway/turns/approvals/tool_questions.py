@@ -4,7 +4,7 @@ Turns that wait for a person's yes before a tool runs.
 Theory of operation. When a call needs a yes, the turn is left (`AwaitsApproval`), and one transaction records
 the question as a step of the turn, puts the notice that asks it into the outbox, and lets the turn wait
 until the question's time is over. It holds no place and no model meanwhile; what was answered before is
-journaled. A decision (``approvals/calls.py``) is another transaction, which makes the turn due; it is taken
+journaled. A decision (``tool_decisions.py``) is another transaction, which makes the turn due; it is taken
 up again like after a crash, comes to the same call by way of its journal, and finds what was decided. So it
 does not matter when the process dies. If nobody decides, the turn is due by itself, and the model is told so.
 
@@ -30,10 +30,17 @@ from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import APPROVAL
 from gateway.queue.ports import AskStore, NewOutbound, Step, Turn
 from gateway.turns.approvals.text import line
-from gateway.turns.approvals.tool_calls import APPROVED, EXPIRED, REFUSED, asking_text, expired_text, name_of
+from gateway.turns.approvals.tool_decisions import (
+    APPROVED,
+    EXPIRED,
+    REFUSED,
+    asking_text,
+    expired_text,
+    name_of,
+)
 from gateway.turns.commit import TurnCommit
 
-__all__ = ["Consent", "ToolConsent", "Waiting"]
+__all__ = ["Consent", "ToolQuestions", "Waiting"]
 
 _TOPIC = "approvals"
 _log = structlog.get_logger(__name__)
@@ -49,7 +56,7 @@ class Waiting(AwaitsApproval):
         self.until = until
 
 
-class ToolConsent:
+class ToolQuestions:
     """
     Asks people about calls. One instance serves all sessions.
 
@@ -153,9 +160,9 @@ class ToolConsent:
 
 
 class Consent:
-    """Implements `agent_core.ports.ConsentPort` for one claimed turn; see `ToolConsent`."""
+    """Implements `agent_core.ports.ConsentPort` for one claimed turn; see `ToolQuestions`."""
 
-    def __init__(self, asking: ToolConsent, turn: Turn, steps: Sequence[Step]) -> None:
+    def __init__(self, asking: ToolQuestions, turn: Turn, steps: Sequence[Step]) -> None:
         self._asking = asking
         self._turn = turn
         self._steps = {step.number: step for step in steps}
