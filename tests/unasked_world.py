@@ -16,7 +16,7 @@ from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
 from channels.heartbeat.channel import HeartbeatChannel
 from gateway.app import Overrides, build
 from gateway.settings import Settings
-from gateway.supervision.gateway import Built
+from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
@@ -89,7 +89,7 @@ class Weeks:
 class House:
     """A running gateway, its servers and what they have shown."""
 
-    built: Built
+    built: Gateway
     chat: LoopbackServer
     mail: LoopbackServer
     model: CountingModel
@@ -99,7 +99,7 @@ class House:
     @property
     def plans(self) -> Any:
         """Jobs, ledger and digest."""
-        return self.built.unasked.plans
+        return self.built.proactive.plans
 
     async def ledger(self, name: str = "heartbeat") -> list[tuple[str, str]]:
         """Outcome and reason of each line, oldest first."""
@@ -198,7 +198,7 @@ async def house(
     one = House(built, chat, mail, model, path)
 
     async def run() -> None:
-        await built.gateway.run()
+        await built.run()
         one.ended.set()
 
     async with anyio.create_task_group() as tasks:
@@ -206,7 +206,7 @@ async def house(
         try:
             yield one
         finally:
-            built.gateway.stop()
+            built.stop()
             with anyio.move_on_after(30, shield=True):
                 await one.ended.wait()
             tasks.cancel_scope.cancel()

@@ -8,13 +8,13 @@ Nothing is connected before `Gateway.run`; only the database is opened: a damage
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from agent_core.memory_ports import MemoryPort
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
 from gateway.app.agent import build_mind, open_attachments
-from gateway.app.channels import build_channels, build_deliveries, build_supervisor
+from gateway.app.channels import build_channels, build_deliveries, watch_channels
 from gateway.app.proactive import build_unasked
 from gateway.app.turns import build_turns
 from gateway.budget.alerts import BudgetAlerts
@@ -33,8 +33,9 @@ from gateway.routing.attachment_retention import AttachmentSweeper
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.inbox import IntakeGate
 from gateway.settings import Settings
-from gateway.supervision.gateway import Built, Gateway, Parts
-from gateway.supervision.status import status_report
+from gateway.supervision.gateway import Gateway
+from gateway.supervision.status import StatusReport
+from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import LOOK_EVERY_S, TurnWatchdog, allowed_seconds
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
@@ -82,7 +83,7 @@ class Overrides:
     turn_allowed_s: float | None = None
 
 
-async def build(settings: Settings, home: Home, overrides: Overrides = Overrides()) -> Built:  # noqa: B008
+async def build(settings: Settings, home: Home, overrides: Overrides = Overrides()) -> Gateway:  # noqa: B008
     """
     Put a gateway together.
 
@@ -103,7 +104,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     plans = overrides.wrap_plans(sqlite.jobs)
     questions = overrides.wrap_questions(sqlite.approvals)
     spending = Metering(store, sqlite.costs, limits, clock)
-    mark = await _looked_at(sqlite, home, clock)
+    guard = await _looked_at(sqlite, home, clock)
     access = Access(
         settings.owner.aliases,
         {**settings.allow_from(), **overrides.allow_from},
@@ -129,17 +130,17 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
             settings, home, clock, access=access, wakeups=wakeups, attachments=attachments
         )
     by_name = {name: channel for name, (channel, _) in channels.items()}
-    target = OwnerContact(
+    contact = OwnerContact(
         store,
         setting=settings.agents.heartbeat.target,
         channels=by_name,
         access=access,
         wakeups=wakeups,
     )
-    notifier = OwnerNotifier(store, target, clock)
-    notes = OwnerAlerts(
+    notifier = OwnerNotifier(store, contact, clock)
+    alerts = OwnerAlerts(
         store=store,
-        target=target,
+        target=contact,
         notifier=notifier,
         clock=clock,
         wakeups=wakeups,
@@ -152,7 +153,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     history = HistoryWriter(store, mind.memory, wakeups)
     suspects = CrashIsolation(store)
     deliveries = build_deliveries(channels, store, clock, suspects=suspects, wakeups=wakeups)
-    upkeep = PostTurn(
+    post_turn = PostTurn(
         manager=mind.manager,
         history=history,
         search=mind.search,
@@ -165,18 +166,31 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     budget = BudgetAlerts(
         notifier=notifier, costs=sqlite.costs, spending=spending, clock=clock, wakeups=wakeups
     )
-    began_at = clock.now()
-    unasked = build_unasked(
+    proactive = build_unasked(
         settings,
         plans=plans,
         store=store,
-        target=target,
+        target=contact,
         notifier=notifier,
-        notes=notes,
+        notes=alerts,
         access=access,
         channels=by_name,
         clock=clock,
         wakeups=wakeups,
+    )
+    supervisor = Supervisor(clock, on_change=wakeups.channel.fire)
+    watchdog = _watchdog(settings, dispatcher, sqlite, clock, overrides.turn_allowed_s)
+    status = StatusReport(
+        store=store,
+        memory=mind.memory,
+        models=mind.models,
+        dispatcher=dispatcher,
+        post_turn=post_turn,
+        supervisor=supervisor,
+        proactive=proactive.state,
+        budget=budget,
+        watchdog=watchdog,
+        clock=clock,
     )
     turns = build_turns(
         settings,
@@ -189,20 +203,20 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         access=access,
         channels=by_name,
         modes={name: mode for name, (_, mode) in channels.items()},
-        target=target,
+        target=contact,
         notifier=notifier,
         approval=_approval(settings, overrides),
         spending=spending,
         acknowledgements=acknowledgements,
         suspects=suspects,
-        proactive_tools=unasked.tools,
-        status=lambda: status_report(built, began_at),
+        proactive_tools=proactive.tools,
+        status=status.read,
         policy=overrides.policy,
         clock=clock,
         wakeups=wakeups,
     )
     handler, commands = turns.handler, turns.commands
-    asides = OutOfBandTurns(
+    out_of_band = OutOfBandTurns(
         SessionDispatcher(concurrency=LANES, refill=store.open_sessions, comes_first=access.comes_first),
         store=store,
         history=history,
@@ -211,46 +225,54 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         run_claimed=handler.run_claimed,
         dispatcher=dispatcher,
     )
-    intake = IntakeGate(mark.perhaps_answered)
-    waits = DeferralWakeups(
+    intake = IntakeGate(guard.perhaps_answered)
+    deferrals = DeferralWakeups(
         store,
         clock=clock,
         zone=limits.zone,
         wakeups=wakeups,
     )
-    supervisor = build_supervisor(
+    watch_channels(
+        supervisor,
         channels,
         store=store,
-        clock=clock,
         access=access,
         intake=intake,
         commands=commands,
-        wakeups=wakeups,
     )
-    parts = Parts(
+    return Gateway(
         clock=clock,
         wakeups=wakeups,
         store=store,
+        questions=questions,
+        memory=mind.memory,
+        models=mind.models,
         dispatcher=dispatcher,
         history=history,
         handler=handler,
-        asides=asides,
+        out_of_band=out_of_band,
+        post_turn=post_turn,
         supervisor=supervisor,
         intake=intake,
-        channels=list(by_name.values()),
+        channels=by_name,
         deliveries=deliveries,
-        comes_first=target.is_owners,
+        comes_first=contact.is_owners,
         suspects=suspects,
-        at_close=[mark.note, mind.models.aclose, mind.search.aclose],
+        proactive=proactive,
+        budget=budget,
+        watchdog=watchdog,
+        status=status,
+        drain_s=settings.gateway.drain_seconds,
+        at_close=[guard.note, mind.models.aclose, mind.search.aclose],
         background=[
             mind.models.warm_up,
-            mark.run,
-            waits.run,
-            upkeep.run,
+            guard.run,
+            deferrals.run,
+            post_turn.run,
             acknowledgements.run,
             StaleAcknowledgements(store, acknowledgements, by_name).run,
             turns.approvals.run,
-            notes.run,
+            alerts.run,
             budget.run,
             AttachmentSweeper(
                 attachments,
@@ -259,14 +281,9 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
                 clock=clock,
                 keep_days=settings.attachments.keep_days,
             ).run,
-            *unasked.background,
+            *proactive.background,
         ],
     )
-    pulse = _pulse(settings, dispatcher, sqlite, clock, overrides.turn_allowed_s)
-    gateway = Gateway(replace(parts, pulse=pulse), drain_s=settings.gateway.drain_seconds)
-    known = (gateway, store, mind.memory, mind.models, supervisor, by_name, upkeep, unasked, budget, pulse)
-    built = Built(*known, questions)
-    return built
 
 
 def _approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
@@ -278,7 +295,7 @@ def _approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
     return asked | dict(overrides.approval)
 
 
-def _pulse(
+def _watchdog(
     settings: Settings,
     dispatcher: SessionDispatcher,
     store: SqliteWorkStore,
@@ -303,6 +320,6 @@ async def _looked_at(store: SqliteWorkStore, home: Home, clock: Clock) -> Rollba
     async def extent() -> Extent:
         return Extent.of(store.identity, *await store.last_ids())
 
-    mark = RollbackGuard(home.store_mark, extent, clock)
-    await mark.look()
-    return mark
+    guard = RollbackGuard(home.store_mark, extent, clock)
+    await guard.look()
+    return guard

@@ -30,7 +30,7 @@ from gateway.supervision.supervisor import Supervisor
 from gateway.system.home import Home
 from gateway.turns.commands.service import CommandService
 
-__all__ = ["Configured", "build_channels", "build_deliveries", "build_supervisor"]
+__all__ = ["Configured", "build_channels", "build_deliveries", "watch_channels"]
 
 Built = tuple[Channel, str]
 Configured = Mapping[str, tuple[Channel, str]]
@@ -149,29 +149,16 @@ def build_deliveries(
     }
 
 
-def build_supervisor(
+def watch_channels(
+    supervisor: Supervisor,
     channels: Configured,
     *,
     store: WorkStore,
-    clock: Clock,
     access: Access,
     intake: IntakeGate,
     commands: CommandService,
-    wakeups: Wakeups,
-) -> Supervisor:
-    """
-    The supervisor, with every channel and its inbox in its care.
-
-    Args:
-        channels: What there is.
-        store: Where messages go.
-        clock: The time.
-        access: Who may speak.
-        intake: Whether anything is taken.
-        commands: Knows commands.
-        wakeups: Told of every change of a link.
-    """
-    supervisor = Supervisor(clock, on_change=wakeups.channel.fire)
+) -> None:
+    """Put every channel and its inbox into the supervisor's care; for arguments see `ChannelInbox`."""
     for name, (channel, _) in channels.items():
         inbox = ChannelInbox(
             name,
@@ -184,4 +171,3 @@ def build_supervisor(
             is_stop=commands.is_stop,
         )
         supervisor.watch(channel, inbox)
-    return supervisor

@@ -37,9 +37,8 @@ from gateway.operations.service import Operations
 from gateway.queue.ports import StoreUnusable
 from gateway.settings import Settings, parse_listen
 from gateway.settings.last_good import keep_last_good
-from gateway.supervision.gateway import Built
+from gateway.supervision.gateway import Gateway
 from gateway.supervision.liveness import give_signs, last_resort
-from gateway.supervision.status import one_line, status_report
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
 from gateway.system.malloc import give_back
@@ -101,16 +100,16 @@ async def _run(settings: Settings, home: Home, overrides: Overrides) -> int:
                 partial(
                     give_signs,
                     notifier,
-                    started=built.gateway.started,
-                    line=lambda: one_line(built),
-                    stuck=built.pulse.reason,
+                    started=built.started,
+                    line=built.status.one_line,
+                    stuck=built.watchdog.reason,
                     resort=last_resort(notifier),
                 )
             )
             tasks.start_soon(_settle, built)
             _log.info("gateway.started", home=str(home.root))
             _keep_settings(settings, home)
-            await built.gateway.run()
+            await built.run()
             tasks.cancel_scope.cancel()
     return _FORCED if forced.yes else 0
 
@@ -127,16 +126,14 @@ def _keep_settings(settings: Settings, home: Home) -> None:
         _log.warning("settings.not_kept", path=str(home.last_good), error=str(error))
 
 
-async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: Home) -> None:
+async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home: Home) -> None:
     """The ways in besides the channels: the port for machines, the sockets for the command line."""
-    parts = built.gateway.parts
-    started_at = parts.clock.now()
 
     async def refresh() -> None:
         show_store(await built.store.stats())
-        show_heartbeat(await built.unasked.vigil.state())
+        show_heartbeat(await built.proactive.monitor.state())
 
-    pulse = built.pulse
+    pulse = built.watchdog
     watch_vitals(
         lambda: pulse.reason() is not None,
         lambda: pulse.oldest_s,
@@ -147,11 +144,11 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
     operations = Operations(
         built.store,
         built.memory,
-        status=lambda: status_report(built, started_at),
-        upkeep=built.upkeep,
+        status=built.status.read,
+        upkeep=built.post_turn,
         accounts=accounts_of(settings),
         channels=built.channels,
-        planned=planned_by(built.unasked),
+        planned=planned_by(built.proactive),
         costs=built.budget.costs(),
         questions=built.questions,
     )
@@ -159,19 +156,19 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
         built.supervisor.statuses,
         operations.status,
         refresh=refresh,
-        started=built.gateway.started.is_set,
-        stuck=built.pulse.reason,
+        started=built.started.is_set,
+        stuck=built.watchdog.reason,
     )
     await stack.enter_async_context(serve_control(home, operations, health=health, built=built))
     if settings.gateway.http is not None:
         host, port = parse_listen(settings.gateway.http.listen)
         more: list[web.AbstractRouteDef] = []
         if settings.gateway.http.status_page:
-            day = DayHistory(built.store.stats, parts.clock)
+            day = DayHistory(built.store.stats, built.clock)
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tasks.start_soon(day.run)
             stack.callback(tasks.cancel_scope.cancel)
-            more = StatusPage(operations.status, day, parts.clock, stuck=pulse.reason).routes()
+            more = StatusPage(operations.status, day, built.clock, stuck=pulse.reason).routes()
         app = health.app(host=host, more=more)
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
         _log.info("health.served", listen=f"{host}:{chosen}")
@@ -179,13 +176,13 @@ async def _serve(stack: AsyncExitStack, built: Built, settings: Settings, home: 
 
 async def _listen_to_signals(
     signals: AsyncIterator[signal.Signals],
-    built: Built,
+    built: Gateway,
     tasks: TaskGroup,
     notifier: Notifier,
     forced: _Forced,
 ) -> None:
     async for number in signals:
-        if forced.yes or built.gateway.stopping:
+        if forced.yes or built.stopping:
             forced.yes = True
             _log.warning("gateway.forced", signal=signal.Signals(number).name)
             for one in (signal.SIGTERM, signal.SIGINT):
@@ -194,10 +191,10 @@ async def _listen_to_signals(
             return
         _log.info("gateway.stopping", signal=signal.Signals(number).name)
         notifier.stopping("finishing what is in hand")
-        built.gateway.stop()
+        built.stop()
 
 
-async def _settle(built: Built) -> None:
+async def _settle(built: Gateway) -> None:
     """
     Spare the garbage collector what the start has loaded, as soon as the channels are up.
 

@@ -86,11 +86,11 @@ async def _alone(settings: Settings, home: Home, session: str) -> AsyncIterator[
         except StoreUnusable as error:
             raise StateUnusable(str(error)) from error
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(built.gateway.run)
-            await built.gateway.started.wait()
+            tasks.start_soon(built.run)
+            await built.started.wait()
             async with terminal.attach(session) as link:
                 yield link
-            built.gateway.stop()
+            built.stop()
     finally:
         lock.__exit__(None, None, None)
 

@@ -82,8 +82,8 @@ def planned_by(unasked: Proactive) -> Planned:
     """What the operations of a running gateway work with."""
     return Planned(
         unasked.plans,
-        unasked.desk,
-        unasked.target,
+        unasked.jobs,
+        unasked.owner_contact,
         unasked.owner,
         unasked.zone,
         unasked.clock,

@@ -2,8 +2,8 @@
 A gateway from start to stop: the order in which its parts come up, and how it lets go.
 
 Start: what a crash left is put right (`recover`), then turns and deliveries run, then the channels connect.
-Stop: nothing more is taken, the turns in hand are finished or parked, what is due is sent, the channels let
-go, files are made durable, everything is closed. A turn that does not end in time is parked: it is taken up
+Stop: nothing more is taken, the turns in flight are finished or released, what is due is sent, the channels let
+go, files are made durable, everything is closed. A turn that does not end in time is released: it is taken up
 again at the next start, after its last finished step.
 """
 
@@ -42,6 +42,7 @@ from gateway.queue.wakeups import Wakeups
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import IntakeGate
+from gateway.supervision.status import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.malloc import give_back
@@ -50,7 +51,7 @@ from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.out_of_band import OutOfBandTurns
 from gateway.turns.post_turn import PostTurn
 
-__all__ = ["Built", "Gateway", "Parts", "Proactive"]
+__all__ = ["Gateway", "Proactive"]
 
 _RECOVER_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _CLOSE_LIMIT_S = 5.0
@@ -64,208 +65,15 @@ async def _nobody(_: SessionKey) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What a gateway is made of; `gateway.app.build` chooses them."""
-
-    clock: Clock
-    wakeups: Wakeups
-    store: WorkStore
-    dispatcher: Dispatcher
-    history: HistoryWriter
-    handler: TurnHandler
-    asides: OutOfBandTurns
-    supervisor: Supervisor
-    intake: IntakeGate
-    channels: Sequence[Channel]
-    deliveries: Mapping[str, Delivery]
-    suspects: CrashIsolation
-    at_close: Sequence[Callable[[], Awaitable[None]]] = ()
-    background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
-    """What runs beside all of it until the end, and never fails."""
-    comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody
-    """Whether a session that waits since before the start is the owner's."""
-    pulse: TurnWatchdog | None = None
-    """Watches the turns."""
-
-
-class Gateway:
-    """
-    A gateway that runs once.
-
-    Args:
-        drain_s: How long a stop waits for turns in hand.
-    """
-
-    def __init__(self, parts: Parts, *, drain_s: float = 20.0) -> None:
-        self.parts = parts
-        self.started = anyio.Event()
-        self._drain_s = drain_s
-        self._stop = anyio.Event()
-
-    @property
-    def stopping(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stop.is_set()
-
-    def stop(self) -> None:
-        """Drain and end; `run` returns when that is done."""
-        self._stop.set()
-
-    async def run(self) -> None:
-        """Run until `stop`, or until cancelled: then without draining, as after a second signal."""
-        parts = self.parts
-        try:
-            found = await self._recover()
-            if found is None:
-                return
-            waiting, people = found
-            async with anyio.create_task_group() as tasks:
-                turns_ended = anyio.Event()
-                tasks.start_soon(parts.history.run)
-                tasks.start_soon(self._dispatch, turns_ended)
-                deliveries = anyio.Event()
-                tasks.start_soon(self._deliver, deliveries)
-                for session, due_s in waiting:
-                    first, person = await parts.comes_first(session), people.get(session, "")
-                    parts.dispatcher.wake(session, after_s=due_s, first=first, person=person)
-                    parts.asides.wake(session)
-                tasks.start_soon(parts.supervisor.run)
-                tasks.start_soon(self._care)
-                for work in parts.background:
-                    tasks.start_soon(work)
-                if parts.pulse is not None:
-                    tasks.start_soon(parts.pulse.run)
-                self.started.set()
-                await self._stop.wait()
-                await self._drain(tasks, turns_ended, deliveries)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._close()
-
-    async def _recover(self) -> tuple[list[tuple[SessionKey, float]], dict[SessionKey, str]] | None:
-        """
-        Put right what a crash left, waiting for the disk as long as it takes.
-
-        Returns the sessions that have work and in how many seconds, and whose they are; None if `stop` came
-        first.
-        """
-        attempt, listening = 0, False
-        while not self.stopping:
-            try:
-                await self.parts.store.recover()
-                await self.parts.store.due_now(BUDGET)  # it may be another one
-                await self.parts.suspects.look()
-                await self.parts.history.recover()
-                if not listening:  # not sooner, because what may have killed the process comes last
-                    listening = True
-                    self.parts.wakeups.session.connect(self.parts.dispatcher.hear)
-                    self.parts.wakeups.session.connect(self.parts.asides.hear)
-                waiting = self.parts.suspects.last_first(await self.parts.store.open_sessions())
-                return waiting, await self.parts.store.waiting_people()
-            except StoreUnavailable as error:
-                attempt += 1
-                delay_s = _RECOVER_RETRY.delay(attempt, random=random.random())
-                _log.error(
-                    "start.blocked", **{**error.fields, "error": str(error), "retry_in_s": round(delay_s, 1)}
-                )
-                with anyio.move_on_after(delay_s):
-                    await self._stop.wait()
-        return None
-
-    async def _dispatch(self, ended: anyio.Event) -> None:
-        run_session, pulse, gate = self.parts.handler.run_session, self.parts.pulse, self.parts.suspects
-        async with anyio.create_task_group() as lanes:
-            if pulse is None:
-                lanes.start_soon(self.parts.asides.run, gate.over)
-                await self.parts.dispatcher.run(gate.over(run_session))
-            else:
-                # Waiting for the gate is no part of a run that may take too long.
-                lanes.start_soon(self.parts.asides.run, lambda run: gate.over(pulse.beside(run)))
-                await self.parts.dispatcher.run(gate.over(pulse.over(run_session)))
-        ended.set()
-
-    async def _deliver(self, ended: anyio.Event) -> None:
-        async with anyio.create_task_group() as group:
-            for delivery in self.parts.deliveries.values():
-                group.start_soon(delivery.run)
-        ended.set()
-
-    async def _care(self) -> None:
-        """Forget the payloads of what ended long ago, and give back the memory of what is over."""
-        while True:
-            try:
-                forgotten = await self.parts.store.prune(older_than_s=_FORGET_AFTER_S)
-                if forgotten:
-                    _log.info("queue.pruned", rows=forgotten)
-                metrics.show_store(await self.parts.store.stats())
-            except StoreUnavailable as error:
-                _log.warning("queue.maintenance_failed", error=str(error))
-            await anyio.sleep(_CARE_EVERY_S)
-            await to_thread.run_sync(give_back)  # after the start `gateway.app.daemon` does it
-
-    async def _drain(self, tasks: TaskGroup, turns: anyio.Event, deliveries: anyio.Event) -> None:
-        _log.info("gateway.draining", turns=len(self.parts.dispatcher.running()))
-        self.parts.intake.close()
-        self.parts.dispatcher.stop()
-        self.parts.asides.stop()
-        self.parts.suspects.stop()
-        if self.parts.pulse is not None:
-            self.parts.pulse.stop()
-        with anyio.move_on_after(self._drain_s) as limit:
-            await turns.wait()
-        if limit.cancelled_caught:
-            _log.warning("gateway.claims_released", turns=len(self.parts.dispatcher.running()))
-        for delivery in self.parts.deliveries.values():
-            delivery.drain()
-        with anyio.move_on_after(_CLOSE_LIMIT_S):
-            await deliveries.wait()
-        self.parts.supervisor.stop()
-        tasks.cancel_scope.cancel()
-
-    async def _close(self) -> None:
-        try:
-            with anyio.move_on_after(_CLOSE_LIMIT_S):
-                await self.parts.history.sync()
-        except (StoreUnavailable, StorageUnavailable) as error:
-            _log.warning("history.sync_failed", error=str(error))
-        for close in [channel.aclose for channel in self.parts.channels] + list(self.parts.at_close):
-            try:
-                with anyio.move_on_after(_CLOSE_LIMIT_S):
-                    await close()
-            except Exception:  # noqa: BLE001 - one part that cannot close keeps no other from it
-                _log.exception("close.failed")
-        with anyio.move_on_after(_CLOSE_LIMIT_S):
-            await self.parts.store.aclose()
-        _log.info("gateway.stopped")
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A gateway and those of its parts that commands and tests look at."""
-
-    gateway: Gateway
-    store: WorkStore
-    memory: MemoryPort
-    models: Models
-    supervisor: Supervisor
-    channels: Mapping[str, Channel]
-    upkeep: PostTurn
-    unasked: Proactive
-    budget: BudgetAlerts
-    pulse: TurnWatchdog
-    questions: AskStore
-
-
-@dataclass(frozen=True, slots=True)
 class Proactive:
     """The parts; see each one's own description. ``heartbeat`` is None when there is none."""
 
     plans: PlanStore
-    target: OwnerContact
-    desk: JobService
+    owner_contact: OwnerContact
+    jobs: JobService
     scheduler: Scheduler
-    vigil: HeartbeatMonitor
-    notes: OwnerAlerts
+    monitor: HeartbeatMonitor
+    owner_alerts: OwnerAlerts
     heartbeat: HeartbeatChannel | None
     tools: Callable[[Session, Sequence[InboundMessage]], list[ToolPort]]
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
@@ -283,11 +91,207 @@ class Proactive:
         jobs = await self.plans.jobs()
         waiting = [job for job in jobs if job.state == "active" and job.next_at is not None]
         return {
-            "heartbeat": await self.vigil.state(),
-            "owner": self.notes.state(),
+            "heartbeat": await self.monitor.state(),
+            "owner": self.owner_alerts.state(),
             "schedule": {
                 "jobs": len(jobs),
                 "next": min(job.next_at for job in waiting if job.next_at).isoformat() if waiting else None,
                 "not_run": sum(bool(job.note) for job in jobs),
             },
         }
+
+
+class Gateway:
+    """
+    A gateway that runs once, and its parts; `gateway.app.build` chooses them.
+
+    Args:
+        at_close: Closed at the end, in this order.
+        background: What runs beside all of it until the end, and never fails.
+        comes_first: Whether a session that waits since before the start is the owner's.
+        drain_s: How long a stop waits for turns in flight.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        wakeups: Wakeups,
+        store: WorkStore,
+        questions: AskStore,
+        memory: MemoryPort,
+        models: Models,
+        dispatcher: Dispatcher,
+        history: HistoryWriter,
+        handler: TurnHandler,
+        out_of_band: OutOfBandTurns,
+        post_turn: PostTurn,
+        supervisor: Supervisor,
+        intake: IntakeGate,
+        channels: Mapping[str, Channel],
+        deliveries: Mapping[str, Delivery],
+        suspects: CrashIsolation,
+        proactive: Proactive,
+        budget: BudgetAlerts,
+        watchdog: TurnWatchdog,
+        status: StatusReport,
+        at_close: Sequence[Callable[[], Awaitable[None]]] = (),
+        background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+        comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody,
+        drain_s: float = 20.0,
+    ) -> None:
+        self.clock = clock
+        self.wakeups = wakeups
+        self.store = store
+        self.questions = questions
+        self.memory = memory
+        self.models = models
+        self.dispatcher = dispatcher
+        self.history = history
+        self.handler = handler
+        self.out_of_band = out_of_band
+        self.post_turn = post_turn
+        self.supervisor = supervisor
+        self.intake = intake
+        self.channels = channels
+        self.deliveries = deliveries
+        self.suspects = suspects
+        self.proactive = proactive
+        self.budget = budget
+        self.watchdog = watchdog
+        self.status = status
+        self.started = anyio.Event()
+        self._at_close = at_close
+        self._background = background
+        self._comes_first = comes_first
+        self._drain_s = drain_s
+        self._stop = anyio.Event()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Drain and end; `run` returns when that is done."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Run until `stop`, or until cancelled: then without draining, as after a second signal."""
+        try:
+            found = await self._recover()
+            if found is None:
+                return
+            waiting, people = found
+            async with anyio.create_task_group() as tasks:
+                turns_ended = anyio.Event()
+                tasks.start_soon(self.history.run)
+                tasks.start_soon(self._dispatch, turns_ended)
+                deliveries = anyio.Event()
+                tasks.start_soon(self._deliver, deliveries)
+                for session, due_s in waiting:
+                    first, person = await self._comes_first(session), people.get(session, "")
+                    self.dispatcher.wake(session, after_s=due_s, first=first, person=person)
+                    self.out_of_band.wake(session)
+                tasks.start_soon(self.supervisor.run)
+                tasks.start_soon(self._care)
+                for work in self._background:
+                    tasks.start_soon(work)
+                tasks.start_soon(self.watchdog.run)
+                self.started.set()
+                await self._stop.wait()
+                await self._drain(tasks, turns_ended, deliveries)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._close()
+
+    async def _recover(self) -> tuple[list[tuple[SessionKey, float]], dict[SessionKey, str]] | None:
+        """
+        Put right what a crash left, waiting for the disk as long as it takes.
+
+        Returns the sessions that have work and in how many seconds, and whose they are; None if `stop` came
+        first.
+        """
+        attempt, listening = 0, False
+        while not self.stopping:
+            try:
+                await self.store.recover()
+                await self.store.due_now(BUDGET)  # it may be another one
+                await self.suspects.look()
+                await self.history.recover()
+                if not listening:  # not sooner, because what may have killed the process comes last
+                    listening = True
+                    self.wakeups.session.connect(self.dispatcher.hear)
+                    self.wakeups.session.connect(self.out_of_band.hear)
+                waiting = self.suspects.last_first(await self.store.open_sessions())
+                return waiting, await self.store.waiting_people()
+            except StoreUnavailable as error:
+                attempt += 1
+                delay_s = _RECOVER_RETRY.delay(attempt, random=random.random())
+                _log.error(
+                    "start.blocked", **{**error.fields, "error": str(error), "retry_in_s": round(delay_s, 1)}
+                )
+                with anyio.move_on_after(delay_s):
+                    await self._stop.wait()
+        return None
+
+    async def _dispatch(self, ended: anyio.Event) -> None:
+        run_session, watchdog, gate = self.handler.run_session, self.watchdog, self.suspects
+        async with anyio.create_task_group() as lanes:
+            # Waiting for the gate is no part of a run that may take too long.
+            lanes.start_soon(self.out_of_band.run, lambda run: gate.over(watchdog.beside(run)))
+            await self.dispatcher.run(gate.over(watchdog.over(run_session)))
+        ended.set()
+
+    async def _deliver(self, ended: anyio.Event) -> None:
+        async with anyio.create_task_group() as group:
+            for delivery in self.deliveries.values():
+                group.start_soon(delivery.run)
+        ended.set()
+
+    async def _care(self) -> None:
+        """Forget the payloads of what ended long ago, and give back the memory of what is over."""
+        while True:
+            try:
+                forgotten = await self.store.prune(older_than_s=_FORGET_AFTER_S)
+                if forgotten:
+                    _log.info("queue.pruned", rows=forgotten)
+                metrics.show_store(await self.store.stats())
+            except StoreUnavailable as error:
+                _log.warning("queue.maintenance_failed", error=str(error))
+            await anyio.sleep(_CARE_EVERY_S)
+            await to_thread.run_sync(give_back)  # after the start `gateway.app.daemon` does it
+
+    async def _drain(self, tasks: TaskGroup, turns: anyio.Event, deliveries: anyio.Event) -> None:
+        _log.info("gateway.draining", turns=len(self.dispatcher.running()))
+        self.intake.close()
+        self.dispatcher.stop()
+        self.out_of_band.stop()
+        self.suspects.stop()
+        self.watchdog.stop()
+        with anyio.move_on_after(self._drain_s) as limit:
+            await turns.wait()
+        if limit.cancelled_caught:
+            _log.warning("gateway.claims_released", turns=len(self.dispatcher.running()))
+        for delivery in self.deliveries.values():
+            delivery.drain()
+        with anyio.move_on_after(_CLOSE_LIMIT_S):
+            await deliveries.wait()
+        self.supervisor.stop()
+        tasks.cancel_scope.cancel()
+
+    async def _close(self) -> None:
+        try:
+            with anyio.move_on_after(_CLOSE_LIMIT_S):
+                await self.history.sync()
+        except (StoreUnavailable, StorageUnavailable) as error:
+            _log.warning("history.sync_failed", error=str(error))
+        for close in [channel.aclose for channel in self.channels.values()] + list(self._at_close):
+            try:
+                with anyio.move_on_after(_CLOSE_LIMIT_S):
+                    await close()
+            except Exception:  # noqa: BLE001 - one part that cannot close keeps no other from it
+                _log.exception("close.failed")
+        with anyio.move_on_after(_CLOSE_LIMIT_S):
+            await self.store.aclose()
+        _log.info("gateway.stopped")

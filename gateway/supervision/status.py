@@ -4,60 +4,96 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agent_core.llm.factory import Models
+from agent_core.memory_ports import MemoryPort
+from agent_core.ports import Clock
+from gateway.budget.alerts import BudgetAlerts
+from gateway.queue.ports import Dispatcher, WorkStore
+from gateway.supervision.supervisor import Supervisor
+from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.version import version, version_of
+from gateway.turns.post_turn import PostTurn
 
-if TYPE_CHECKING:
-    from gateway.supervision.gateway import Built
-
-__all__ = ["one_line", "status_report"]
+__all__ = ["StatusReport"]
 
 
-async def status_report(built: Built, started_at: datetime) -> dict[str, Any]:
+class StatusReport:
     """
-    States, counts and ages as JSON can hold them; no texts, no people.
+    Reads the parts of a gateway that have something to say of themselves.
 
-    Raises:
-        StoreUnavailable: The queue cannot be read.
+    Its beginning is that of the process, as far as anybody sees.
     """
-    parts = built.gateway.parts
-    stats = await built.store.stats()
-    return {
-        "version": version(),
-        "pid": os.getpid(),
-        "started_at": started_at.isoformat(),
-        "uptime_s": round((parts.clock.now() - started_at).total_seconds(), 1),
-        "ready": parts.supervisor.all_up,
-        "channels": {status.name: status.as_dict() for status in parts.supervisor.statuses()},
-        "work": {**stats.as_work(), "turns_running": len(parts.dispatcher.running())},
-        "models": {
-            name: [asdict(member) for member in pool.state()] for name, pool in built.models.pools.items()
-        },
-        **built.upkeep.state(),
-        **await built.unasked.state(),
-        "budget": await built.budget.state(),
-        "sessions": len(await built.memory.sessions()),
-        "stuck_because": built.pulse.reason(),
-        "python": platform.python_version(),
-        "versions": {
+
+    def __init__(
+        self,
+        *,
+        store: WorkStore,
+        memory: MemoryPort,
+        models: Models,
+        dispatcher: Dispatcher,
+        post_turn: PostTurn,
+        supervisor: Supervisor,
+        proactive: Callable[[], Awaitable[Mapping[str, Any]]],
+        budget: BudgetAlerts,
+        watchdog: TurnWatchdog,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._models = models
+        self._dispatcher = dispatcher
+        self._post_turn = post_turn
+        self._supervisor = supervisor
+        self._proactive = proactive
+        self._budget = budget
+        self._watchdog = watchdog
+        self._clock = clock
+        self._started_at = clock.now()
+
+    async def read(self) -> dict[str, Any]:
+        """
+        States, counts and ages as JSON can hold them; no texts, no people.
+
+        Raises:
+            StoreUnavailable: The queue cannot be read.
+        """
+        stats = await self._store.stats()
+        return {
+            "version": version(),
+            "pid": os.getpid(),
+            "started_at": self._started_at.isoformat(),
+            "uptime_s": round((self._clock.now() - self._started_at).total_seconds(), 1),
+            "ready": self._supervisor.all_up,
+            "channels": {status.name: status.as_dict() for status in self._supervisor.statuses()},
+            "work": {**stats.as_work(), "turns_running": len(self._dispatcher.running())},
+            "models": {
+                name: [asdict(member) for member in pool.state()] for name, pool in self._models.pools.items()
+            },
+            **self._post_turn.state(),
+            **await self._proactive(),
+            "budget": await self._budget.state(),
+            "sessions": len(await self._memory.sessions()),
+            "stuck_because": self._watchdog.reason(),
             "python": platform.python_version(),
-            "nio": version_of("matrix-nio"),
-            "aioimaplib": version_of("aioimaplib"),
-            "litellm": version_of("litellm"),
-        },
-        "memory_mb": _resident_mb(),
-    }
+            "versions": {
+                "python": platform.python_version(),
+                "nio": version_of("matrix-nio"),
+                "aioimaplib": version_of("aioimaplib"),
+                "litellm": version_of("litellm"),
+            },
+            "memory_mb": _resident_mb(),
+        }
 
-
-def one_line(built: Built) -> str:
-    """The channels, and how many turns are in hand, in one line, for the service manager."""
-    states = ", ".join(f"{status.name} {status.state.value}" for status in built.supervisor.statuses())
-    running = len(built.gateway.parts.dispatcher.running())
-    return f"{states}; {running} in hand" if running else states
+    def one_line(self) -> str:
+        """The channels, and how many turns are in flight, in one line, for the service manager."""
+        states = ", ".join(f"{status.name} {status.state.value}" for status in self._supervisor.statuses())
+        running = len(self._dispatcher.running())
+        return f"{states}; {running} in hand" if running else states
 
 
 def _resident_mb() -> float | None:

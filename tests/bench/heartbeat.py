@@ -55,7 +55,7 @@ async def _ticks(folder: Path) -> dict[str, int]:
         await home.asked(ANN, "hello")
         await home.until(lambda: home.built.supervisor.all_up)
         for _ in says:
-            instant, _found = await home.built.unasked.heartbeat.now()
+            instant, _found = await home.built.proactive.heartbeat.now()
 
             async def noted(at: object = instant) -> bool:
                 entries = await home.plans.ledger(name="heartbeat")
@@ -65,7 +65,7 @@ async def _ticks(folder: Path) -> dict[str, int]:
             [entry, *_] = await home.plans.ledger(name="heartbeat")
             spent[entry.outcome.value] = entry.tokens
         home.checklist.unlink()
-        _, found = await home.built.unasked.heartbeat.now()
+        _, found = await home.built.proactive.heartbeat.now()
         assert not found.text
     return spent
 

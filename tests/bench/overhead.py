@@ -119,7 +119,7 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
     accept: list[float] = []
     whole: list[float] = []
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(built.gateway.run)
+        tasks.start_soon(built.run)
         while not built.supervisor.all_up:
             await anyio.sleep(0.01)
         gc.collect()
@@ -142,7 +142,7 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
                 accept.append((watch.accepted - watch.handed) * 1000)
                 whole.append((ended - begun) * 1000)
         cpu_ms = (time.process_time() - cpu - (floor.cpu_s - floor_cpu)) * 1000 / len(whole)
-        built.gateway.stop()
+        built.stop()
     return {
         "turn": turn,
         "accept": accept,

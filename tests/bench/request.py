@@ -91,11 +91,11 @@ async def _talked_to(texts: Sequence[str], answers: Sequence[Say] = ()) -> FakeO
             )
             built = await build(settings, open_home(Path(folder) / "home"), overrides)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(built.gateway.run)
+                tasks.start_soon(built.run)
                 for number, text in enumerate(texts):
                     server.say("alice", text)
                     await server.answers(number + 1)
-                built.gateway.stop()
+                built.stop()
             return fake
 
 

@@ -128,9 +128,9 @@ async def test_a_server_that_names_a_time_is_not_asked_sooner(tmp_path: Path) ->
 
 
 async def reminder(one: World, seconds: float) -> None:
-    at = one.built.gateway.parts.clock.now() + timedelta(seconds=seconds)
+    at = one.built.clock.now() + timedelta(seconds=seconds)
     place = Place(SessionKey("matrix", f"dm-{ANN}"), one.built.channels["matrix"].account, ANN)
-    await one.built.unasked.desk.add(
+    await one.built.proactive.jobs.add(
         place, TriggerRequest(at=at.isoformat()), text="tea", kind=JobKind.REMIND
     )
 

@@ -22,7 +22,7 @@ from gateway.operations.service import Operations
 from gateway.queue.states import InboxState
 from tests.doubles.mailbox import Post, Store
 from tests.incidents.test_mail_beyond_the_limit import answers
-from tests.integration.test_email_loops import NO_BRAKE, Built, gateway, own
+from tests.integration.test_email_loops import NO_BRAKE, Gateway, gateway, own
 from tests.unit.channels.email.test_loop_guard import answer
 
 
@@ -61,7 +61,7 @@ async def came(peer: MailPeer, bot: str, fits: Callable[[EmailMessage], bool]) -
             await anyio.sleep(0.1)
 
 
-async def quarantined(built: Built, count: int) -> list[str]:
+async def quarantined(built: Gateway, count: int) -> list[str]:
     with anyio.fail_after(20):
         while len(rows := await built.store.inbox(states=[InboxState.QUARANTINED])) < count:
             await anyio.sleep(0.1)

@@ -91,7 +91,7 @@ async def test_the_watch_does_not_take_it_for_a_stand_still(tmp_path):
     async with opened(tmp_path, mind, server) as one:
         crowd(server)
         await running(one, PLACES // 2)
-        parts = one.built.gateway.parts
+        parts = one.built
         pulse = TurnWatchdog(
             parts.dispatcher, parts.store.open_sessions, allowed_s=10_000, clock=clock, look_every_s=60
         )

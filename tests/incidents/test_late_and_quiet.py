@@ -80,10 +80,10 @@ async def test_a_dry_run_at_night_names_the_morning(tmp_path):
     """So does `status`, and so does the channel's own report."""
     config = {"interval_minutes": 30.0, **NIGHT}
     async with house(tmp_path, "x", heartbeat=config, clock=ManualClock()) as home:
-        planned = planned_by(home.built.unasked)
+        planned = planned_by(home.built.proactive)
         operations = Operations(home.built.store, home.built.memory, planned=planned)
         dry = await operations.call("heartbeat_now", {"dry_run": True})
-        told = (await home.built.unasked.state())["heartbeat"]["next"]
+        told = (await home.built.proactive.state())["heartbeat"]["next"]
         await home.until(lambda: "next_tick" in home.built.supervisor.status("heartbeat").facts)
         reported = home.built.supervisor.status("heartbeat").facts["next_tick"]
     assert (dry["active"], dry["next"], told, reported) == (False, *["2026-01-01T08:00:00Z"] * 3)

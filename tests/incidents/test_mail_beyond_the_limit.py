@@ -29,7 +29,7 @@ from gateway.system.home import open_home
 from gateway.turns.pacing import left_s, notice_text
 from tests.clock import LoopClock, ManualClock
 from tests.daemon import email_settings
-from tests.integration.test_email_loops import Built, gateway, own
+from tests.integration.test_email_loops import Gateway, gateway, own
 
 DEFAULTS: dict[str, Any] = {"limits": AnswerLimits().model_dump()}
 
@@ -62,7 +62,7 @@ def texts(mails: list[EmailMessage]) -> list[str]:
     return [" ".join(str(mail.get_body(("plain",)).get_content()).split()) for mail in mails]  # type: ignore[union-attr]
 
 
-async def ignored(built: Built) -> int:
+async def ignored(built: Gateway) -> int:
     return (await built.store.stats()).inbox.get(InboxState.IGNORED, 0)
 
 
@@ -107,9 +107,9 @@ async def test_a_guest_is_told_once_and_answered_in_their_turn(
     config = {"agents": {"heartbeat": {"enabled": False}}, "channels": channels}
     built = await build(Settings.model_validate(config), open_home(tmp_path), Overrides(clock=later))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(built.gateway.run)
+        tasks.start_soon(built.run)
         assert len(await answers(peer, bot, 13)) == 13
-        built.gateway.stop()
+        built.stop()
         await anyio.sleep(1)
         tasks.cancel_scope.cancel()
 

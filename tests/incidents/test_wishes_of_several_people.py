@@ -58,7 +58,7 @@ async def test_nobody_wishes_in_the_name_of_another(tmp_path, first, wish):
         mind.wish = ADD
         server.say(ANN, "WISH: remind me", conversation=ROOM)
         await server.answers(1, conversation=ROOM, within_s=20)
-        [job] = await one.built.unasked.plans.jobs()
+        [job] = await one.built.proactive.plans.jobs()
         mind.wish = {name: job.id if value == "JOB" else value for name, value in wish.items()}
         server.say(BOB, "slow", conversation=ROOM)
         await mind.thinking.wait()
@@ -70,7 +70,7 @@ async def test_nobody_wishes_in_the_name_of_another(tmp_path, first, wish):
         mind.gate.set()
         said = await server.answers(3, conversation=ROOM, within_s=20)
         await settled(one, settled=4)
-        jobs = await one.built.unasked.plans.jobs()
+        jobs = await one.built.proactive.plans.jobs()
     assert [(each.id, each.person) for each in jobs] == [(job.id, ANN)]
     assert "several people" in said[-1].text
     assert "secret" not in said[-1].text

@@ -13,7 +13,7 @@ import anyio
 from agent_core.messages import Amendment, InboundMessage
 from gateway.app import Overrides, build
 from gateway.settings import Settings
-from gateway.supervision.gateway import Built
+from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 
@@ -25,7 +25,7 @@ class World:
     """A running gateway and its server. ``ended`` is set when `Gateway.run` has returned."""
 
     server: LoopbackServer
-    built: Built
+    built: Gateway
     ended: anyio.Event
 
     async def asked(self, text: str, *, person: str = "ann", within_s: float = 20.0) -> Delivered:
@@ -75,7 +75,7 @@ async def world(
     one = World(server, built, anyio.Event())
 
     async def run() -> None:
-        await built.gateway.run()
+        await built.run()
         one.ended.set()
 
     async with anyio.create_task_group() as tasks:
@@ -83,7 +83,7 @@ async def world(
         try:
             yield one
         finally:
-            built.gateway.stop()
+            built.stop()
             with anyio.move_on_after(30, shield=True):
                 await one.ended.wait()
             tasks.cancel_scope.cancel()

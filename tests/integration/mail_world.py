@@ -20,7 +20,7 @@ from gateway.app import Overrides, build
 from gateway.queue.ports import InboxRow, OutboxRow
 from gateway.queue.states import InboxState
 from gateway.settings import Settings
-from gateway.supervision.gateway import Built
+from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings
 
@@ -48,7 +48,7 @@ class MailWorld:
     """A running gateway. ``alice`` is the owner, ``bob`` may write, too."""
 
     server: MailServer
-    built: Built
+    built: Gateway
     home: Path
     bot: str
     alice: MailPeer
@@ -119,7 +119,7 @@ async def mail_world(server: MailServer, folder: Path, **email: Any) -> AsyncIte
     ended = anyio.Event()
 
     async def run() -> None:
-        await built.gateway.run()
+        await built.run()
         ended.set()
 
     async with anyio.create_task_group() as tasks:
@@ -131,7 +131,7 @@ async def mail_world(server: MailServer, folder: Path, **email: Any) -> AsyncIte
                 server, built, folder, bot, *(server.peer(one.partition("@")[0]) for one in (alice, bob))
             )
         finally:
-            built.gateway.stop()
+            built.stop()
             with anyio.move_on_after(25, shield=True):
                 await ended.wait()
             tasks.cancel_scope.cancel()

@@ -98,7 +98,7 @@ async def open_house(
     ended = anyio.Event()
 
     async def run():
-        await built.gateway.run()
+        await built.run()
         ended.set()
 
     async with anyio.create_task_group() as tasks:
@@ -106,7 +106,7 @@ async def open_house(
         try:
             yield House(built, model, bot.user_id)
         finally:
-            built.gateway.stop()
+            built.stop()
             with anyio.move_on_after(20, shield=True):
                 await ended.wait()
             tasks.cancel_scope.cancel()

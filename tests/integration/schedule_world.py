@@ -27,7 +27,7 @@ def scheduled(tmp_path, clock=None, **more):
 async def later(home, clock, **span) -> None:
     """Let time pass and have the scheduler look."""
     clock.advance(timedelta(**span).total_seconds())
-    await home.built.unasked.scheduler.look()
+    await home.built.proactive.scheduler.look()
 
 
 def said(home, person=BOB) -> list[str]:
@@ -43,7 +43,7 @@ async def settled(home) -> bool:
 async def made(home, text: str, *, ask: bool = False, person: str = BOB, cron: str = "0 * * * *") -> Job:
     place = Place(SessionKey("matrix", f"dm-{person}"), "bot", person)
     kind = JobKind.ASK if ask else JobKind.REMIND
-    return await home.built.unasked.desk.add(place, TriggerRequest(cron=cron), text=text, kind=kind)
+    return await home.built.proactive.jobs.add(place, TriggerRequest(cron=cron), text=text, kind=kind)
 
 
 class Ruled:

@@ -134,7 +134,7 @@ async def test_no_is_no(tmp_path):
         said = await one.asked(f"!reject d{draft} not today", person=ANN)
         later = await one.asked(f"!approve d{draft}", person=ANN)
         (row,) = await one.built.store.outbox(states=[OutboxState.DEAD])
-        await one.built.gateway.parts.history.sync()
+        await one.built.history.sync()
         told = await one.built.memory.load_history(str(SessionKey("matrix", BOBS)))
         assert one.server.seen(BOBS) == []
     assert said.text == later.text == f"`d{draft}` is rejected: it is not sent."

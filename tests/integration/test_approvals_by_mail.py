@@ -20,7 +20,7 @@ from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Overrides, build
 from gateway.queue.states import InboxState
 from gateway.settings import Settings
-from gateway.supervision.gateway import Built
+from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings
 from tests.doubles.agent import call
@@ -72,7 +72,7 @@ class House:
         return self.server.address(f"{name}{self.number}")
 
     @asynccontextmanager
-    async def running(self, **email: Any) -> AsyncIterator[Built]:
+    async def running(self, **email: Any) -> AsyncIterator[Gateway]:
         allow = [self.address("guest"), self.address("eve")]
         settings = {
             "owner": {"aliases": [self.address("owner")]},
@@ -89,13 +89,13 @@ class House:
         overrides = Overrides(models={"demo": Wishful()}, tools=[self.tool])
         built = await build(Settings.model_validate(settings), open_home(self.folder), overrides)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(built.gateway.run)
+            tasks.start_soon(built.run)
             with anyio.fail_after(20):
                 await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
             try:
                 yield built
             finally:
-                built.gateway.stop()
+                built.stop()
                 with anyio.CancelScope(shield=True):
                     await anyio.sleep(1)
                 tasks.cancel_scope.cancel()

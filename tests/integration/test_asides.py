@@ -28,9 +28,7 @@ class TestBesideATurn:
         assert told[0].text.startswith("This is what you can tell me")
         assert told[1].text.startswith("I am here")
         assert told[2].text == "Nothing waits for your decision."
-        assert one.built.gateway.parts.asides._lanes.failed == 0, (
-            "a run beside a turn fails only if it is told to"
-        )
+        assert one.built.out_of_band._lanes.failed == 0, "a run beside a turn fails only if it is told to"
         assert texts(one)[-1] == "answer 1"
         assert len(mind.asked) == 1
 
@@ -57,7 +55,7 @@ class TestBesideATurn:
             with anyio.fail_after(20):
                 while len(mind.asked) < 4 or len(await one.built.store.inbox()) < 6:
                     await anyio.sleep(0.01)
-            assert one.built.gateway.parts.dispatcher.full()
+            assert one.built.dispatcher.full()
             told = await asked(one, "!status", person=people[-1])
             mind.gate.set()
             await settled(one, settled=7)
@@ -131,12 +129,12 @@ async def test_a_command_that_hangs_is_noticed(tmp_path):
             await held[0].reached.wait()
         await asked(one, "!help", person="@bob:hs.test")
         with anyio.fail_after(30):
-            while one.built.pulse.reason() is None:
+            while one.built.watchdog.reason() is None:
                 await anyio.sleep(0.05)
-        told = one.built.pulse.reason()
+        told = one.built.watchdog.reason()
         held[0].go.set()
         with anyio.fail_after(30):
-            while one.built.pulse.reason() is not None:
+            while one.built.watchdog.reason() is not None:
                 await anyio.sleep(0.05)
         await settled(one, settled=2)
     assert told.startswith("a command has been running")

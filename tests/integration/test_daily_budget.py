@@ -230,7 +230,7 @@ async def _by_day(one: World) -> list[Any]:
 async def _look_again(one: World) -> None:
     """What the dispatcher would do by itself after its time: the clock of the test has jumped."""
     for row in await one.built.store.inbox(states=[InboxState.READY], limit=100):
-        one.built.gateway.parts.dispatcher.wake(row.message.session)
+        one.built.dispatcher.wake(row.message.session)
 
 
 class TestUnasked:

@@ -133,7 +133,7 @@ async def test_written_to_unasked(server: MailServer, tmp_path: Path) -> None:
         assert session == await channel.direct_session(one.bob.address.upper(), topic="Milk")
         text = "Milk is out\n\nShall I order some?"
         await one.built.store.post([NewOutbound("email", one.bot, session, text, OutboundKind.MESSAGE)])
-        one.built.gateway.parts.deliveries["email"].wake()
+        one.built.deliveries["email"].wake()
         came = await one.mail(lambda mail: mail["Subject"] == "Milk is out", who=one.bob)
         reply = "Yes\n\nOn Friday, Bot wrote:\n> Milk is out\n>\n> Shall I order some?"
         sent = await send(one, one.bob, text=reply, in_reply_to=str(came["Message-ID"]))

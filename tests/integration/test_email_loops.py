@@ -20,7 +20,7 @@ from gateway.errors import NotFound
 from gateway.operations.service import Operations
 from gateway.queue.states import InboxState, OutboxState
 from gateway.settings import Settings
-from gateway.supervision.gateway import Built
+from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings
 
@@ -49,7 +49,7 @@ def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer
 @asynccontextmanager
 async def gateway(
     server: MailServer, folder: Path, bot: str, *allow: str, owner: str = "", **email: Any
-) -> AsyncIterator[Built]:
+) -> AsyncIterator[Gateway]:
     """A gateway on the mailbox ``bot``, connected."""
     settings = {
         "owner": {"aliases": [owner] if owner else []},
@@ -58,13 +58,13 @@ async def gateway(
     }
     built = await build(Settings.model_validate(settings), open_home(folder))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(built.gateway.run)
+        tasks.start_soon(built.run)
         with anyio.fail_after(20):
             await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
         try:
             yield built
         finally:
-            built.gateway.stop()
+            built.stop()
             with anyio.move_on_after(20, shield=True):
                 while built.supervisor._scope is not None and not built.supervisor._scope.cancel_called:
                     await anyio.sleep(0.05)
@@ -217,7 +217,7 @@ async def test_a_mail_that_is_kept_back_and_let_in(mail_server: MailServer, tmp_
         await anyio.sleep(1.5)
         assert await run_sync(person.list) == []
         session = await built.store.admit(rows[0].id)
-        built.gateway.parts.dispatcher.wake(session)
+        built.dispatcher.wake(session)
         answer = await run_sync(lambda: person.wait_for(lambda mail: "Forged" in str(mail["Subject"])))
     assert rows[0].error == "sender_not_verified"
     assert rows[0].message.text == "hello"

@@ -182,7 +182,7 @@ async def test_a_lost_turn_is_thrown_away(tmp_path: Path) -> None:
         model.store = there.built.store
         there.server.say("ann", "hello")
         there.server.say("ann", "again")
-        there.built.gateway.parts.deliveries["loopback"].wake()
+        there.built.deliveries["loopback"].wake()
         answers = await there.server.answers(2, within_s=40)
 
         assert [each.text for each in answers] == ["from the other one", "echo: again"]
@@ -205,7 +205,7 @@ async def test_a_start_that_waits_for_the_disk_can_be_stopped(tmp_path: Path) ->
     async with world(tmp_path, wrap_store=Unready) as there:
         await anyio.sleep(0.2)
         assert not there.ended.is_set()
-        there.built.gateway.stop()
+        there.built.stop()
         with anyio.fail_after(5):
             await there.ended.wait()
 
@@ -233,7 +233,7 @@ async def test_a_stop_takes_nothing_more_and_sends_what_is_ready(tmp_path: Path)
         there.server.say("ann", "!slow 1")
         while await there.inbox() != {"running": 1}:
             await anyio.sleep(0.01)
-        there.built.gateway.stop()
+        there.built.stop()
         await anyio.sleep(0.1)
         there.server.say("ann", "too late")
         await there.ended.wait()

@@ -16,7 +16,7 @@ from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.config import HeartbeatConfig
 from gateway.app import Overrides, build
 from gateway.settings import Settings
-from gateway.supervision.gateway import Built
+from gateway.supervision.gateway import Gateway
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
@@ -42,7 +42,7 @@ class Watchman:
 
 
 @asynccontextmanager
-async def running(root: Path, server: LoopbackServer, model: Watchman) -> AsyncIterator[Built]:
+async def running(root: Path, server: LoopbackServer, model: Watchman) -> AsyncIterator[Gateway]:
     settings = Settings.model_validate(
         {"owner": {"aliases": [{"channel": "matrix", "address": "@ann:hs.test"}]}}
     )
@@ -63,14 +63,14 @@ async def running(root: Path, server: LoopbackServer, model: Watchman) -> AsyncI
         Overrides(channels=channels, allow_from={"matrix": ("*",)}, models={"demo": model}),
     )
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(built.gateway.run)
+        tasks.start_soon(built.run)
         try:
             yield built
         finally:
-            built.gateway.stop()
+            built.stop()
 
 
-async def settled_ticks(built: Built) -> int:
+async def settled_ticks(built: Gateway) -> int:
     rows = await built.store.inbox(limit=200)
     return sum(row.message.kind == "tick" and row.state == "settled" for row in rows)
 

@@ -95,7 +95,7 @@ class TestFailing:
         setting = {"interval_minutes": 30.0, "alert_after_missed": 4}
         async with house(tmp_path, heartbeat=setting, clock=clock, sleep=_never) as home:
             await home.asked(ANN, "hello")
-            look = home.built.unasked.vigil.look
+            look = home.built.proactive.monitor.look
             await look()
             clock.advance(1.5 * 3600)
             await look()
@@ -156,7 +156,7 @@ class TestFailing:
         quiet = {"heartbeat": setting, "clock": clock, "checklist": None, "sleep": _never}
 
         async def shown() -> bool:
-            return (await home.built.unasked.state())["owner"]["alerts_waiting"] == 1
+            return (await home.built.proactive.state())["owner"]["alerts_waiting"] == 1
 
         async with house(tmp_path, **quiet, **nobody) as home:
             await home.until(lambda: home.built.supervisor.all_up)
@@ -180,7 +180,7 @@ async def _never(_: float) -> None:
 
 async def _noted(home, clock) -> bool:
     """Whether the newest check-in has been dealt with."""
-    newest = home.built.unasked.heartbeat.schedule.newest(clock.now())
+    newest = home.built.proactive.heartbeat.schedule.newest(clock.now())
     return await home.built.store.position("heartbeat", "heartbeat", "last_tick") == tick_name(newest)
 
 
@@ -224,7 +224,7 @@ class TestUntold:
             await home.asked(ANN, "hello")
             assert (await tick(home))[0] == "skipped"
             (home.checklist.parent / "one").mkdir()
-            await home.built.unasked.heartbeat.now()
+            await home.built.proactive.heartbeat.now()
             await home.until(lambda: home.model.ticks == 1)
             (home.checklist.parent / "two").mkdir()
             assert (await tick(home))[0] == "delivered"
@@ -263,7 +263,7 @@ class TestUntold:
             channel = home.built.channels["matrix"]
             channel.away = True
             await home.until(lambda: home.built.supervisor.all_up)
-            await home.built.unasked.heartbeat.now()
+            await home.built.proactive.heartbeat.now()
 
             async def deferred() -> bool:
                 return any(row.deferrals for row in await home.built.store.inbox())

@@ -21,7 +21,7 @@ THINKS = "<think>Is the milk out? Let me see.</think>Let me check the list.\nThe
 async def tick(home) -> tuple[str, str]:
     """One check-in now; outcome and reason."""
     await home.until(lambda: home.built.supervisor.all_up)
-    instant, found = await home.built.unasked.heartbeat.now()
+    instant, found = await home.built.proactive.heartbeat.now()
     if not found.text:
         return "skipped", found.reason
     entries: list[Entry] = []
@@ -91,7 +91,7 @@ async def test_a_third_person_in_the_room_ends_the_alerts_there(tmp_path):
         await home.until(lambda: len(home.chat.seen(f"dm-{ANN}")) == 2)
 
         async def forgotten() -> bool:
-            return await home.built.unasked.target.get() is None
+            return await home.built.proactive.owner_contact.get() is None
 
         await home.until(forgotten)
     assert home.alerts() == []
@@ -138,7 +138,7 @@ async def test_no_target_is_a_reason_in_the_ledger_and_costs_nothing(tmp_path, t
     whose = {} if target else {"owner": ()}
     async with house(tmp_path, "milk", heartbeat={**SELDOM, "target": target}, **whose) as home:
         outcome, reason = await tick(home)
-        state = await home.built.unasked.state()
+        state = await home.built.proactive.state()
     assert outcome == "skipped"
     assert reason.startswith(why)
     assert state["heartbeat"]["last"]["reason"] == reason
@@ -159,18 +159,18 @@ class TestDigest:
             await home.mail.answers(1)
             clock.advance(3600)
             assert (await tick(home))[0] == "collected"
-            await home.built.unasked.vigil.look()
+            await home.built.proactive.monitor.look()
             assert len(home.mail.delivered) == 1
             assert "URGENT" in home.model.asked[-1][-1].content
             mail = home.mail
         clock.advance(22 * 3600)
         async with house(tmp_path, heartbeat=self.SETTING, clock=clock, mail=mail, checklist="") as home:
-            await home.built.unasked.vigil.look()
+            await home.built.proactive.monitor.look()
             await mail.answers(2)
-            await home.built.unasked.vigil.look()
+            await home.built.proactive.monitor.look()
             assert await home.plans.collected() == []
             clock.advance(86_400)
-            await home.built.unasked.vigil.look()
+            await home.built.proactive.monitor.look()
         assert mail.delivered[0].text == "the house burns"
         assert len(mail.delivered) == 2
         assert mail.delivered[1].text.startswith("2 things since the last mail:")
@@ -183,7 +183,7 @@ class TestDigest:
         async with house(tmp_path, "milk is out", heartbeat=self.SETTING, clock=clock) as home:
             await tick(home)
             clock.advance(120)
-            await home.built.unasked.vigil.look()
+            await home.built.proactive.monitor.look()
             await home.mail.answers(1)
             key = await home.built.channels["email"].direct_session(
                 ANN_MAIL, topic="digest 2026-05-01T08:00:00Z"
@@ -217,7 +217,7 @@ class TestDigest:
             tmp_path, heartbeat=only_chat, clock=clock, mail=mail, checklist="", owner=owner
         ) as home:
             for _ in range(2):
-                await home.built.unasked.vigil.look()
+                await home.built.proactive.monitor.look()
             await home.until(home.alerts)
             assert await home.plans.collected() == []
         assert [(one.conversation, one.text) for one in home.alerts()] == [(f"dm-{ANN}", "milk is out")]
@@ -241,7 +241,7 @@ class TestNow:
         async with house(tmp_path, "The milk is out.", heartbeat=SELDOM) as home:
             await home.asked(ANN, "hello")
             operations = Operations(
-                home.built.store, home.built.memory, planned=planned_by(home.built.unasked)
+                home.built.store, home.built.memory, planned=planned_by(home.built.proactive)
             )
             dry = await operations.call("heartbeat_now", {"dry_run": True})
             assert (dry["outcome"], home.model.ticks) == ("would ask", 0)

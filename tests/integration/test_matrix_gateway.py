@@ -214,7 +214,7 @@ async def test_the_owner_is_invited_at_the_first_start(house, alice, fresh_crede
             while not await invitations():
                 await anyio.sleep(0.1)
     async with house(bot=bot, owner=alice, **plain) as there:
-        there.built.unasked.notes.alert("something", "Something needs you.")
+        there.built.proactive.owner_alerts.alert("something", "Something needs you.")
         [room] = await invitations()
         await call(alice.join, room)
         assert await there.answers(alice, room, 1) == ["Something needs you."]

@@ -192,7 +192,7 @@ async def test_a_disk_that_is_full_when_the_summary_is_saved_costs_one_call(smal
     async with world(small_disk / "home", settings=SMALL, models={"demo": model}) as there:
         for number in range(3):
             await there.asked(f"message {number}")
-        state = there.built.upkeep.state
+        state = there.built.post_turn.state
         await until(lambda: state()["consolidation"]["failing_sessions"])
         model.before_summary = lambda: None
         assert await cursor(there) == 0
@@ -213,7 +213,7 @@ async def test_a_disk_that_is_full_when_the_summary_is_saved_costs_one_call(smal
         await until(consolidated)
         summary = await there.built.memory.load_session_summary(str(ANN))
         assert summary.count("SUM") == 1
-        shown = await Operations(there.built.store, there.built.memory, upkeep=there.built.upkeep).call(
+        shown = await Operations(there.built.store, there.built.memory, upkeep=there.built.post_turn).call(
             "sessions_show", {"session": str(ANN)}
         )
         assert (shown["summary"], shown["scope"], shown["trouble"]) == (summary, "owner", None)

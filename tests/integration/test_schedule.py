@@ -97,7 +97,7 @@ class TestRepeated:
                 if chat is None:
                     await home.asked(BOB, "remind me every 60 minutes to stretch")
                 chat = home.chat
-                await home.built.unasked.scheduler.look()
+                await home.built.proactive.scheduler.look()
                 await home.until(lambda: settled(home))
         # 09:00, 10:00 (the jump back gives it no second run), the false year, and the true time after it.
         assert len(chat.seen(f"dm-{BOB}")) - 1 == 5
@@ -109,7 +109,7 @@ class TestRepeated:
             await home.asked(BOB, "remind me at 09:00 to call Tom")
             [known] = await home.plans.jobs()
             clock.advance(3600)
-            scheduler = home.built.unasked.scheduler
+            scheduler = home.built.proactive.scheduler
             await scheduler.look()
             # The other one has read the job before the first one had moved it on.
             await scheduler._look_at(known, clock.now())
@@ -125,7 +125,7 @@ class TestQuestions:
         async with scheduled(tmp_path, clock) as home:
             await home.asked(BOB, "remember that my cat is called Tom")
             operations = Operations(
-                home.built.store, home.built.memory, planned=planned_by(home.built.unasked)
+                home.built.store, home.built.memory, planned=planned_by(home.built.proactive)
             )
             await operations.call(
                 "cron_add",
@@ -163,7 +163,7 @@ class TestQuestions:
             await home.asked(ANN, "remember that my PIN is 4711")
             await home.asked(ANN, "hello", conversation="room")
             operations = Operations(
-                home.built.store, home.built.memory, planned=planned_by(home.built.unasked)
+                home.built.store, home.built.memory, planned=planned_by(home.built.proactive)
             )
             await operations.call(
                 "cron_add",
@@ -180,7 +180,7 @@ class TestQuestions:
         async with scheduled(tmp_path, clock) as home:
             await home.asked(BOB, "hello")
             operations = Operations(
-                home.built.store, home.built.memory, planned=planned_by(home.built.unasked)
+                home.built.store, home.built.memory, planned=planned_by(home.built.proactive)
             )
             added = await operations.call(
                 "cron_add", {"text": "!crash", "at": "09:00", "ask": True, "session": str(BOBS)}
@@ -203,7 +203,7 @@ class TestChanges:
         async with scheduled(tmp_path, clock, chat=chat, allow=closed) as home:
             await later(home, clock, hours=1)
             assert (await job(home)).note == "its person is not allowed to talk to me any more"
-            assert (await home.built.unasked.state())["schedule"]["not_run"] == 1
+            assert (await home.built.proactive.state())["schedule"]["not_run"] == 1
         async with scheduled(tmp_path, clock, chat=chat) as home:
             await later(home, clock, hours=1)
             await chat.answers(2, conversation=f"dm-{BOB}")
@@ -216,19 +216,19 @@ class TestChanges:
         async with scheduled(tmp_path, clock) as home:
             await home.asked(BOB, "remind me every 60 minutes to stretch")
             [known] = await home.plans.jobs()
-            await home.built.unasked.desk.set_paused(known, paused=True)
+            await home.built.proactive.jobs.set_paused(known, paused=True)
             clock.advance(3600)
-            await home.built.unasked.scheduler._look_at(known, clock.now())
+            await home.built.proactive.scheduler._look_at(known, clock.now())
             assert (await job(home)).state is JobState.PAUSED
             await home.until(lambda: settled(home))
             assert await home.ledger(f"job:{known.id}") == [("skipped", "it was paused")]
-            await home.built.unasked.desk.set_paused(replace(known), paused=False)
+            await home.built.proactive.jobs.set_paused(replace(known), paused=False)
             assert (await job(home)).next_at == START + timedelta(hours=2)
-            await home.built.unasked.desk.remove(known)
+            await home.built.proactive.jobs.remove(known)
             clock.advance(1)
             row = job_message(known, clock.now(), late=False)
             await home.built.store.accept(row.channel, row.account, [Pending(row)], {})
-            home.built.gateway.parts.dispatcher.wake(row.session)
+            home.built.dispatcher.wake(row.session)
             await home.until(lambda: settled(home))
             assert (await home.ledger(f"job:{known.id}"))[-1] == ("skipped", "it was removed")
         assert len(said(home)) == 1
@@ -238,7 +238,7 @@ class TestChanges:
         clock = ManualClock(START)
         setting = {"jobs_per_person": 2, "min_interval_minutes": 5.0}
         async with scheduled(tmp_path, clock, schedule=setting) as home:
-            desk = home.built.unasked.desk
+            desk = home.built.proactive.jobs
             bob, ann = (Place(SessionKey("matrix", f"dm-{one}"), "bot", one) for one in (BOB, ANN))
             bobs = SessionJobs(desk, bob)
             for number in range(2):
@@ -270,10 +270,10 @@ class TestChanges:
             await home.asked(BOB, "hello")
             place = Place(BOBS, "bot", BOB)
             for kind in (JobKind.ASK, JobKind.ASK, JobKind.REMIND):
-                await home.built.unasked.desk.add(
+                await home.built.proactive.jobs.add(
                     place, TriggerRequest(cron="0 9 * * *"), text="hello", kind=kind
                 )
-            waits = {await home.built.unasked.scheduler.look() for _ in range(2)}
+            waits = {await home.built.proactive.scheduler.look() for _ in range(2)}
             await later(home, clock, hours=1)
             fired = [one for one in await home.plans.jobs() if one.last_at is not None]
             assert [one.kind for one in fired] == [JobKind.REMIND]

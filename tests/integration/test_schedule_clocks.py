@@ -31,7 +31,7 @@ class TestFaults:
         async with scheduled(tmp_path, clock, schedule=setting) as home:
             await home.asked(BOB, "hello")
             place = Place(BOBS, "bot", BOB)
-            desk = home.built.unasked.desk
+            desk = home.built.proactive.jobs
             await desk.add(place, TriggerRequest(cron="* * * * *"), text="hello", kind=JobKind.ASK)
             for _ in range(60):
                 await later(home, clock, seconds=10)
@@ -46,7 +46,7 @@ class TestFaults:
         clock = ManualClock(START)
         async with scheduled(tmp_path, clock, schedule={"runs_per_day": 0}) as home:
             await home.asked(BOB, "hello")
-            desk, place = home.built.unasked.desk, Place(BOBS, "bot", BOB)
+            desk, place = home.built.proactive.jobs, Place(BOBS, "bot", BOB)
             for wish in (
                 TriggerRequest(cron="*/5 * * * *"),
                 TriggerRequest(every_minutes=60),
@@ -56,7 +56,7 @@ class TestFaults:
             before = await home.plans.jobs()
             clock.advance(204 * 366 * 86_400)
             began = clock_s()
-            await home.built.unasked.scheduler.look()
+            await home.built.proactive.scheduler.look()
             assert clock_s() - began < 5
             assert await home.plans.jobs() == before
             clock.advance(-204 * 366 * 86_400)
@@ -75,11 +75,11 @@ class TestFaults:
             await later(home, clock, minutes=11)
             noted = await home.plans.job("lostt")
             assert (noted.note, noted.next_at) == ("its time cannot be read any more", known.next_at)
-            assert (await home.built.unasked.state())["schedule"]["not_run"] == 1
+            assert (await home.built.proactive.state())["schedule"]["not_run"] == 1
             await later(home, clock, hours=1)
             await home.chat.answers(2, conversation=f"dm-{BOB}")
             assert await home.plans.job("lostt") == noted
-            desk = SessionJobs(home.built.unasked.desk, Place(BOBS, "bot", BOB))
+            desk = SessionJobs(home.built.proactive.jobs, Place(BOBS, "bot", BOB))
             assert "its time cannot be read any more" in await desk.listed()
             assert await desk.change("lostt", "pause") == "lostt is paused."
             with pytest.raises(ToolRetry, match="cannot be resumed: unknown time zone"):
@@ -105,7 +105,7 @@ class TestFaults:
     async def test_whatever_a_model_says_for_a_time_is_answered(self, tmp_path, when):
         """With a word on what is wrong, so that it can say it better; nothing is kept."""
         async with scheduled(tmp_path, ManualClock(START)) as home:
-            desk = SessionJobs(home.built.unasked.desk, Place(BOBS, "bot", BOB))
+            desk = SessionJobs(home.built.proactive.jobs, Place(BOBS, "bot", BOB))
             with pytest.raises(ToolRetry, match="Nothing was scheduled: "):
                 await desk.add("x", ask=False, when=when)
             assert await home.plans.jobs() == []
@@ -121,7 +121,7 @@ class TestAtAnyTime:
             clock.advance(3 * 3600)
             waiting = [Pending(job_message(job, START + timedelta(hours=h), late=False)) for h in (1, 2)]
             await home.built.store.accept("matrix", "bot", waiting, {})
-            await home.built.unasked.scheduler.look()
+            await home.built.proactive.scheduler.look()
             await home.until(lambda: settled(home))
             lines = await home.ledger(f"job:{job.id}")
         assert [outcome for outcome, _ in lines] == ["skipped", "delivered"]

@@ -86,7 +86,7 @@ class TestSharedRooms:
             await home.asked(BOB, "hello", conversation="room")
             place = Place(SessionKey("matrix", "room"), "bot", BOB, Audience.GROUP)
             text = "Ann, your password has expired: https://evil.test"
-            await home.built.unasked.desk.add(
+            await home.built.proactive.jobs.add(
                 place, TriggerRequest(at="09:00"), text=text, kind=JobKind.REMIND
             )
             await later(home, clock, hours=1)
@@ -101,7 +101,7 @@ class TestSharedRooms:
             await home.chat.answers(2, conversation=f"dm-{BOB}")
             await home.until(lambda: settled(home))
             desk = SessionJobs(
-                home.built.unasked.desk, Place(ANNS, "bot", ANN, persons=home.built.unasked.owner)
+                home.built.proactive.jobs, Place(ANNS, "bot", ANN, persons=home.built.proactive.owner)
             )
             assert await desk.listed() == "There are no jobs."
         assert len(home.chat.seen(f"dm-{ANN}")) == 1
@@ -112,7 +112,7 @@ class TestTooMuch:
     async def test_a_guests_jobs_do_not_keep_the_bot_busy_all_day(self, tmp_path):
         """Fifty questions each five minutes would be 14,400 calls a day; the owner may do as the owner likes."""
         async with scheduled(tmp_path, schedule={"min_interval_minutes": 5.0}) as home:
-            desk = home.built.unasked.desk
+            desk = home.built.proactive.jobs
             guest = SessionJobs(desk, Place(BOBS, "bot", BOB))
             await guest.add("look", ask=True, when={"every_minutes": 5})
             with pytest.raises(ToolRetry, match="more than 300 times a day together"):
@@ -120,7 +120,7 @@ class TestTooMuch:
             await guest.add("look", ask=True, when={"cron": "0 9 * * *"})
             with pytest.raises(ToolRetry, match="more than 300 times"):
                 await guest.add("look", ask=True, when={"every_minutes": 60})
-            owner = SessionJobs(desk, Place(ANNS, "bot", ANN, persons=home.built.unasked.owner))
+            owner = SessionJobs(desk, Place(ANNS, "bot", ANN, persons=home.built.proactive.owner))
             for _ in range(3):
                 await owner.add("look", ask=True, when={"every_minutes": 5})
 
@@ -169,7 +169,7 @@ class TestRulesOfARoom:
                 }
             )
             session = _session_of(said)
-            [tool] = home.built.unasked.tools(session, [said])
+            [tool] = home.built.proactive.tools(session, [said])
             with pytest.raises(Exception, match="not proven"):
                 await tool.execute(action="add", text="x", at="09:00")
             assert await home.plans.jobs() == []
@@ -202,8 +202,8 @@ class TestInOneConversation:
             calls = len(home.model.asked)
             await later(home, clock, hours=1)
             await home.until(lambda: len(home.model.asked) > calls)
-            await home.built.unasked.desk.set_paused(paused, paused=True)
-            await home.built.unasked.desk.remove(gone)
+            await home.built.proactive.jobs.set_paused(paused, paused=True)
+            await home.built.proactive.jobs.remove(gone)
             await home.until(lambda: settled(home))
             lines = [await home.ledger(f"job:{one.id}") for one in (paused, gone)]
             assert (await home.plans.job(paused.id)).state is JobState.PAUSED
@@ -217,7 +217,7 @@ class TestInOneConversation:
         async with house(tmp_path, *says, heartbeat={"interval_minutes": 600.0}) as home:
             await home.asked(ANN, "my first word")
             await home.until(lambda: home.built.supervisor.all_up)
-            await home.built.unasked.heartbeat.now()
+            await home.built.proactive.heartbeat.now()
             await home.until(lambda: home.model.ticks)
             await home.asked(ANN, "!new")
             await home.until(home.alerts)

@@ -75,10 +75,10 @@ async def test_a_job_searches_and_writes_for_whom_it_is(tmp_path, place, person,
         where = Place(SessionKey("matrix", place), "bot", person, audience)
         for minute, text in ((0, SEARCH), (1, WRITE)):
             wish = TriggerRequest(at=f"09:{minute:02}")
-            await home.built.unasked.desk.add(where, wish, text=text, kind=JobKind.ASK)
+            await home.built.proactive.jobs.add(where, wish, text=text, kind=JobKind.ASK)
         for minutes in (60, 1):
             clock.advance(timedelta(minutes=minutes).total_seconds())
-            await home.built.unasked.scheduler.look()
+            await home.built.proactive.scheduler.look()
             said += 1
             await home.chat.answers(said, conversation=place)
         owners = (await home.built.memory.load_global_memory(OWNER)).text
@@ -96,10 +96,10 @@ async def test_a_check_in_searches_and_writes_as_the_owner_and_schedules_nothing
     async with house(tmp_path, heartbeat={"interval_minutes": 600.0}, checklist=text, model=model) as home:
         await home.asked(ANN, "the harbour code is 4711")
         await home.until(lambda: _filed(home))
-        await home.built.unasked.heartbeat.now()
+        await home.built.proactive.heartbeat.now()
         await home.until(home.alerts)
         home.checklist.write_text(f"- [ ] {WRITE}\n")
-        await home.built.unasked.heartbeat.now()
+        await home.built.proactive.heartbeat.now()
 
         async def noted() -> bool:
             return (await home.built.memory.load_global_memory(OWNER)).text == "- noted"

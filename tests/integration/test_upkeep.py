@@ -84,7 +84,7 @@ async def test_a_conversation_is_consolidated_behind_the_answers(tmp_path: Path)
         used = {row.purpose: row.usage.calls for row in await there.built.store.usage()}
         assert used["consolidation"] == model.consolidating >= 1
         assert used["chat"] == 5
-        state = there.built.upkeep.state()
+        state = there.built.post_turn.state()
         assert state["consolidation"]["segments"] >= 1
         assert metrics.REGISTRY.get_sample_value("squidbot_consolidations_total", {"result": "done"}) >= 1
 
@@ -107,7 +107,7 @@ async def test_nobody_waits_for_a_summary_and_a_stop_does_not_either(tmp_path: P
         built = there.built
         begun = anyio.current_time()
     assert anyio.current_time() - begun < 5
-    assert built.gateway.stopping
+    assert built.stopping
 
     again = Talker("They talked after all.")
     async with world(tmp_path, server=there.server, settings=SMALL, models={"demo": again}) as there:
@@ -128,17 +128,17 @@ async def test_a_failing_summary_is_told_and_freezes_nothing(tmp_path: Path) -> 
             await there.asked(f"message m{number}")
 
         async def told() -> bool:
-            return bool(there.built.upkeep.state()["consolidation"]["failing_sessions"])
+            return bool(there.built.post_turn.state()["consolidation"]["failing_sessions"])
 
         await until(told)
         await there.asked("message m8")
         await anyio.sleep(1)
         assert model.consolidating == 1
-        state = there.built.upkeep.state()["consolidation"]
+        state = there.built.post_turn.state()["consolidation"]
         assert state["last_error"] == "away"
         assert b"squidbot_consolidation_failing 1.0" in metrics.exposition()
         assert "ann" not in str(state)
-        about = await there.built.upkeep.about(SessionKey.parse(ANN))
+        about = await there.built.post_turn.about(SessionKey.parse(ANN))
         assert about["trouble"]["failures"] == 1
         assert about["prompt"]["messages"] == 18
         assert any("m0" in message.content for message in model.prompts[-1])

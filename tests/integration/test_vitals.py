@@ -7,7 +7,6 @@ import anyio
 from gateway.observability import metrics
 from gateway.operations.http.status_page import render
 from gateway.operations.service import Operations
-from gateway.supervision.status import one_line, status_report
 from tests.clock import EPOCH, ManualClock
 from tests.integration.gateway_world import world
 
@@ -24,15 +23,12 @@ async def test_nobody_is_named_to_machines(tmp_path):
             while (await one.built.store.stats()).inbox["ignored"] == 0:
                 await anyio.sleep(0.02)
 
-        async def report():
-            return await status_report(one.built, EPOCH)
-
         metrics.show_store(await one.built.store.stats())
-        status = await Operations(one.built.store, one.built.memory, status=report).status()
+        status = await Operations(one.built.store, one.built.memory, status=one.built.status.read).status()
         told = metrics.exposition().decode()
         page = render(status, (), now=EPOCH)
         assert 'squidbot_inbound_ignored_total{channel="loopback",reason="sender_not_allowed"}' in told
-        for text in (told, str(status), page, one_line(one.built)):
+        for text in (told, str(status), page, one.built.status.one_line()):
             assert "loopback" in text
             assert CANARY not in text
         # The mark is there where it belongs: the check looks at a gateway that has it.
@@ -71,28 +67,28 @@ async def test_a_turn_that_hangs_is_told(tmp_path):
     async def pass_by(built, minutes):
         for _ in range(2 * minutes):
             clock.advance(30)
-            await built.pulse.look()
+            await built.watchdog.look()
 
     limits = {"llm": {"limits": {"seconds": 60}}, "agents": {"heartbeat": {"limits": {"seconds": 60}}}}
     async with world(tmp_path / "home", settings=limits, clock=clock, wrap_store=hanging) as one:
         await one.asked("hello")
         await pass_by(one.built, 60)
-        assert one.built.pulse.reason() is None
+        assert one.built.watchdog.reason() is None
         stores[0].hanging = True
         one.server.say("ann", "are you there?")
         with anyio.fail_after(10):
-            while not one.built.gateway.parts.dispatcher.running():
+            while not one.built.dispatcher.running():
                 await anyio.sleep(0.02)
         stores[0].hanging = False
         await one.asked("and I?", person="bob")
         await pass_by(one.built, 6)
-        assert one.built.pulse.reason() is None
+        assert one.built.watchdog.reason() is None
         await pass_by(one.built, 3)
-        assert "a turn has been running" in (one.built.pulse.reason() or "")
+        assert "a turn has been running" in (one.built.watchdog.reason() or "")
         stores[0].hang.set()
         await one.server.answers(2, conversation="dm-ann")
         with anyio.fail_after(10):
-            while one.built.gateway.parts.dispatcher.running():
+            while one.built.dispatcher.running():
                 await anyio.sleep(0.02)
         await pass_by(one.built, 1)
-        assert one.built.pulse.reason() is None
+        assert one.built.watchdog.reason() is None

@@ -29,7 +29,7 @@ from channels.base import Redelivery
 from gateway.app import Overrides, build
 from gateway.queue.ports import WorkStore
 from gateway.settings import Settings
-from gateway.supervision.gateway import Built
+from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from gateway.turns.approvals.review import ASKING
 from gateway.turns.failure_policy import TurnPolicy
@@ -140,15 +140,15 @@ async def _live(run: Run) -> int:
         )
         if run.no_file_beyond:
             tasks.start_soon(_full_for_a_while, run, server)
-        await built.gateway.run()
+        await built.run()
         tasks.cancel_scope.cancel()
     return 0
 
 
 async def _stop_when_quiet(
-    built: Built, server: FileLoopbackServer, *, consolidating: bool, waiting: bool
+    built: Gateway, server: FileLoopbackServer, *, consolidating: bool, waiting: bool
 ) -> None:
-    store: Any = built.gateway.parts.store
+    store: Any = built.store
     store = getattr(store, "_inner", store)  # looking must not pass the moments
     quiet = 0
     while quiet < _QUIET_LOOKS:
@@ -166,10 +166,10 @@ async def _stop_when_quiet(
         ours = len(await store.inbox(session=ASKING, limit=1000))
         taken = max(server.acknowledged, sum(stats.inbox.values()) - ours)
         if consolidating:
-            state = built.upkeep.state()["consolidation"]
+            state = built.post_turn.state()["consolidation"]
             busy.append(state["running"] + state["waiting"])
         quiet = quiet + 1 if not any(busy) and taken == len(server.said) else 0
-    built.gateway.stop()
+    built.stop()
 
 
 async def _full_for_a_while(run: Run, server: FileLoopbackServer) -> None:

@@ -29,7 +29,7 @@ from channels.heartbeat.channel import HeartbeatChannel
 from gateway.app import Overrides, build
 from gateway.queue.ports import StoreUnavailable
 from gateway.settings import Settings
-from gateway.supervision.gateway import Built
+from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
@@ -148,21 +148,21 @@ async def _live(life: Life) -> int:
         tasks.start_soon(_hurry, built)
         if life.to_the_end:
             tasks.start_soon(_stop_when_quiet, built)
-        await built.gateway.run()
+        await built.run()
         tasks.cancel_scope.cancel()
     return 0
 
 
-async def _hurry(built: Built) -> None:
+async def _hurry(built: Gateway) -> None:
     """The schedule and the digest wait in real seconds; here they must look more often."""
     while True:
         await anyio.sleep(0.05)
-        built.unasked.scheduler._news.set()
+        built.proactive.scheduler._news.set()
         with suppress(StoreUnavailable):  # it has just been closed
-            await built.unasked.vigil.look()
+            await built.proactive.monitor.look()
 
 
-async def _stop_when_quiet(built: Built) -> None:
+async def _stop_when_quiet(built: Gateway) -> None:
     store = getattr(built.store, "_inner", built.store)
     quiet = 0
     while quiet < _QUIET_LOOKS:
@@ -171,7 +171,7 @@ async def _stop_when_quiet(built: Built) -> None:
         busy = [stats.inbox["ready"], stats.inbox["running"]]
         busy += [stats.outbox[state] for state in ("pending", "sending", "uncertain")]
         quiet = quiet + 1 if not any(busy) and not await store.jobs.jobs() else 0
-    built.gateway.stop()
+    built.stop()
 
 
 def _forked(life: Life) -> None:

@@ -23,7 +23,7 @@ from gateway.settings import Settings
 from gateway.system.home import Home
 
 if TYPE_CHECKING:
-    from gateway.supervision.gateway import Built
+    from gateway.supervision.gateway import Gateway
 
 __all__ = ["OWN_CHANNELS", "check_channel", "check_parts", "report_running", "report_standing"]
 
@@ -228,7 +228,7 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
             await built.store.aclose()
 
 
-async def _check_one(report: Report, built: Built, channel: Channel) -> None:
+async def _check_one(report: Report, built: Gateway, channel: Channel) -> None:
     position = partial(built.store.position, channel.name, channel.account)
     verdict, text = await check_channel(channel, position)
     report.add(channel.name, verdict, text)
@@ -241,7 +241,7 @@ async def _check_one(report: Report, built: Built, channel: Channel) -> None:
             report.add(f"{channel.name} encryption", Verdict.SKIPPED, f"the server does not say: {error}")
 
 
-async def _check_pool(report: Report, built: Built, name: str) -> None:
+async def _check_pool(report: Report, built: Gateway, name: str) -> None:
     part = f"model pool {name}"
     started = anyio.current_time()
     try:

@@ -27,7 +27,7 @@ from gateway.operations.service import Operations
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
 from gateway.queue.states import OutboxState
 from gateway.settings import Settings
-from gateway.supervision.gateway import Built
+from gateway.supervision.gateway import Gateway
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of
 
@@ -142,9 +142,9 @@ async def _here(settings: Settings, home: Home, to: Sequence[str], known: _Known
         raise GatewayError(str(error)) from error
     greetings: list[Greeting] = []
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(built.gateway.run)
+        tasks.start_soon(built.run)
         try:
-            await built.gateway.started.wait()
+            await built.started.wait()
             sending = Operations(
                 built.store, built.memory, accounts=accounts_of(settings), channels=built.channels
             )
@@ -152,18 +152,18 @@ async def _here(settings: Settings, home: Home, to: Sequence[str], known: _Known
             for one in to:
                 rows[one] = (await sending.send(one, TEXT))["outbox"]
                 known.add(one)
-            for delivery in built.gateway.parts.deliveries.values():
+            for delivery in built.deliveries.values():
                 delivery.wake()
             with anyio.move_on_after(_LIMIT_S):
                 while not await _all_over(built, rows.values()):  # noqa: ASYNC110 - the store tells nobody
                     await anyio.sleep(_EVERY_S)
             greetings = [await _outcome(built, one, ids, known) for one, ids in rows.items()]
         finally:
-            built.gateway.stop()
+            built.stop()
     return greetings
 
 
-async def _all_over(built: Built, rows: Iterable[Sequence[int]]) -> bool:
+async def _all_over(built: Gateway, rows: Iterable[Sequence[int]]) -> bool:
     for ids in rows:
         for row_id in ids:
             row = await built.store.outbox_row(row_id)
@@ -172,7 +172,7 @@ async def _all_over(built: Built, rows: Iterable[Sequence[int]]) -> bool:
     return True
 
 
-async def _outcome(built: Built, to: str, ids: Sequence[int], known: _Known) -> Greeting:
+async def _outcome(built: Gateway, to: str, ids: Sequence[int], known: _Known) -> Greeting:
     found = [row for row in [await built.store.outbox_row(one) for one in ids] if row is not None]
     if all(row.state is OutboxState.SENT for row in found):
         return Greeting(to, sent=True)

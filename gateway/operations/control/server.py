@@ -27,7 +27,7 @@ from gateway.operations.service import Operations
 from gateway.system.home import Home, short_path
 
 if TYPE_CHECKING:
-    from gateway.supervision.gateway import Built
+    from gateway.supervision.gateway import Gateway
 
 __all__ = ["serve_control"]
 
@@ -42,7 +42,7 @@ async def serve_control(
     operations: Operations,
     *,
     health: Health | None = None,
-    built: Built | None = None,
+    built: Gateway | None = None,
     routes: Sequence[web.AbstractRouteDef] = (),
 ) -> AsyncIterator[None]:
     """
