@@ -117,7 +117,7 @@ def build_turns(
         ),
         conversations=conversations,
         approvals=approvals,
-        filing=IngestOnly(mind.memory, access),
+        filing=IngestOnly(mind.memory, access, history.flush),
         access=access,
         channels=channels,
     )

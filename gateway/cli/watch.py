@@ -10,7 +10,7 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.live import Live
 from rich.text import Text
@@ -32,18 +32,20 @@ def watch(look: Callable[[], str]) -> int:
         print(look())  # noqa: T201 - what the command is for
         return 0
     live = Live(screen=True, auto_refresh=False)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    signal.signal(signal.SIGWINCH, lambda *_: live.refresh())
     keyboard = sys.stdin.fileno()
     try:
-        with _single_keys(keyboard), live:
+        with _signals() as signals, _single_keys(keyboard), live:
             while True:
                 head = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  every {EVERY_S:g} s, q leaves"
                 text = Text(f"{head}\n\n{_looked(look)}", no_wrap=True, overflow="crop")
                 live.update(text, refresh=True)
-                if _leaves(keyboard, within_s=EVERY_S):
-                    return 0
+                until = time.monotonic() + EVERY_S
+                while (left := until - time.monotonic()) > 0:
+                    ready = select.select([keyboard, signals.fileno()], [], [], left)[0]
+                    if signals.leaving() or (keyboard in ready and _leaves(keyboard)):
+                        return 0
+                    if signals.fileno() in ready:
+                        live.refresh()  # the window has another size
     except KeyboardInterrupt:
         return 0
 
@@ -56,14 +58,52 @@ def _looked(look: Callable[[], str]) -> str:
         return f"squidbot: {error}"
 
 
-def _leaves(keyboard: int, *, within_s: float) -> bool:
-    """Whether somebody presses q or Ctrl-D in this time, or the terminal is gone."""
-    until = time.monotonic() + within_s
-    while select.select([keyboard], [], [], max(0.0, until - time.monotonic()))[0]:
-        keys = os.read(keyboard, 64)
-        if not keys or set(keys) & set(b"qQ\x04"):
-            return True
-    return False
+def _leaves(keyboard: int) -> bool:
+    """Whether somebody has pressed q or Ctrl-D, or the terminal is gone."""
+    keys = os.read(keyboard, 64)
+    return not keys or bool(set(keys) & set(b"qQ\x04"))
+
+
+class _Signals:
+    """
+    SIGINT, SIGTERM and SIGHUP end what waits, also where the exception that they raise is lost (in a callback
+    of the interpreter); any signal, SIGWINCH too, makes ``fileno`` readable.
+    """
+
+    def __init__(self) -> None:
+        self._ended = False
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._end)
+        signal.signal(signal.SIGWINCH, lambda *_: None)
+
+    def _end(self, *_: object) -> None:
+        self._ended = True
+        raise KeyboardInterrupt
+
+    def fileno(self) -> int:
+        return self._read
+
+    def leaving(self) -> bool:
+        """Whether one of those that end has come; what has come so far is read."""
+        with suppress(BlockingIOError):
+            os.read(self._read, 64)
+        return self._ended
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(-1)
+        os.close(self._read)
+        os.close(self._write)
+
+
+@contextmanager
+def _signals() -> Iterator[_Signals]:
+    signals = _Signals()
+    try:
+        yield signals
+    finally:
+        signals.close()
 
 
 @contextmanager

@@ -67,6 +67,7 @@ async def test_what_was_said_before_a_backdated_join_is_not_quoted(alice, bot, g
     async with bot.up():
         room = await joined_room(alice, bot)
         old = await call(alice.send, room, SECRET)
+        await bot.inbox.until_accepted(1)  # while they are two
         await let_in(alice, guest, room, ts=IN_1970)
         reply = await asked(bot, guest, room, "what was that?", **answering(old), **mentioning(bot))
         thread = await asked(bot, guest, room, "and here?", **in_thread(old), **mentioning(bot))

@@ -150,15 +150,16 @@ async def weeks(root, **overrides):
         mail=Server(clock),
         **overrides,
     ) as home:
-        store, files = home.built.store, home.built.memory
-        limiter = anyio.to_thread.current_default_thread_limiter()
-        store = home.plans
+        store, search = home.built.store, home.built.post_turn._search
+        limiters = [
+            home.built.memory._limiter,
+            search._limiter,
+            anyio.to_thread.current_default_thread_limiter(),
+        ]
 
         def busy():
-            return bool(
-                store.stalled_s or store._writer._queue.qsize() or store._reader._queue.qsize()
-                or files._threads._desk.open or limiter.borrowed_tokens
-            )  # fmt: skip
+            queued = store._writer._queue.qsize() or store._reader._queue.qsize()
+            return bool(store.stalled_s or queued or any(one.borrowed_tokens for one in limiters))
 
         asyncio.get_running_loop().while_busy(busy)
         yield Week(home, clock, root)

@@ -10,6 +10,8 @@ the owner's bot and to nobody who talks to it.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from agent_core.memory.scopes import OWNER
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage, SessionKey
@@ -29,18 +31,21 @@ def is_only_read(message: InboundMessage) -> bool:
 
 
 class IngestOnly:
-    """Finds the place."""
+    """Finds the place. ``flush`` files what the queue still has of a session's history."""
 
-    def __init__(self, memory: MemoryPort, access: Access) -> None:
+    def __init__(
+        self, memory: MemoryPort, access: Access, flush: Callable[[SessionKey], Awaitable[None]]
+    ) -> None:
         self._memory = memory
         self._access = access
+        self._flush = flush
 
     async def completion(self, turn: Turn) -> Completion:
         """
         What becomes true when a turn is filed.
 
         Raises:
-            StorageUnavailable: Not now.
+            StorageUnavailable, StoreUnavailable: Not now.
         """
         lines = [
             Message(
@@ -62,6 +67,7 @@ class IngestOnly:
         """The owner's conversation in the same thread, if there is one."""
         for address in self._access.owner_on(session.channel):
             near = SessionKey(session.channel, session.conversation, address)
+            await self._flush(near)  # its first words may be in the queue alone
             if (await self._memory.load_history(str(near), max_messages=1)).total:
                 return near
         return None
