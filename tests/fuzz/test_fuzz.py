@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import SEEDS, TARGETS
 
+pytestmark = pytest.mark.slow
+
 KEPT = Path(__file__).parents[1] / "data" / "fuzz"
 ROUNDS = {"mail": 400, "signatures": 400}
 

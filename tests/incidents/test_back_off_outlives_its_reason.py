@@ -26,6 +26,8 @@ from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import World, world
 
+pytestmark = pytest.mark.slow
+
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 
 

@@ -20,6 +20,8 @@ from tests.incidents.test_forged_bounces import bounce, write
 from tests.incidents.test_mail_beyond_the_limit import answers
 from tests.integration.test_email_loops import gateway
 
+pytestmark = pytest.mark.slow
+
 REPORTS = 60
 
 

@@ -23,6 +23,8 @@ from tests.contract.work_store_data import OTHER, ROOM, accept, claim, out
 from tests.kill.oracle import problems
 from tests.kill.scenario import Nursery, World
 
+pytestmark = pytest.mark.slow
+
 PEOPLE = ("ann", "bob", "cid", "dan")
 SORRY = "Sorry, I could not answer this. Each time I tried"
 

@@ -13,6 +13,8 @@ import yaml
 
 from tests.command_line import squidbot
 
+pytestmark = pytest.mark.slow
+
 ESCAPE = "\\u001b]0;owned\\u0007\\u001b[2J\\u202e"
 CODE = '"device_code": "d", "interval": 1, "expires_in": 3'
 

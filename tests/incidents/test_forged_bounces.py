@@ -25,6 +25,8 @@ from tests.incidents.test_mail_beyond_the_limit import answers
 from tests.integration.test_email_loops import NO_BRAKE, Gateway, gateway, own
 from tests.unit.channels.email.test_loop_guard import answer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer]:

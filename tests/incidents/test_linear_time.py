@@ -19,6 +19,8 @@ import pytest
 
 from tests import linear
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SHARDS = 4
 
@@ -73,21 +75,18 @@ def test_patterns_made_in_functions(source):
     assert linear.growth(linear.pattern_case("example", "search", re.compile(source, re.IGNORECASE))) is None
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_every_pattern_takes_linear_time(shard, tmp_path):
     assert checked("patterns", shard, tmp_path) == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_every_function_of_a_text_takes_linear_time(shard, tmp_path):
     assert checked("functions", shard, tmp_path) == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_every_way_of_a_text_takes_linear_time(shard, tmp_path):

@@ -27,6 +27,8 @@ from agent_core.llm.streaming import AnswerLimits
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from tests.clock import LoopClock
 
+pytestmark = pytest.mark.slow
+
 ASK = [Message(role="user", content="hi")]
 HEAD = """
 import json, os, socket, struct, sys, time

@@ -31,6 +31,8 @@ from tests.clock import LoopClock, ManualClock
 from tests.daemon import email_settings
 from tests.integration.test_email_loops import Gateway, gateway, own
 
+pytestmark = pytest.mark.slow
+
 DEFAULTS: dict[str, Any] = {"limits": AnswerLimits().model_dump()}
 
 

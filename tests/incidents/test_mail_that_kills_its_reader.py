@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CHILD = """
 import json, os, signal, sys
 from datetime import UTC, datetime

@@ -32,6 +32,8 @@ from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.doubles.openai_server import Cut, FakeOpenAI, Raw, Say, Status, bound
 from tests.integration.gateway_world import world
 
+pytestmark = pytest.mark.slow
+
 ASK = [Message(role="user", content="hello")]
 Writes = Callable[[asyncio.StreamWriter], Awaitable[None]]
 

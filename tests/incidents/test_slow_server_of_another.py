@@ -22,6 +22,8 @@ from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import MemoryInbox, running
 
+pytestmark = pytest.mark.slow
+
 BOT, OWNER, GUEST = "@bot:hs.test", "@owner:hs.test", "@guest:hs.test"
 MINE, THEIRS = "!mine:hs.test", "!theirs:hs.test"
 

@@ -57,6 +57,7 @@ class SendsDrafts(SqliteWorkStore):
         return await super().complete(turn, replace(completion, outbound=given))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", [ForgetsRetryTimes, SettlesEarly, WithdrawsOnlyWhatWaits, SendsDrafts])
 def test_the_machine_sees_a_broken_store(kind):

@@ -52,8 +52,8 @@ async def fill_with_what_waits(root):
     await store.aclose()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120, func_only=True)  # many processes, one after the other
+@pytest.mark.slow  # many processes, one after the other
+@pytest.mark.timeout(120, func_only=True)
 class TestWhatWaitsForAPerson:
     def test_drafts_and_quarantine_are_decided_on_the_command_line(self, home):
         """Listed, let in, approved and thrown away, each once, also without a daemon."""
@@ -175,6 +175,7 @@ class TestWords:
         assert told["libraries"]["aiohttp"] and told["version"]
 
 
+@pytest.mark.slow  # many processes, one after the other
 class TestWithoutDaemon:
     def test_messages(self, filled):
         """Listed, shown with what was sent, tried again, given up."""
@@ -235,6 +236,7 @@ class TestWithoutDaemon:
             pass
 
 
+@pytest.mark.slow  # many processes, one after the other
 class TestWithDaemon:
     def test_the_same_questions_get_the_same_answers(self, filled):
         """Through the socket as on the files."""
