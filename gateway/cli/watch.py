@@ -42,9 +42,10 @@ def watch(look: Callable[[], str]) -> int:
                 until = time.monotonic() + EVERY_S
                 while (left := until - time.monotonic()) > 0:
                     ready = select.select([keyboard, signals.fileno()], [], [], left)[0]
-                    if signals.leaving() or (keyboard in ready and _leaves(keyboard)):
+                    woken = signals.woken()
+                    if signals.ended or (keyboard in ready and _leaves(keyboard)):
                         return 0
-                    if signals.fileno() in ready:
+                    if woken:
                         live.refresh()  # the window has another size
     except KeyboardInterrupt:
         return 0
@@ -71,7 +72,7 @@ class _Signals:
     """
 
     def __init__(self) -> None:
-        self._ended = False
+        self.ended = False
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -79,17 +80,17 @@ class _Signals:
         signal.signal(signal.SIGWINCH, lambda *_: None)
 
     def _end(self, *_: object) -> None:
-        self._ended = True
+        self.ended = True
         raise KeyboardInterrupt
 
     def fileno(self) -> int:
         return self._read
 
-    def leaving(self) -> bool:
-        """Whether one of those that end has come; what has come so far is read."""
+    def woken(self) -> bool:
+        """Whether a signal has come since the last time."""
         with suppress(BlockingIOError):
-            os.read(self._read, 64)
-        return self._ended
+            return bool(os.read(self._read, 64))
+        return False
 
     def close(self) -> None:
         signal.set_wakeup_fd(-1)
