@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 __all__ = ["one_line", "time_zone"]
 
@@ -20,6 +23,8 @@ def time_zone(name: str, *, or_local: bool = False) -> ZoneInfo:
     Raises:
         ValueError: There is none; the text says so, and with ``or_local`` that ``local`` can be given.
     """
+    from zoneinfo import ZoneInfo  # noqa: PLC0415 - commands that only cut a line need not load it
+
     try:
         return ZoneInfo(name)
     # A folder of the database, a path, a file that is no zone, a hundred folders: each is another error.

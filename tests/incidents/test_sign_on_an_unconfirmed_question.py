@@ -109,6 +109,18 @@ async def test_an_answer_to_it_is_meant_for_us():
     assert not (await other.read(text("$reply", sender=ALICE, **answering("$asked")))).addressed
 
 
+async def test_a_thread_in_which_we_have_spoken_is_still_no_mention():
+    """Where threads are not all meant for us, a doubt about some message makes none of them so."""
+    one = desk(asked(sender=MALLORY), threads="follow")
+    root = text("$root", sender=ALICE)
+    one.has({**root, "unsigned": {"m.relations": {"m.thread": {"current_user_participated": True}}}})
+    relation = {"rel_type": "m.thread", "event_id": "$root", "m.in_reply_to": {"event_id": "$asked"}}
+    assert not (await one.read(text("$next", **{"m.relates_to": relation}))).addressed
+    always = desk(asked(sender=MALLORY), threads="always")
+    always.has({**root, "unsigned": {"m.relations": {"m.thread": {"current_user_participated": True}}}})
+    assert (await always.read(text("$next", **{"m.relates_to": relation}))).addressed
+
+
 def test_the_mail_that_is_answered_says_which_one_it_is():
     """Whatever its thread; an id of the same form at another account is not ours."""
     account = "bot@hs.test"

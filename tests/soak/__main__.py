@@ -34,7 +34,7 @@ from tests.soak.vitals import Sample, sample
 _SAMPLE_EVERY_S = 5.0
 _WARM_SHARE = 0.1
 """What is measured begins after that: bursts of the filling are over, and the allocator has given back what it may."""
-_FILL = {"room": 2200, "secret": 300, "mail": 2200}
+_FILL = {"room": 5500, "secret": 700, "mail": 5500}
 """
 So many messages come first, as fast as they are answered, and are not measured: they fill what has a limit. That is
 the page caches of SQLite (2 and 1 MB for the queue, 0.5 MB each for the search index and the keys), the decoded

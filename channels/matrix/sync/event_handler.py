@@ -202,19 +202,20 @@ class EventHandler:
                 said = Background(kind="talk", sender=sender, name=message.sender.name, text=message.text)
                 self._talk.hear(place, message.native_id, said)
             if answers_us is None:
-                return Unfinished(message, partial(self._if_it_answers_us, message, place))
+                return Unfinished(message, partial(self._if_it_answers_us, message, me, place))
             return message
         return self._with_background(message, place) if allowed else message
 
     async def _if_it_answers_us(
-        self, message: InboundMessage, place: tuple[str, str]
+        self, message: InboundMessage, me: Me, place: tuple[str, str]
     ) -> InboundMessage | Skip:
-        """A message that is meant for us if it answers something of ours, or stands in a thread of ours."""
+        """A message that is meant for us if it stands in a thread of ours, or answers something of ours."""
         room_id, root = place
-        in_our_thread = bool(root) and await self._quotes.takes_part(room_id, root)
+        ours = me.threads == "always" and bool(root) and await self._quotes.takes_part(room_id, root)
         answered = message.context.get("in_reply_to")
-        points = self._config.mention_by_reply and isinstance(answered, str)
-        if not in_our_thread and not (points and await self._outbound(room_id, str(answered))):
+        if not ours and self._config.mention_by_reply and isinstance(answered, str):
+            ours = await self._outbound(room_id, answered) is not None
+        if not ours:
             return message
         self._talk.take_back(place[0], message.native_id)  # it is a question, not talk
         begun = self._with_background(message.model_copy(update={"addressed": True}), place)
@@ -252,12 +253,13 @@ class EventHandler:
         points_to = answered if self._config.mention_by_reply and isinstance(answered, str) else None
         if points_to is not None and await self._inbox.delivered_id(points_to) is not None:
             return True
-        if points_to is not None and await self._inbox.unconfirmed():
-            return None
-        if me.threads != "always" or not place[1]:
-            return False
-        # What the homeserver says can be late; it is for what was answered before the last start.
-        return True if place in self._ours else None
+        in_a_thread = me.threads == "always" and bool(place[1])
+        if in_a_thread and place in self._ours:
+            return True
+        # What the homeserver says can be late; it is for what was answered before the last start, and for
+        # what may have been sent.
+        in_doubt = points_to is not None and bool(await self._inbox.unconfirmed())
+        return None if in_a_thread or in_doubt else False
 
     def _with_background(
         self, message: InboundMessage, place: tuple[str, str]

@@ -86,14 +86,14 @@ def _state(db: sqlite3.Connection, row_id: int) -> str:
 def start(db: sqlite3.Connection, row_id: int) -> None:
     """To ``sending``, one attempt more."""
     # Sending what is already `sending` is the move back and forth: nobody came to tell how it ended.
-    sources = outbox_sources(OutboxState.SENDING, also=[OutboxState.SENDING])
+    sources = outbox_sources(OutboxState.SENDING, also=(OutboxState.SENDING,))
     query = f"UPDATE outbox SET state = 'sending', attempts = attempts + 1 WHERE id = ? AND {sources}"
     _moved(db, db.execute(query, (row_id,)), row_id, OutboxState.SENDING)
 
 
 def probe(db: sqlite3.Connection, row_id: int) -> None:
     """To ``sending`` because the server is asked; what is uncertain about it stays noted."""
-    sources = outbox_sources(OutboxState.SENDING, OutboxState.UNCERTAIN, also=[OutboxState.SENDING])
+    sources = outbox_sources(OutboxState.SENDING, OutboxState.UNCERTAIN, also=(OutboxState.SENDING,))
     query = f"UPDATE outbox SET state = 'sending' WHERE id = ? AND {sources}"
     _moved(db, db.execute(query, (row_id,)), row_id, OutboxState.SENDING)
 
@@ -124,7 +124,7 @@ def sent(
     if said is not None and _state(db, row_id) != OutboxState.SENT:
         inbox_sql.journal(db, said[0], said[1:])
     # What was dropped or already told while it was on its way has arrived nevertheless: the truth wins.
-    sources = outbox_sources(OutboxState.SENT, also=[OutboxState.DEAD, OutboxState.SENT])
+    sources = outbox_sources(OutboxState.SENT, also=(OutboxState.DEAD, OutboxState.SENT))
     query = (
         "UPDATE outbox SET state = 'sent', provider_id = ?, ended_at = ?, next_at = NULL, error = NULL"
         f" WHERE id = ? AND {sources}"
@@ -171,7 +171,7 @@ def failed(
     else:
         target = OutboxState.PENDING if certain else OutboxState.UNCERTAIN
         tried = (OutboxState.SENDING, OutboxState.UNCERTAIN)
-        sources = outbox_sources(target, *tried, also=[OutboxState.PENDING] if certain else [])
+        sources = outbox_sources(target, *tried, also=(OutboxState.PENDING,) if certain else ())
     cursor = db.execute(
         "UPDATE outbox SET state = :state, error = :error, next_at = :next_at, waits_for = :waits_for,"
         " ended_at = CASE :state WHEN 'dead' THEN :now ELSE ended_at END,"

@@ -12,6 +12,8 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
+
 from gateway.queue.model import Stopped
 from gateway.queue.sqlite.codec import session_or_none
 from gateway.queue.sqlite.due import wait_s
@@ -19,6 +21,7 @@ from gateway.queue.wakeups import Wakeups, Work
 
 __all__ = ["Fact", "Watch"]
 
+_log = structlog.get_logger(__name__)
 Fact = tuple[Any, ...]
 """What became true, and of what."""
 
@@ -142,9 +145,12 @@ class Watch:
     # ── on the event loop ──
 
     async def fire(self, facts: Sequence[Fact]) -> None:
-        """Tell whoever waits."""
+        """Tell whoever waits. What cannot be read, of a damaged row, keeps nobody else from being told."""
         for what, *of in facts:
-            self._fire[what](*of)
+            try:
+                self._fire[what](*of)
+            except Exception:  # noqa: BLE001 - a session that is not woken waits for the next start
+                _log.exception("signal.unreadable", signal=what)
 
     def _work(self, session: str, next_at: float | None, *of: Any) -> None:
         channel, kind, new, sender, verified = of

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from referencing.exceptions import Unresolvable
 
 from agent_core.errors import StorageUnavailable
 from agent_core.memory import OWNER, MemoryManager
 from agent_core.models import MemoryDocument, MemoryScope, ScopeKind, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
-from agent_core.tools import MemoryWriteTool, ReadSkillTool, ToolRegistry
+from agent_core.tools import MemoryWriteTool, ReadSkillTool, ToolRegistry, arguments
 from agent_core.tools.arguments import problem_with
 from tests.doubles.in_memory_storage import InMemoryMemory
 
@@ -123,6 +124,40 @@ def test_a_schema_that_says_nothing_allows_everything() -> None:
     assert problem_with({"a": 1}, {"properties": "odd"}) is None
     assert problem_with({"a": 1}, {"properties": {"a": True}}) is None
     assert problem_with({"a": 1}, {"properties": {"a": {"type": "tuple"}}}) is None
+
+
+def test_a_schema_that_points_outside_allows_everything_and_fetches_nothing(monkeypatch) -> None:
+    """Whoever wrote it has no request made in our name; a reference inside is followed."""
+    fetched: list[object] = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *asked, **_: fetched.append(asked))
+    outside = {"properties": {"a": {"$ref": "http://127.0.0.1:1/schema"}}}
+    assert problem_with({"a": 1}, outside) is None
+    inside = {"$defs": {"word": {"type": "string"}}, "properties": {"a": {"$ref": "#/$defs/word"}}}
+    assert problem_with({"a": 1}, inside) is not None
+    assert fetched == []
+    with pytest.raises(Unresolvable):
+        list(arguments.Draft202012Validator(outside).iter_errors({"a": 1}))
+    assert fetched  # the control: what nobody has told better fetches it
+
+
+def test_ten_thousand_mistakes_are_a_short_sentence() -> None:
+    """The first few are named, each cut, whatever the model has sent."""
+    numbers = {"properties": {"list": {"type": "array", "items": {"type": "integer"}}}}
+    told = problem_with({"list": ["x" * 1000] * 10_000}, numbers)
+    assert told is not None
+    assert len(told) < 1200
+
+
+def test_a_schema_is_examined_once(monkeypatch) -> None:
+    """Not at each call of the tool."""
+    seen = []
+    check = arguments.Draft202012Validator.check_schema
+    monkeypatch.setattr(
+        arguments.Draft202012Validator, "check_schema", lambda one: (seen.append(one), check(one))
+    )
+    for number in range(3):
+        problem_with({"a": number}, {"properties": {"a": {"type": "integer", "title": "examined once"}}})
+    assert len(seen) == 1
 
 
 # ── memory_write ──

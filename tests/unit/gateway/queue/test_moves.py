@@ -11,6 +11,7 @@ import pytest
 from agent_core.messages import Amendment
 from gateway.queue import sqlite
 from gateway.queue.ports import QUARANTINE_S, Completion, LostTurn
+from gateway.queue.sqlite import moves
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import INBOX_MOVES, OUTBOX_MOVES, IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
@@ -67,6 +68,20 @@ EVERY_WAY = [
 """How a row comes to a state, where it goes from there, and by what."""
 
 
+def forget_conditions():
+    """What was made from the tables before they were changed."""
+    for made in (moves.inbox_sources, moves.offline_sources, moves.outbox_sources):
+        made.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def tables_as_they_are():
+    """What is made from changed tables is for one test."""
+    forget_conditions()
+    yield
+    forget_conditions()
+
+
 def source_of(prepare) -> InboxState:
     return InboxState(prepare.__name__)
 
@@ -86,6 +101,7 @@ async def test_the_table_decides(tmp_path, monkeypatch, prepare, target, move, a
         known = await prepare(store)
         if not allowed:
             monkeypatch.setitem(INBOX_MOVES, source, INBOX_MOVES[source] - {target})
+            forget_conditions()
         with suppress(*(() if allowed else (LostTurn, IllegalMove))):
             await move(store, known)
         row, _ = await store.inbox_row(1)
@@ -192,6 +208,7 @@ async def test_the_table_of_the_outbox_decides(tmp_path, monkeypatch, source, pr
         known = await prepare(store)
         if not allowed:
             monkeypatch.setitem(OUTBOX_MOVES, source, OUTBOX_MOVES[source] - {target})
+            forget_conditions()
         with suppress(*(() if allowed else (IllegalMove,))):
             await move(store, known)
         assert (await store.outbox_row(known.id)).state is (target if allowed else source)

@@ -21,6 +21,7 @@ from agent_core.models import Message, Purpose, Usage
 from gateway.queue.model import Completion, Job, JobKind, JobState, Step, Stopped
 from gateway.queue.ports import LostTurn, NewOutbound, StoreUnavailable
 from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.watching import Watch
 from gateway.queue.wakeups import Signal, Wakeups, Work
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out, reply
@@ -368,4 +369,23 @@ async def test_a_subscriber_that_raises_keeps_no_other_from_its_wake_up():
     signal.connect(lambda _: 1 / 0)
     signal.connect(heard.append)
     signal.fire("matrix")
+    assert heard == ["matrix"]
+
+
+async def test_a_damaged_row_keeps_no_other_session_from_its_wake_up(house):
+    """Somebody has written a word where a time stands; what came true in the same commit is told all the same."""
+    await accept(house.store, "a")
+    await accept(house.store, "b", session=OTHER)
+
+    def damage(db):
+        db.execute("UPDATE inbox SET next_at = 1e12")
+        db.execute("UPDATE inbox SET next_at = '' WHERE id = 1")
+        db.execute("UPDATE inbox SET next_at = NULL WHERE id = 2")
+
+    # An empty text is no time, and sorts behind all of them.
+    told = await house.told("session", house.store._writer.call("damage", damage))
+    assert [one.session for one in told] == [OTHER]
+    watch = Watch(wakeups := Wakeups(), lambda: 0.0)
+    wakeups.outbox.connect((heard := []).append)
+    await watch.fire([("session", str(ROOM), "soon", "matrix", "chat", 1, "x", 1), ("outbox", "matrix")])
     assert heard == ["matrix"]
