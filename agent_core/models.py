@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from agent_core.messages import Attachment, Audience, SessionKey
+from agent_core.provenance import Origins
 
 __all__ = [
     "HistoryTail",
@@ -67,7 +68,7 @@ class Message(_Frozen):
     deterministic (turn and number), so that a line written twice after a crash is recognised; readers drop
     repetitions. ``scope`` is the `MemoryScope` of the turn as text: who could read along when it was said.
     ``attachments`` are the files that came with it, or went out with it; in a prompt, the pictures that a
-    model is shown.
+    model is shown. ``origins`` are whose words it is made of besides the owner's; None: that was not noted.
     """
 
     role: Role
@@ -80,6 +81,7 @@ class Message(_Frozen):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     attachments: tuple[Attachment, ...] = ()
+    origins: Origins | None = None
 
 
 class ToolDefinition(_Frozen):
@@ -94,13 +96,17 @@ class ToolResult(_Frozen):
     """
     What a tool gave back. ``is_error`` results go to the model as well: it may correct itself.
 
-    ``attachments`` are files that go out with the answer of the turn.
+    ``attachments`` are files that go out with the answer of the turn. ``origins`` are whose words the content
+    is made of besides the owner's. ``undo`` says how a person takes the effect back, in a few words or as a
+    command.
     """
 
     content: str
     is_error: bool = False
     tool_call_id: str = ""
     attachments: tuple[Attachment, ...] = ()
+    origins: Origins = ()
+    undo: str = ""
 
 
 class Usage(_Frozen):

@@ -89,7 +89,16 @@ class ToolPort(Protocol):
     that do not fit and another `ToolError` for the rest; any other exception is a defect and is reported to
     the model as a failure without its text. It may be cancelled at every await.
 
-    A tool whose ``needs_approval`` is true is run only after a person's yes (`ConsentPort`).
+    A tool may declare more:
+
+    - ``effect`` or ``effect_of(arguments)``: what a call does, an `agent_core.tools.effects.Effect`. Without
+      it a call counts as ``execute``.
+    - ``targets(arguments)``: the recipients or addresses that a call reaches.
+    - ``async review(**arguments)``: what a person is shown before the call, an
+      `agent_core.tools.effects.Review`.
+    - ``needs_approval``: true if it is run only after a person's yes, whatever the policy says.
+    - ``repeatable``: true if a call that was cut off may simply be made again.
+    - ``seconds``: how long one call may take, where that is not the limit of all tools.
     """
 
     name: str

@@ -1,0 +1,122 @@
+"""
+Where words come from, and how far they may be trusted.
+
+Everything that a model is shown has origins: lines of the history, summaries, memory documents, tool results.
+What is made of it has all of them, because nobody can say which words a model has followed. Origins are kept
+beside the text, in fields of our own; nothing inside a text is ever read as one. An origin is never lost over
+turns, summaries and restarts; only a person's yes to the very thing that carries it takes it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import IntEnum
+from typing import Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+
+from agent_core.text import one_line
+
+__all__ = ["KEPT", "Origin", "Origins", "Trust", "described", "joined", "person", "trust_of", "untrusted"]
+
+KEPT = 12
+"""So many origins of one text are kept, the least trusted and then the newest first."""
+_WHERE_CHARS = 200
+
+
+class Trust(IntEnum):
+    """How far words may be trusted; of several the highest number counts."""
+
+    OWNER = 0
+    """The owner's own words, or the program's."""
+    KNOWN = 1
+    """An allowed person's words."""
+    UNTRUSTED = 2
+    """Anybody's: what was quoted, forwarded, attached, or fetched."""
+
+
+OriginKind = Literal["person", "mail", "quote", "web", "mcp", "file", "shell", "hook"]
+
+
+class Origin(BaseModel):
+    """
+    One source of words besides the owner.
+
+    ``kind`` is ``person`` for an allowed person, and else through what untrusted words came in. ``where`` is
+    the address of that person, or of the page, the name of the server or the file. ``at`` is when they came.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    kind: OriginKind
+    where: str = ""
+    at: AwareDatetime | None = None
+
+    @property
+    def trust(self) -> Trust:
+        """How far it may be trusted."""
+        return Trust.KNOWN if self.kind == "person" else Trust.UNTRUSTED
+
+
+Origins = tuple[Origin, ...]
+"""The sources of one text; empty where the owner or the program alone has written it."""
+
+
+def person(address: str, at: datetime | None = None) -> Origin:
+    """Words of an allowed person who is not the owner."""
+    return Origin(kind="person", where=one_line(address, _WHERE_CHARS), at=at)
+
+
+def untrusted(kind: OriginKind, where: str, at: datetime | None = None) -> Origin:
+    """Words that anybody may have written."""
+    return Origin(kind=kind, where=one_line(where, _WHERE_CHARS), at=at)
+
+
+def trust_of(origins: Iterable[Origin]) -> Trust:
+    """The trust in what is made of all of them."""
+    return max((origin.trust for origin in origins), default=Trust.OWNER)
+
+
+def joined(*groups: Iterable[Origin]) -> Origins:
+    """
+    The origins of what is made of several texts, each source once and at its newest.
+
+    Of more than `KEPT` the least trusted are kept, so the trust in the whole is never too high.
+    """
+    newest: dict[tuple[str, str], Origin] = {}
+    for origin in (each for group in groups for each in group):
+        known = newest.get((origin.kind, origin.where))
+        if known is None or _time(known) < _time(origin):
+            newest[origin.kind, origin.where] = origin
+    order = sorted(newest.values(), key=lambda each: (-each.trust, -_time(each), each.kind, each.where))
+    return tuple(order[:KEPT])
+
+
+def described(origins: Sequence[Origin]) -> str:
+    """The sources as people read them, such as ``a mail from bob@example.org, 10:02 on 22 November``."""
+    told = [_told(origin) for origin in origins]
+    return "; ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
+
+
+_NAMES = {
+    "person": "{}",
+    "mail": "a mail from {}",
+    "quote": "words of {} that were quoted",
+    "web": "the page {}",
+    "mcp": "the server {}",
+    "file": "the file {}",
+    "shell": "the output of {}",
+    "hook": "the hook {}",
+}
+
+
+def _told(origin: Origin) -> str:
+    # One line, and no character in it that could end a quotation of ours or turn the direction of text.
+    where = "".join(char for char in origin.where if char.isprintable() and char != "`") or "unknown"
+    named = _NAMES[origin.kind].format(f"`{where}`")
+    return f"{named}, {origin.at:%H:%M} UTC on {origin.at.day} {origin.at:%B}" if origin.at else named
+
+
+def _time(origin: Origin) -> float:
+    return origin.at.timestamp() if origin.at else 0.0

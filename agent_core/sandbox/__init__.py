@@ -1,0 +1,1 @@
+"""Running programs of others so that they can do nothing but what they were given."""

@@ -1,0 +1,72 @@
+"""
+What a call of a tool does to the world, as the tool's own code declares it; never as a server or a model
+says.
+
+A tool declares ``effect``, or ``effect_of(arguments)`` where it depends on them. One that declares nothing
+counts as one that executes. See `agent_core.ports.ToolPort` for what else a tool may declare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from agent_core.ports import ToolPort
+
+__all__ = ["Effect", "Review", "effect_of", "review_of", "targets_of"]
+
+
+class Effect(StrEnum):
+    """The classes of effects, from the most harmless one on."""
+
+    READ = "read"
+    """What anybody may know, such as the text of a skill."""
+    PRIVATE_READ = "private_read"
+    """What the people of this conversation may know: their history, files, the workspace."""
+    WRITE_WORKSPACE = "write_workspace"
+    """Changes files that no prompt is made of; the earlier version is kept."""
+    PERSIST = "persist"
+    """Lasts and comes back by itself: memory, skills, schedule, settings."""
+    SEND = "send"
+    """Other people get something."""
+    NETWORK_GET = "network_get"
+    """Fetches something; the address itself tells its server something."""
+    NETWORK_SEND = "network_send"
+    """Sends data to a server."""
+    EXECUTE = "execute"
+    """Runs a program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """
+    What a person is shown of a call before it runs.
+
+    ``text`` is the whole of it, such as a diff. ``state`` names what it is based on, such as the hash of the
+    file as it is now; a call is run after a yes only while that has not changed.
+    """
+
+    text: str
+    state: str = ""
+
+
+def effect_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Effect:
+    """The effect of one call."""
+    decide = getattr(tool, "effect_of", None)
+    found = decide(arguments) if decide is not None else getattr(tool, "effect", Effect.EXECUTE)
+    return Effect(found)
+
+
+def targets_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Sequence[str]:
+    """Whom a call reaches: recipients of what is sent, addresses of what is fetched."""
+    named = getattr(tool, "targets", None)
+    return () if named is None else tuple(named(arguments))
+
+
+async def review_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Review | None:
+    """What a person is shown of a call, None where its arguments say it all."""
+    review = getattr(tool, "review", None)
+    found: Review | None = None if review is None else await review(**arguments)
+    return found
