@@ -23,7 +23,7 @@ from gateway.operations.send import accounts_of
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.ports import AskStore, PlanStore, WorkStore
+from gateway.queue.ports import ApprovalStore, JobStore, WorkStore
 from gateway.queue.rollback_guard import Extent, RollbackGuard
 from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.wakeups import Wakeups
@@ -74,8 +74,8 @@ class Overrides:
     models: Mapping[str, LLMPort] | None = None
     allow_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     wrap_store: Callable[[WorkStore], WorkStore] = lambda store: store
-    wrap_plans: Callable[[PlanStore], PlanStore] = lambda plans: plans
-    wrap_questions: Callable[[AskStore], AskStore] = lambda questions: questions
+    wrap_plans: Callable[[JobStore], JobStore] = lambda plans: plans
+    wrap_questions: Callable[[ApprovalStore], ApprovalStore] = lambda questions: questions
     wrap_memory: Callable[[MemoryPort], MemoryPort] = lambda memory: memory
     tools: Sequence[ToolPort] = ()
     policy: TurnPolicy = TurnPolicy()  # noqa: RUF009 - a frozen value

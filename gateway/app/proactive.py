@@ -22,7 +22,7 @@ from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_named
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.ports import PlanStore, WorkStore
+from gateway.queue.ports import JobStore, WorkStore
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
 from gateway.settings import Settings
@@ -41,7 +41,7 @@ _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
 def build_unasked(
     settings: Settings,
     *,
-    plans: PlanStore,
+    plans: JobStore,
     store: WorkStore,
     target: OwnerContact,
     notifier: OwnerNotifier,

@@ -16,7 +16,7 @@ from gateway.app.agent import AgentParts, turn_limits
 from gateway.budget.metering import Metering
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.ports import AskStore, PlanStore, WorkStore
+from gateway.queue.ports import ApprovalStore, JobStore, WorkStore
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Acknowledgements
@@ -58,8 +58,8 @@ def build_turns(
     settings: Settings,
     *,
     store: WorkStore,
-    plans: PlanStore,
-    questions: AskStore,
+    plans: JobStore,
+    questions: ApprovalStore,
     mind: AgentParts,
     commit: TurnCommit,
     history: HistoryWriter,

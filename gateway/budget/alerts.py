@@ -29,7 +29,7 @@ from gateway.budget.policy import (
 from gateway.observability import metrics
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import Once, OwnerNotifier
-from gateway.queue.ports import SpendStore, StoreUnavailable
+from gateway.queue.ports import StoreUnavailable, UsageStore
 from gateway.queue.wakeups import Wakeups
 
 __all__ = ["WARN_AT", "BudgetAlerts"]
@@ -47,7 +47,7 @@ class BudgetAlerts:
         self,
         *,
         notifier: OwnerNotifier,
-        costs: SpendStore,
+        costs: UsageStore,
         spending: Metering,
         clock: Clock,
         wakeups: Wakeups,

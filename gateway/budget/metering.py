@@ -41,7 +41,7 @@ from gateway.budget.policy import (
     tier_of,
 )
 from gateway.observability import metrics
-from gateway.queue.ports import SpendStore, StoreUnavailable, WorkStore
+from gateway.queue.ports import StoreUnavailable, UsageStore, WorkStore
 
 __all__ = ["ANSWER_TOKENS", "Costs", "Metering", "UsageMeter", "over_current"]
 
@@ -63,7 +63,7 @@ class Metering:
     def __init__(
         self,
         store: WorkStore,
-        costs: SpendStore,
+        costs: UsageStore,
         limits: Limits,
         clock: Clock,
     ) -> None:
@@ -225,7 +225,7 @@ class Metering:
 class Costs:
     """What is worked with: the sums, what a day may cost, and the time."""
 
-    store: SpendStore
+    store: UsageStore
     limits: Limits
     clock: Clock
 

@@ -9,7 +9,7 @@ from gateway.errors import NotFound
 from gateway.operations.arguments import within
 from gateway.operations.views import draft
 from gateway.queue.model import Question
-from gateway.queue.ports import AskStore, OutboxRow, WorkStore
+from gateway.queue.ports import ApprovalStore, OutboxRow, WorkStore
 from gateway.queue.states import IllegalMove, OutboxState
 from gateway.turns.approvals.tool_decisions import cleaned, verdict_on
 
@@ -21,7 +21,7 @@ CALL_OPERATIONS = frozenset({"calls_list", "calls_decide"})
 class ToolApprovalOperations:
     """The part of `Operations` that concerns calls of tools. Whoever has the home may decide about all."""
 
-    _questions: AskStore | None
+    _questions: ApprovalStore | None
     _report: Any
 
     async def calls_list(self) -> dict[str, Any]:

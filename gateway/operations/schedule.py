@@ -27,7 +27,7 @@ from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Entry, Job, JobKind, JobState
-from gateway.queue.ports import Pending, PlanStore, StateStore, WorkStore
+from gateway.queue.ports import JobStore, Pending, StateStore, WorkStore
 
 if TYPE_CHECKING:
     from agent_core.ports import Clock
@@ -68,7 +68,7 @@ class Planned:
         running: Whether a daemon is there, to do what is due.
     """
 
-    plans: PlanStore
+    plans: JobStore
     desk: JobService
     target: OwnerContact
     owner: Sequence[str]
@@ -92,7 +92,7 @@ def planned_by(unasked: Proactive) -> Planned:
     )
 
 
-def planned_at_rest(settings: Settings, store: StateStore, plans: PlanStore, clock: Clock) -> Planned:
+def planned_at_rest(settings: Settings, store: StateStore, plans: JobStore, clock: Clock) -> Planned:
     """The same on a home folder that no daemon works on."""
     scheduling, heartbeat = settings.agents.schedule, settings.agents.heartbeat
     return Planned(

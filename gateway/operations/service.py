@@ -35,7 +35,7 @@ from gateway.operations.sessions import SessionCare, SessionOperations
 from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
 from gateway.operations.usage import UsageOperations
 from gateway.operations.views import inbox_row, outbox_row, trouble
-from gateway.queue.ports import AskStore, OutboxRow, WorkStore
+from gateway.queue.ports import ApprovalStore, OutboxRow, WorkStore
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.system.version import version_of
 
@@ -76,7 +76,7 @@ class Operations(
         channels: Mapping[str, Channel] | None = None,
         planned: Planned | None = None,
         costs: Costs | None = None,
-        questions: AskStore | None = None,
+        questions: ApprovalStore | None = None,
     ) -> None:
         self._questions = questions
         self._costs = costs

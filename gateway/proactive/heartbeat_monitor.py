@@ -29,7 +29,7 @@ from gateway.proactive.owner_contact import OwnerContact, Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
-from gateway.queue.ports import PlanStore, StoreUnavailable
+from gateway.queue.ports import JobStore, StoreUnavailable
 
 __all__ = ["HeartbeatMonitor", "alive_at", "digest_text"]
 
@@ -55,7 +55,7 @@ class HeartbeatMonitor:
     def __init__(
         self,
         *,
-        plans: PlanStore,
+        plans: JobStore,
         notifier: OwnerNotifier,
         target: OwnerContact,
         channels: Mapping[str, Channel],

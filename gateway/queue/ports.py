@@ -50,19 +50,18 @@ __all__ = [
     "IGNORED_S",
     "QUARANTINE_S",
     "Accepted",
-    "AskStore",
+    "ApprovalStore",
     "Completion",
     "Dispatcher",
     "InboxRow",
+    "JobStore",
     "JournalLine",
     "LeasePort",
     "LostTurn",
     "NewOutbound",
     "OutboxRow",
     "Pending",
-    "PlanStore",
     "RunSession",
-    "SpendStore",
     "StateStore",
     "Step",
     "Stopped",
@@ -74,6 +73,7 @@ __all__ = [
     "Suspect",
     "Turn",
     "UsageRow",
+    "UsageStore",
     "WorkStore",
 ]
 
@@ -459,7 +459,7 @@ class WorkStore(LeasePort, StateStore, Protocol):
         ...
 
 
-class AskStore(Protocol):
+class ApprovalStore(Protocol):
     """Asks people about steps."""
 
     async def ask(
@@ -528,7 +528,7 @@ class Dispatcher(Protocol):
         ...
 
 
-class PlanStore(Protocol):
+class JobStore(Protocol):
     """Jobs, ledger and digest."""
 
     # ── jobs ──
@@ -603,7 +603,7 @@ class PlanStore(Protocol):
         ...
 
 
-class SpendStore(Protocol):
+class UsageStore(Protocol):
     """Sums of what models have cost."""
 
     async def spent_on(self, day: str) -> Usage:

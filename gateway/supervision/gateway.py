@@ -36,7 +36,7 @@ from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.ports import AskStore, Dispatcher, PlanStore, StoreUnavailable, WorkStore
+from gateway.queue.ports import ApprovalStore, Dispatcher, JobStore, StoreUnavailable, WorkStore
 from gateway.queue.states import BUDGET
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.crash_isolation import CrashIsolation
@@ -68,7 +68,7 @@ async def _nobody(_: SessionKey) -> bool:
 class Proactive:
     """The parts; see each one's own description. ``heartbeat`` is None when there is none."""
 
-    plans: PlanStore
+    plans: JobStore
     owner_contact: OwnerContact
     jobs: JobService
     scheduler: Scheduler
@@ -118,7 +118,7 @@ class Gateway:
         clock: Clock,
         wakeups: Wakeups,
         store: WorkStore,
-        questions: AskStore,
+        questions: ApprovalStore,
         memory: MemoryPort,
         models: Models,
         dispatcher: Dispatcher,

@@ -26,7 +26,7 @@ from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
-from gateway.queue.ports import Completion, PlanStore, Turn
+from gateway.queue.ports import Completion, JobStore, Turn
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_policy import Failure, TurnPolicy
 from gateway.turns.kinds import Plan
@@ -74,7 +74,7 @@ class HeartbeatTurns:
         self,
         *,
         commit: TurnCommit,
-        plans: PlanStore,
+        plans: JobStore,
         notifier: OwnerNotifier,
         config: HeartbeatConfig,
         limits: TurnLimits,

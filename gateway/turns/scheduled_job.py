@@ -33,7 +33,7 @@ from gateway.proactive.jobs.scheduler import NOT_ALLOWED, ledger_name
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
-from gateway.queue.ports import Completion, NewOutbound, PlanStore, Turn, WorkStore
+from gateway.queue.ports import Completion, JobStore, NewOutbound, Turn, WorkStore
 from gateway.routing.access import Access, Role
 from gateway.routing.delivery import parcels
 from gateway.turns.approvals.review import Approvals
@@ -73,7 +73,7 @@ class JobTurns:
         self,
         *,
         store: WorkStore,
-        plans: PlanStore,
+        plans: JobStore,
         commit: TurnCommit,
         budget: BudgetDeferral,
         conversations: NewConversation,

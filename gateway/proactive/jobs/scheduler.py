@@ -40,7 +40,7 @@ from gateway.proactive.jobs.triggers import (
     parse_timing,
 )
 from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
-from gateway.queue.ports import Pending, PlanStore, StoreUnavailable, WorkStore
+from gateway.queue.ports import JobStore, Pending, StoreUnavailable, WorkStore
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
 
@@ -71,7 +71,7 @@ class Scheduler:
     def __init__(
         self,
         *,
-        plans: PlanStore,
+        plans: JobStore,
         store: WorkStore,
         access: Access,
         channels: Mapping[str, Channel],

@@ -27,7 +27,7 @@ from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_wish, t
 from gateway.proactive.jobs.triggers import Timing, TriggerInvalid, count_within, next_after, parse_timing
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Job, JobKind, JobState
-from gateway.queue.ports import PlanStore, StoreUnavailable
+from gateway.queue.ports import JobStore, StoreUnavailable
 
 __all__ = ["JobService", "Place", "SessionJobs"]
 
@@ -74,7 +74,7 @@ class JobService:
 
     def __init__(
         self,
-        plans: PlanStore,
+        plans: JobStore,
         config: ScheduleConfig,
         *,
         zone: str,

@@ -17,7 +17,7 @@ from gateway.queue.sqlite.base import Part, pending
 from gateway.queue.sqlite.codec import Raw, error_text, load_json, new_outbox, session_or_none, to_json
 from gateway.queue.sqlite.due import due_at
 
-__all__ = ["ApprovalStore"]
+__all__ = ["SqliteApprovalStore"]
 
 _QUESTIONS = (
     "SELECT step.turn, step.number, step.request, step.result, inbox.session"
@@ -28,8 +28,8 @@ _QUESTIONS = (
 _log = structlog.get_logger(__name__)
 
 
-class ApprovalStore(Part):
-    """Implements `gateway.queue.ports.AskStore`."""
+class SqliteApprovalStore(Part):
+    """Implements `gateway.queue.ports.ApprovalStore`."""
 
     async def ask(
         self, turn: Turn, step: Step, outbound: Sequence[NewOutbound], *, why: str, delay_s: float

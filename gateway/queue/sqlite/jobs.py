@@ -13,11 +13,11 @@ from gateway.queue.model import Collected, Entry, Job, JobState
 from gateway.queue.sqlite import jobs_sql
 from gateway.queue.sqlite.base import Part
 
-__all__ = ["JobStore"]
+__all__ = ["SqliteJobStore"]
 
 
-class JobStore(Part):
-    """Implements `gateway.queue.ports.PlanStore`."""
+class SqliteJobStore(Part):
+    """Implements `gateway.queue.ports.JobStore`."""
 
     async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:
         """Keep a job, within the person's limit."""

@@ -24,17 +24,17 @@ from typing import Self
 from agent_core.ports import Clock
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sqlite import maintenance_sql, schema
-from gateway.queue.sqlite.approvals import ApprovalStore
+from gateway.queue.sqlite.approvals import SqliteApprovalStore
 from gateway.queue.sqlite.base import Database
 from gateway.queue.sqlite.connection import Reader, Synchronous, Writer
 from gateway.queue.sqlite.errors import is_damage
 from gateway.queue.sqlite.inbox import InboxStore
-from gateway.queue.sqlite.jobs import JobStore
+from gateway.queue.sqlite.jobs import SqliteJobStore
 from gateway.queue.sqlite.maintenance import Maintenance
 from gateway.queue.sqlite.outbox import OutboxStore
 from gateway.queue.sqlite.snapshot import SnapshotStore
 from gateway.queue.sqlite.state import StateTable
-from gateway.queue.sqlite.usage import UsageStore
+from gateway.queue.sqlite.usage import SqliteUsageStore
 from gateway.queue.sqlite.watching import Watch
 from gateway.queue.wakeups import Wakeups
 
@@ -53,9 +53,9 @@ class SqliteWorkStore(InboxStore, OutboxStore, Maintenance, StateTable, Snapshot
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self.jobs = JobStore(database)
-        self.costs = UsageStore(database)
-        self.approvals = ApprovalStore(database)
+        self.jobs = SqliteJobStore(database)
+        self.costs = SqliteUsageStore(database)
+        self.approvals = SqliteApprovalStore(database)
 
     @classmethod
     async def open(

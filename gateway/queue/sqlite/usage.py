@@ -10,7 +10,7 @@ from agent_core.models import Usage
 from gateway.queue.model import By, Spent
 from gateway.queue.sqlite.base import Part
 
-__all__ = ["UsageStore"]
+__all__ = ["SqliteUsageStore"]
 
 _SUMS = (
     "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
@@ -30,8 +30,8 @@ def _usage(sums: Sequence[Any]) -> Usage:
     )
 
 
-class UsageStore(Part):
-    """Implements `gateway.queue.ports.SpendStore`."""
+class SqliteUsageStore(Part):
+    """Implements `gateway.queue.ports.UsageStore`."""
 
     async def spent_on(self, day: str) -> Usage:
         """All of one day."""

@@ -17,7 +17,7 @@ import structlog
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import ToolCall
 from gateway.queue.model import Question
-from gateway.queue.ports import AskStore
+from gateway.queue.ports import ApprovalStore
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.text import line, literal
 
@@ -89,7 +89,7 @@ def _shown(value: Any) -> str:
 class ToolDecisions:
     """Takes decisions about calls."""
 
-    def __init__(self, store: AskStore, access: Access) -> None:
+    def __init__(self, store: ApprovalStore, access: Access) -> None:
         self._store = store
         self._access = access
 

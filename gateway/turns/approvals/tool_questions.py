@@ -28,7 +28,7 @@ from agent_core.ports import Clock
 from channels.base import Channel
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import APPROVAL
-from gateway.queue.ports import AskStore, NewOutbound, Step, Turn
+from gateway.queue.ports import ApprovalStore, NewOutbound, Step, Turn
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import (
     APPROVED,
@@ -70,7 +70,7 @@ class ToolQuestions:
     def __init__(
         self,
         *,
-        store: AskStore,
+        store: ApprovalStore,
         commit: TurnCommit,
         channels: Mapping[str, Channel],
         notifier: OwnerNotifier,
