@@ -1,4 +1,4 @@
-"""How a file gets onto the disk, and how one of somebody else's is opened. Mostly for worker threads."""
+"""How a file gets onto the disk. Mostly for worker threads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import anyio.to_thread
 from agent_core.files import sync, write_all
 from channels.attachments.pictures import HEAD_BYTES
 
-__all__ = ["BLOCK_BYTES", "READ_FLAGS", "Writing", "blocks", "from_handle", "open_below"]
+__all__ = ["BLOCK_BYTES", "Writing", "blocks", "from_handle"]
 
 BLOCK_BYTES = 256 * 1024
-READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class Writing:
@@ -96,32 +95,3 @@ async def from_handle(handle: int) -> AsyncIterator[bytes]:
     while block := await anyio.to_thread.run_sync(os.pread, handle, BLOCK_BYTES, offset):
         yield block
         offset += len(block)
-
-
-def open_below(folder: Path, path: str) -> int:
-    """Open a regular file step by step, so that no link leads elsewhere, whoever changes it meanwhile."""
-    parts = path.split("/")
-    if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise ValueError("it must be the path of a file inside the folder, without '..'")
-    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in parts[:-1]:
-            following = _open_part(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, here)
-            os.close(here)
-            here = following
-        handle = _open_part(parts[-1], READ_FLAGS, here)
-    finally:
-        os.close(here)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise ValueError("it is no file")
-    return handle
-
-
-def _open_part(name: str, flags: int, folder: int) -> int:
-    try:
-        return os.open(name, flags, dir_fd=folder)
-    except FileNotFoundError as error:
-        raise LookupError("there is no such file") from error
-    except OSError as error:
-        raise ValueError(f"it cannot be opened: {error.strerror}; links are not followed") from error

@@ -16,8 +16,9 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from agent_core.confined import READ, Identity, identity_of, open_below
 from agent_core.messages import Attachment, InboundMessage
-from channels.attachments.disk import BLOCK_BYTES, READ_FLAGS, Writing, blocks, from_handle, open_below
+from channels.attachments.disk import BLOCK_BYTES, Writing, blocks, from_handle
 from channels.attachments.errors import (
     AttachmentGone,
     AttachmentRefused,
@@ -157,7 +158,9 @@ class AttachmentStore:
     async def keep_file(self, folder: Path, path: str, *, max_bytes: int) -> Attachment:
         """Keep a copy of a file below ``folder``; see `agent_core.ports.AttachmentPort.keep_file`."""
         limit = min(max_bytes, self._max_file_bytes)
-        handle = await anyio.to_thread.run_sync(open_below, folder, path)
+        handle = await anyio.to_thread.run_sync(
+            lambda: open_below(folder, path, forbidden=self._private_but(folder))
+        )
         try:
             size = os.fstat(handle).st_size
             if size > limit:
@@ -262,6 +265,14 @@ class AttachmentStore:
         self._shares.load()
         return sum(max(file.size_bytes, self._least_bytes) for file in self._walk())
 
+    def _private_but(self, folder: Path) -> frozenset[Identity]:
+        """The home folder and what is in it, but ``folder``: no other path leads there."""
+        with suppress(FileNotFoundError), os.scandir(self._home) as entries:
+            inside = [entry.stat() for entry in entries if entry.is_dir(follow_symlinks=False)]
+            private = frozenset(map(identity_of, [self._home.stat(), *inside]))
+            return private - {identity_of(folder.stat())}
+        return frozenset()
+
     def _walk(self) -> Iterator[StoredFile]:
         if not self._folder.is_dir():
             return
@@ -300,7 +311,7 @@ class AttachmentStore:
     @contextmanager
     def _opened(self, attachment: Attachment) -> Iterator[int]:
         try:
-            handle = os.open(self.path(attachment), READ_FLAGS)
+            handle = os.open(self.path(attachment), READ)
         except (FileNotFoundError, ValueError) as error:
             raise AttachmentGone(f"{attachment.name} is not kept any more") from error
         try:

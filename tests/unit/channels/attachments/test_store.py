@@ -282,6 +282,26 @@ async def test_nothing_else_is_copied(store, tmp_path, path, error):
     assert (await store.keep_file(workspace, "honest", max_bytes=100)).size_bytes == 6
 
 
+async def test_nothing_is_copied_out_of_the_home_by_another_path(tmp_path):
+    """The home folder is known by what it is: a link beside it, or the folder above it, leads nowhere."""
+    home = tmp_path / "home"
+    (home / "state").mkdir(parents=True)
+    (home / "workspace").mkdir()
+    (home / "state" / "key").write_text("key")
+    (home / "squidbot.yaml").write_text("key")
+    (home / "workspace" / "plan").write_text("plan")
+    (tmp_path / "alias").symlink_to(home / "state")
+    store = AttachmentStore(home)
+    for folder, path in (
+        (tmp_path, "home/state/key"),
+        (tmp_path, "home/squidbot.yaml"),
+        (tmp_path, "alias/key"),
+    ):
+        with pytest.raises(ValueError):
+            await store.keep_file(folder, path, max_bytes=100)
+    assert (await store.keep_file(home / "workspace", "plan", max_bytes=100)).size_bytes == 4
+
+
 # ── settings ──
 
 
