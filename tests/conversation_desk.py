@@ -7,6 +7,7 @@ import json
 from channels.matrix.client.api import Answer
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.inbound import Me
+from channels.matrix.events.room_policy import Rules
 from channels.matrix.sync.event_handler import EventHandler
 from channels.matrix.sync.reply_context import in_clear
 from tests.clock import ManualClock
@@ -70,7 +71,7 @@ class Desk:
             rooms=registry,
             config=config,
             clock=ManualClock(),
-            allows=config.allows,
+            rules=Rules(config, registry.conversation_of),
             uncover=uncover,
         )
 

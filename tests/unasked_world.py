@@ -175,15 +175,15 @@ async def house(
         "email": (LoopbackChannel(mail, name="email", letters=True), "each"),
     }
     if beat.enabled:
-        channel = HeartbeatChannel(
+        overrides["heartbeat"] = lambda log: HeartbeatChannel(
             beat.schedule(),
             checklist=path,
             clock=clock,
             watches=beat.watch,
+            log=log,
             look_every_s=max(0.05, beat.interval_minutes * 60),
             **({"sleep": sleep} if sleep is not None else {}),
         )
-        channels["heartbeat"] = (channel, "each")
     built = await build(
         settings,
         home,

@@ -106,6 +106,7 @@ class HeartbeatChannel:
         name, account: As in `channels.base.Channel`.
         watches: What decides instead of the checklist whether a model is asked.
         again_after: A watch does not call for the same thing again before that.
+        log: Keeps how ticks ended.
         forward: Takes alerts to the owner. Without it `deliver` refuses: time reads no messages.
     """
 
@@ -129,7 +130,7 @@ class HeartbeatChannel:
         self.name = name
         self.account = account
         self.schedule = schedule
-        self.log: TickLog = log or _NoLog()
+        self._ticks: TickLog = log or _NoLog()
         self._checklist = checklist
         self._clock = clock
         self._watches = tuple(watches)
@@ -166,12 +167,12 @@ class HeartbeatChannel:
                 await self._sleep(min(until_next_s, self._look_every_s))
                 continue
             if instant - last > self.schedule.interval:
-                await self.log.missed(self.name, last, instant)
+                await self._ticks.missed(self.name, last, instant)
             async with self._looking:
                 found = await self.look(inbox, instant)
                 message = self._tick(instant, found) if found.text else None
                 if message is None:
-                    await self.log.skipped(self.name, instant, found.reason)
+                    await self._ticks.skipped(self.name, instant, found.reason)
                 positions = {**found.positions, _POSITION: tick_name(instant)}
                 await inbox.accept([message] if message else [], positions)
             _log.debug("heartbeat.ticked", instant=tick_name(instant), work=message is not None)
@@ -184,7 +185,7 @@ class HeartbeatChannel:
             return False
         if not resting and self.schedule.newest(now) > last:
             moment = now.replace(microsecond=now.microsecond // 1000 * 1000)
-            await self.log.skipped(self.name, moment, OUTSIDE)
+            await self._ticks.skipped(self.name, moment, OUTSIDE)
             return True
         return resting
 
@@ -248,7 +249,7 @@ class HeartbeatChannel:
             return untold, open_ticks
         for name, texts in _told_before(await inbox.position(_TOLD)).items():
             instant = parse_instant(name)
-            ended = True if instant is None else await self.log.ended(self.name, instant)
+            ended = True if instant is None else await self._ticks.ended(self.name, instant)
             if ended is None:
                 open_ticks[name] = texts
             elif not ended:

@@ -46,6 +46,7 @@ from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.events.outbound import in_room, is_first_part, notice
+from channels.matrix.events.room_policy import Rules
 from channels.matrix.rooms.direct import DIRECTS, DirectRooms
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import JsonObject, Rooms
@@ -142,6 +143,7 @@ class MatrixChannel:
             is_owner=self._is_owner,
         )
         crypto = self._crypto
+        rules = Rules(self._config, rooms.conversation_of, self._may_invite)
 
         async def send_in_room(room_id: str, kind: str, content: JsonObject) -> None:
             await sending.send_event(room_id, kind, content)
@@ -153,6 +155,7 @@ class MatrixChannel:
             crypto,
             clock=self._clock,
             allows=self._may_invite,
+            is_heard=rules.is_heard,
             is_owner=self._is_owner,
             send_in_room=send_in_room,
         )
@@ -164,12 +167,10 @@ class MatrixChannel:
             rooms=rooms,
             config=self._config,
             clock=self._clock,
-            allows=self._may_invite,
+            rules=rules,
             uncover=reading.peek if reading is not None else in_clear,
             is_owner=self._is_owner,
         )
-        if reading is not None:
-            reading.is_heard = conversation.is_heard
         receiver = Receiver(
             homeserver,
             login,

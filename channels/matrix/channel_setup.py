@@ -74,6 +74,7 @@ def open_reading(
     *,
     clock: Clock,
     allows: Callable[[str], bool],
+    is_heard: Callable[[str, str], bool],
     is_owner: Callable[[str], bool],
     send_in_room: SendInRoom,
 ) -> tuple[Decryption, MatrixAdmin] | tuple[None, None]:
@@ -92,6 +93,7 @@ def open_reading(
         clock,
         user_id=config.user_id,
         allows=allows,
+        is_heard=is_heard,
         is_owner=is_owner,
     )
     return reading, care

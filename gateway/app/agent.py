@@ -6,7 +6,7 @@ The part of the composition root that thinks: models, memory, search, tools, the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -17,7 +17,7 @@ from agent_core.memory.manager import DEFAULT_CONTEXT_TOKENS, MemoryManager
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage
 from agent_core.models import Purpose, Session
-from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
+from agent_core.ports import LLMPort, SkillsPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.jsonl import JsonlMemory
@@ -28,8 +28,10 @@ from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.registry import ToolRegistry
 from agent_core.tools.search_history import SearchHistoryTool
 from channels.attachments import AttachmentStore
+from gateway.app.environment import Environment
+from gateway.budget.metering import Metering
 from gateway.proactive.alerts import history_set_aside, memory_unusable
-from gateway.queue.wakeups import Wakeups
+from gateway.queue.ports import Queue
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -37,7 +39,7 @@ from gateway.system.home import Home
 __all__ = [
     "AgentParts",
     "attachment_tools",
-    "build_mind",
+    "build_agent",
     "memory_manager",
     "open_attachments",
     "turn_limits",
@@ -55,7 +57,7 @@ class AgentParts:
     The parts; see each one's own description.
 
     Args:
-        memory: The same, with what was put around them.
+        memory: ``files``, with what was put around them.
         tools: The tools of one run, which belong to its session.
     """
 
@@ -67,34 +69,16 @@ class AgentParts:
     agent: AgentLoop
     tools: Callable[[Session], list[ToolPort]]
     pools: Callable[[Purpose], LLMPort]
+    attachments: AttachmentStore
+    metering: Metering
 
 
-def build_mind(
-    settings: Settings,
-    home: Home,
-    clock: Clock,
-    *,
-    attachments: AttachmentStore,
-    models: Mapping[str, LLMPort] | None,
-    wrap_memory: Callable[[MemoryPort], MemoryPort],
-    tools: Sequence[ToolPort],
-    paid: Callable[[LLMPort], LLMPort],
-    wakeups: Wakeups,
-) -> AgentParts:
-    """
-    Put it together.
-
-    Args:
-        settings: What is wanted.
-        home: Where everything is.
-        clock: The time.
-        attachments: The files of messages.
-        models: Models by the name of their key under ``llm.models``, taken instead of what is set.
-        wrap_memory: Puts something around the memory.
-        tools: Tools for every run, besides the built-in ones.
-        paid: Makes the model that consolidates one that is paid.
-        wakeups: Told of what needs the owner.
-    """
+def build_agent(env: Environment, queue: Queue) -> AgentParts:
+    """Models, memory, tools and what they cost."""
+    settings, home, clock, wakeups, overrides = env.settings, env.home, env.clock, env.wakeups, env.overrides
+    attachments = open_attachments(settings, home, env.access)
+    limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
+    metering = Metering(queue.store, queue.usage, limits, clock)
     workspace = home.path(settings.agents.workspace)
     files = JsonlMemory(
         home.root,
@@ -102,20 +86,20 @@ def build_mind(
         workspace=workspace,
         on_set_aside=lambda what: wakeups.alert.fire(history_set_aside(what)),
     )
-    memory = wrap_memory(files)
+    memory = overrides.wrap_memory(files)
     search = SearchIndex(home.root / "search.db", files.layout)
-    built = build_models(settings.llm, clock, given=models, attachments=attachments)
+    built = build_models(settings.llm, clock, given=overrides.models, attachments=attachments)
     skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
     manager = memory_manager(
         settings,
         memory,
         skills,
         built,
-        paid=paid,
+        paid=metering.in_current,
         on_unusable=lambda what: wakeups.alert.fire(memory_unusable(what)),
     )
     registry = ToolRegistry()
-    for tool in (ReadSkillTool(skills), *tools):
+    for tool in (ReadSkillTool(skills), *overrides.tools):
         registry.register(tool)
     agent = AgentLoop(
         manager,
@@ -137,7 +121,7 @@ def build_mind(
 
     by_purpose = {Purpose.HEARTBEAT: settings.agents.heartbeat.pool}
     pools = lambda purpose: built.pool(by_purpose.get(purpose, ""))  # noqa: E731 - a table
-    return AgentParts(files, memory, search, built, manager, agent, extra_tools, pools)
+    return AgentParts(files, memory, search, built, manager, agent, extra_tools, pools, attachments, metering)
 
 
 def turn_limits(settings: Settings) -> TurnLimits:

@@ -1,6 +1,5 @@
 """
-From settings to channels: one for each account that is switched on, with its inbox, its deliveries and its
-supervisor.
+From settings to channels: one for each account that is switched on, with its inbox and its deliveries.
 
 A part of the composition root (`gateway.app`). What is off is not even imported.
 """
@@ -8,7 +7,7 @@ A part of the composition root (`gateway.app`). What is off is not even imported
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 
@@ -16,59 +15,46 @@ from agent_core.ports import Clock
 from channels.attachments import AttachmentStore
 from channels.base import Channel
 from channels.email.config import EmailConfig
-from channels.heartbeat.channel import HeartbeatChannel
 from channels.matrix.config import MatrixConfig
 from channels.terminal import TerminalChannel
-from gateway.queue.ports import WorkStore
+from gateway.app.environment import Configured, Environment
+from gateway.queue.ports import Queue
 from gateway.queue.wakeups import Alert, Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
+from gateway.routing.acknowledgements import Acknowledgements
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import ChannelInbox, IntakeGate
-from gateway.settings import Settings
 from gateway.supervision.supervisor import Supervisor
 from gateway.system.home import Home
 from gateway.turns.commands.service import CommandService
 
-__all__ = ["Configured", "build_channels", "build_deliveries", "watch_channels"]
-
-Built = tuple[Channel, str]
-Configured = Mapping[str, tuple[Channel, str]]
-"""Channels by name, each with its queue mode."""
+__all__ = ["RoutingParts", "build_accounts", "build_routing", "watch_channels"]
 
 
-def build_channels(
-    settings: Settings,
-    home: Home,
-    clock: Clock,
-    *,
-    access: Access,
-    wakeups: Wakeups,
-    attachments: AttachmentStore,
-) -> dict[str, Built]:
-    """The configured channels by name, each with its queue mode."""
-    channels: dict[str, Built] = {
+@dataclass(frozen=True, slots=True)
+class RoutingParts:
+    """The parts; see each one's own description. ``deliveries`` are by channel."""
+
+    acknowledgements: Acknowledgements
+    suspects: CrashIsolation
+    deliveries: Mapping[str, Delivery]
+
+
+def build_accounts(env: Environment, attachments: AttachmentStore) -> Configured:
+    """The terminal, and the configured accounts: wherever people write."""
+    home, clock, access, wakeups = env.home, env.clock, env.access, env.wakeups
+    if env.overrides.channels is not None:
+        return env.overrides.channels
+    channels: dict[str, tuple[Channel, str]] = {
         "terminal": (TerminalChannel(now=clock.now, on_attach=wakeups.attached.fire), "merge")
     }
-    accounts = settings.channels.enabled()
-    for name, config in accounts.items():
+    for name, config in env.settings.channels.enabled().items():
         if isinstance(config, MatrixConfig):
             made = _matrix(name, config, home, clock, access=access, attachments=attachments)
         else:
             made = _email(name, config, home, clock, access=access, wakeups=wakeups, attachments=attachments)
         channels[name] = (made, config.batching)
-    heartbeat = settings.agents.heartbeat
-    if heartbeat.enabled and accounts:
-        channels["heartbeat"] = (
-            HeartbeatChannel(
-                heartbeat.schedule(),
-                checklist=home.path(settings.agents.workspace) / "HEARTBEAT.md",
-                clock=clock,
-                watches=heartbeat.watch,
-                again_after=timedelta(hours=heartbeat.dedupe_hours),
-            ),
-            "each",
-        )
     return channels
 
 
@@ -126,44 +112,40 @@ def _email(
     )
 
 
-def build_deliveries(
-    channels: Configured,
-    store: WorkStore,
-    clock: Clock,
-    *,
-    suspects: CrashIsolation,
-    wakeups: Wakeups,
-) -> dict[str, Delivery]:
-    """Who sends what is in the outbox, by channel; for arguments see `Delivery`."""
-    return {
+def build_routing(env: Environment, queue: Queue, channels: Configured) -> RoutingParts:
+    """What leaves the queue for the channels."""
+    suspects = CrashIsolation(queue.store)
+    deliveries = {
         # A local answer waits for its person as long as it takes.
         name: Delivery(
             channel,
-            store,
-            clock,
+            queue.store,
+            env.clock,
             suspects=suspects,
-            wakeups=wakeups,
+            wakeups=env.wakeups,
             **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}),
         )
         for name, (channel, _) in channels.items()
     }
+    acknowledgements = Acknowledgements({name: channel for name, (channel, _) in channels.items()})
+    return RoutingParts(acknowledgements, suspects, deliveries)
 
 
 def watch_channels(
     supervisor: Supervisor,
     channels: Configured,
     *,
-    store: WorkStore,
+    queue: Queue,
     access: Access,
     intake: IntakeGate,
     commands: CommandService,
 ) -> None:
-    """Put every channel and its inbox into the supervisor's care; for arguments see `ChannelInbox`."""
+    """Give every channel its inbox and have the supervisor keep it up; for arguments see `ChannelInbox`."""
     for name, (channel, _) in channels.items():
         inbox = ChannelInbox(
             name,
             channel.account,
-            store=store,
+            store=queue.store,
             access=access,
             intake=intake,
             report=partial(supervisor.report, name),

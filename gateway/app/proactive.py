@@ -1,19 +1,25 @@
 """
-What happens without anybody asking at that moment, put together: the heartbeat's care, the schedule, and the
-tools that make jobs. The part of the composition root for it.
+The part of the composition root that acts without being asked: the heartbeat, scheduled jobs, and whatever
+notifies the owner.
+
+`gateway.app` calls it, and only `gateway.app`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
 from typing import Any
 
 from agent_core.messages import InboundMessage
 from agent_core.models import Session
-from agent_core.ports import Clock, ToolPort
+from agent_core.ports import ToolPort
 from agent_core.tools.schedule import ScheduleTool
-from channels.base import Channel, ChannelUnavailable
-from channels.heartbeat.channel import HeartbeatChannel
+from channels.base import ChannelUnavailable
+from channels.heartbeat.channel import HeartbeatChannel, TickLog
+from gateway.app.agent import AgentParts
+from gateway.app.environment import Configured, Environment
+from gateway.budget.alerts import BudgetAlerts
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
 from gateway.proactive.jobs.permissions import role_now
@@ -22,13 +28,11 @@ from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_named
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.ports import JobStore, WorkStore
-from gateway.queue.wakeups import Wakeups
-from gateway.routing.access import Access, Role
-from gateway.settings import Settings
+from gateway.queue.ports import Queue
+from gateway.routing.access import Role
 from gateway.supervision.gateway import Proactive
 
-__all__ = ["build_unasked"]
+__all__ = ["build_proactive"]
 
 _NOT_IN_A_JOB = "A scheduled job cannot make jobs; tell the person to ask for it."
 _OF_SEVERAL = (
@@ -38,62 +42,44 @@ _OF_SEVERAL = (
 _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
 
 
-def build_unasked(
-    settings: Settings,
-    *,
-    plans: JobStore,
-    store: WorkStore,
-    target: OwnerContact,
-    notifier: OwnerNotifier,
-    notes: OwnerAlerts,
-    access: Access,
-    channels: Mapping[str, Channel],
-    clock: Clock,
-    wakeups: Wakeups,
-) -> Proactive:
-    """
-    Put it together.
-
-    Args:
-        settings: What is wanted.
-        plans: Jobs, ledger and digest.
-        store: Inbox and outbox.
-        target: Where the owner is reached unasked.
-        notifier: Tells the owner.
-        notes: Keeps what cannot be told yet.
-        access: Who may speak.
-        channels: All channels by name.
-        clock: The time.
-        wakeups: Say what became true in the queue.
-    """
+def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts: Configured) -> Proactive:
+    """The heartbeat, which is a channel of its own, scheduled jobs, and the notifications of the owner."""
+    settings, clock, access, wakeups = env.settings, env.clock, env.access, env.wakeups
     config, scheduling = settings.agents.heartbeat, settings.agents.schedule
+    channels = {name: channel for name, (channel, _) in accounts.items()}
     zone = zone_named(scheduling.timezone, config.timezone)
-    aliases = settings.owner.aliases
+    contact = OwnerContact(
+        queue.store, setting=config.target, channels=channels, access=access, wakeups=wakeups
+    )
+    notifier = OwnerNotifier(queue.store, contact, clock)
+    alerts = OwnerAlerts(store=queue.store, target=contact, notifier=notifier, clock=clock, wakeups=wakeups)
+    budget = BudgetAlerts(
+        notifier=notifier, costs=queue.usage, spending=agent.metering, clock=clock, wakeups=wakeups
+    )
+    open_heartbeat = _heartbeat(env)
+    monitor = HeartbeatMonitor(
+        plans=queue.jobs,
+        notifier=notifier,
+        target=contact,
+        channels=channels,
+        config=config,
+        zone=zone,
+        clock=clock,
+        heartbeat=None if open_heartbeat is None else "heartbeat",
+        keep=alerts.keep,
+    )
+    heartbeat = None if open_heartbeat is None else open_heartbeat(monitor)
+    jobs = JobService(queue.jobs, scheduling, zone=zone, clock=clock)
     scheduler = Scheduler(
-        plans=plans,
-        store=store,
+        plans=queue.jobs,
+        store=queue.store,
         access=access,
         channels=channels,
         config=scheduling,
         clock=clock,
         wakeups=wakeups,
     )
-    desk = JobService(plans, scheduling, zone=zone, clock=clock)
-    heartbeat = next((one for one in channels.values() if isinstance(one, HeartbeatChannel)), None)
-    vigil = HeartbeatMonitor(
-        plans=plans,
-        notifier=notifier,
-        target=target,
-        channels=channels,
-        config=config,
-        zone=zone,
-        clock=clock,
-        heartbeat=None if heartbeat is None else heartbeat.name,
-        keep=notes.keep,
-    )
-    if heartbeat is not None:
-        heartbeat.log = vigil
-    owner = (*(alias.address for alias in aliases), "local")
+    owner = (*(alias.address for alias in settings.owner.aliases), "local")
 
     def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
         message = messages[-1]
@@ -115,22 +101,44 @@ def build_unasked(
         if role is Role.STRANGER or not message.sender.verified:
             refusal = _NOT_PROVEN
         alone = len({one.sender.address for one in messages}) == 1
-        return [ScheduleTool(SessionJobs(desk, place, refusal=refusal, closed="" if alone else _OF_SEVERAL))]
+        return [ScheduleTool(SessionJobs(jobs, place, refusal=refusal, closed="" if alone else _OF_SEVERAL))]
 
-    background: list[Callable[[], Coroutine[Any, Any, None]]] = [vigil.run]
+    background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run, budget.run, monitor.run]
     if scheduling.enabled:
         background.append(scheduler.run)
     return Proactive(
-        plans,
-        target,
-        desk,
-        scheduler,
-        vigil,
-        notes,
-        heartbeat,
-        tools,
-        background,
-        owner,
-        config.schedule().zone,
-        clock,
+        plans=queue.jobs,
+        owner_contact=contact,
+        notifier=notifier,
+        owner_alerts=alerts,
+        budget=budget,
+        jobs=jobs,
+        scheduler=scheduler,
+        monitor=monitor,
+        heartbeat=heartbeat,
+        tools=tools,
+        background=background,
+        owner=owner,
+        zone=config.schedule().zone,
+        clock=clock,
+    )
+
+
+def _heartbeat(env: Environment) -> Callable[[TickLog], HeartbeatChannel] | None:
+    """Makes the heartbeat; None if there is none, because it is off or nobody can be reached."""
+    config, checklist = (
+        env.settings.agents.heartbeat,
+        env.home.path(env.settings.agents.workspace) / "HEARTBEAT.md",
+    )
+    if env.overrides.channels is not None:
+        return env.overrides.heartbeat
+    if not config.enabled or not env.settings.channels.enabled():
+        return None
+    return lambda log: HeartbeatChannel(
+        config.schedule(),
+        checklist=checklist,
+        clock=env.clock,
+        watches=config.watch,
+        again_after=timedelta(hours=config.dedupe_hours),
+        log=log,
     )

@@ -6,22 +6,15 @@ The part of the composition root that answers: the kinds of turns, and what they
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from agent_core.ports import Clock
-from channels.base import Channel
 from gateway.app.agent import AgentParts, turn_limits
-from gateway.budget.metering import Metering
-from gateway.proactive.owner_contact import OwnerContact
-from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.ports import ApprovalStore, JobStore, WorkStore
-from gateway.queue.wakeups import Wakeups
-from gateway.routing.access import Access
-from gateway.routing.acknowledgements import Acknowledgements
-from gateway.routing.crash_isolation import CrashIsolation
+from gateway.app.channels import RoutingParts
+from gateway.app.environment import Configured, Environment, Overrides
+from gateway.app.supervision import SupervisionParts
+from gateway.queue.ports import Queue
 from gateway.settings import Settings
+from gateway.supervision.gateway import Proactive
 from gateway.turns.approvals.review import Approval, Approvals
 from gateway.turns.approvals.tool_decisions import ToolDecisions
 from gateway.turns.approvals.tool_questions import ToolQuestions
@@ -33,12 +26,12 @@ from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.read_only import IngestOnly
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import TurnCommit
+from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.failure import TurnFailure
-from gateway.turns.failure_policy import TurnPolicy
 from gateway.turns.handler import TurnHandler
 from gateway.turns.heartbeat import HeartbeatTurns
-from gateway.turns.history_writer import HistoryWriter
-from gateway.turns.model_run import ExtraTools, ModelRun
+from gateway.turns.model_run import ModelRun
+from gateway.turns.out_of_band import LANES, OutOfBandTurns
 from gateway.turns.pacing import Pacing
 from gateway.turns.scheduled_job import JobTurns
 
@@ -52,39 +45,38 @@ class TurnParts:
     handler: TurnHandler
     commands: CommandService
     approvals: Approvals
+    out_of_band: OutOfBandTurns
 
 
 def build_turns(
-    settings: Settings,
+    env: Environment,
+    queue: Queue,
+    agent: AgentParts,
+    channels: Configured,
     *,
-    store: WorkStore,
-    plans: JobStore,
-    questions: ApprovalStore,
-    mind: AgentParts,
-    commit: TurnCommit,
-    history: HistoryWriter,
-    access: Access,
-    channels: Mapping[str, Channel],
-    modes: Mapping[str, str],
-    target: OwnerContact,
-    notifier: OwnerNotifier,
-    approval: Mapping[str, Approval],
-    spending: Metering,
-    acknowledgements: Acknowledgements,
-    suspects: CrashIsolation,
-    proactive_tools: ExtraTools,
-    status: Callable[[], Awaitable[Mapping[str, Any]]],
-    policy: TurnPolicy,
-    clock: Clock,
-    wakeups: Wakeups,
+    proactive: Proactive,
+    routing: RoutingParts,
+    supervision: SupervisionParts,
 ) -> TurnParts:
-    """Put together what answers turns of every kind; for arguments see the parts."""
+    """What answers turns of every kind; for arguments see the parts."""
+    settings, clock, access, wakeups, overrides = (
+        env.settings,
+        env.clock,
+        env.access,
+        env.wakeups,
+        env.overrides,
+    )
+    store, questions, notifier = queue.store, queue.approvals, proactive.notifier
+    history, acknowledgements = supervision.history, routing.acknowledgements
+    by_name = {name: channel for name, (channel, _) in channels.items()}
+    modes = {name: mode for name, (_, mode) in channels.items()}
+    commit = TurnCommit(store=store, channels=by_name, acknowledgements=acknowledgements)
     heartbeat = settings.agents.heartbeat
     zone = heartbeat.schedule().zone
     budget = BudgetDeferral(
         store=store,
         commit=commit,
-        spending=spending,
+        spending=agent.metering,
         access=access,
         clock=clock,
     )
@@ -94,36 +86,36 @@ def build_turns(
         access=access,
         wakeups=wakeups,
         calls=ToolDecisions(questions, access),
-        held=approval,
+        held=_reply_approval(settings, overrides),
     )
-    conversations = NewConversation(store, mind.memory, flush=history.flush)
+    conversations = NewConversation(store, agent.memory, flush=history.flush)
     commands = CommandService(
         chat=ChatTurns(
             commit=commit,
             budget=budget,
             access=access,
-            target=target,
-            channels=channels,
+            target=proactive.owner_contact,
+            channels=by_name,
             approvals=approvals,
         ),
         commit=commit,
         answers=CommandHandlers(
             store=store,
-            memory=mind.memory,
+            memory=agent.memory,
             conversations=conversations,
             access=access,
             approvals=approvals,
-            status=status,
+            status=supervision.status.read,
         ),
         conversations=conversations,
         approvals=approvals,
-        filing=IngestOnly(mind.memory, access, history.flush),
+        filing=IngestOnly(agent.memory, access, history.flush),
         access=access,
-        channels=channels,
+        channels=by_name,
     )
     check_ins = HeartbeatTurns(
         commit=commit,
-        plans=plans,
+        plans=queue.jobs,
         notifier=notifier,
         config=heartbeat,
         limits=replace(
@@ -136,31 +128,31 @@ def build_turns(
     )
     jobs = JobTurns(
         store=store,
-        plans=plans,
+        plans=queue.jobs,
         commit=commit,
         budget=budget,
         conversations=conversations,
         notifier=notifier,
         access=access,
-        channels=channels,
+        channels=by_name,
         told_time=lambda at: f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}",
         approvals=approvals,
         clock=clock,
     )
     model = ModelRun(
         store=store,
-        agent=mind.agent,
-        channels=channels,
+        agent=agent.agent,
+        channels=by_name,
         extra_tools=lambda session, messages: [
-            *mind.tools(session),
-            *proactive_tools(session, messages),
+            *agent.tools(session),
+            *proactive.tools(session, messages),
         ],
-        pools=mind.pools,
+        pools=agent.pools,
         budget=budget,
         consent=ToolQuestions(
             store=questions,
             commit=commit,
-            channels=channels,
+            channels=by_name,
             notifier=notifier,
             held=approvals.holds,
             clock=clock,
@@ -174,17 +166,35 @@ def build_turns(
     handler = TurnHandler(
         store=store,
         history=history,
-        batching=Batching(modes, conversations, policy.merge),
+        batching=Batching(modes, conversations, overrides.policy.merge),
         kinds={"message": commands, "reaction": commands, "tick": check_ins, "job": jobs},
         model=model,
         commit=commit,
         failure=TurnFailure(
             commit=commit,
             pacing=Pacing(store=store, commit=commit, clock=clock),
-            suspects=suspects,
-            policy=policy,
+            suspects=routing.suspects,
+            policy=overrides.policy,
         ),
         clock=clock,
         wakeups=wakeups,
     )
-    return TurnParts(handler, commands, approvals)
+    out_of_band = OutOfBandTurns(
+        SessionDispatcher(concurrency=LANES, refill=store.open_sessions, comes_first=access.comes_first),
+        store=store,
+        history=history,
+        commands=commands,
+        channels=by_name,
+        run_claimed=handler.run_claimed,
+        dispatcher=supervision.dispatcher,
+    )
+    return TurnParts(handler, commands, approvals, out_of_band)
+
+
+def _reply_approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:
+    """Whose answers are held, by channel."""
+    asked: dict[str, Approval] = {
+        name: getattr(config, "reply_approval", "none")
+        for name, config in settings.channels.enabled().items()
+    }
+    return asked | dict(overrides.approval)

@@ -15,6 +15,7 @@ it last owns it, and `complete`, `retry`, `bury` and the step methods of an olde
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -61,6 +62,7 @@ __all__ = [
     "NewOutbound",
     "OutboxRow",
     "Pending",
+    "Queue",
     "RunSession",
     "StateStore",
     "Step",
@@ -454,6 +456,25 @@ class WorkStore(LeasePort, StateStore, Protocol):
         """
         ...
 
+    async def last_ids(self) -> tuple[int, int]:
+        """The highest ids of inbox and outbox."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """The random text that tells this database from every other; a secret."""
+        ...
+
+    @property
+    def refusing(self) -> bool:
+        """Whether the newest commit was refused by the disk."""
+        ...
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long the disk has not come back from a call; for liveness checks and metrics."""
+        ...
+
     async def aclose(self) -> None:
         """Finish what is queued and let go of the database."""
         ...
@@ -613,3 +634,13 @@ class UsageStore(Protocol):
     async def spent(self, *, since: str, by: By) -> list[Spent]:
         """From a day on: days in their order, anything else with the most tokens first."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The stores of one queue: one database, and each call is one transaction over all of it."""
+
+    store: WorkStore
+    jobs: JobStore
+    usage: UsageStore
+    approvals: ApprovalStore

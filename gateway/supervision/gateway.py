@@ -36,6 +36,7 @@ from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService
 from gateway.proactive.owner_contact import OwnerContact
+from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import ApprovalStore, Dispatcher, JobStore, StoreUnavailable, WorkStore
 from gateway.queue.states import BUDGET
 from gateway.queue.wakeups import Wakeups
@@ -70,16 +71,22 @@ class Proactive:
 
     plans: JobStore
     owner_contact: OwnerContact
+    notifier: OwnerNotifier
+    owner_alerts: OwnerAlerts
+    budget: BudgetAlerts
     jobs: JobService
     scheduler: Scheduler
     monitor: HeartbeatMonitor
-    owner_alerts: OwnerAlerts
     heartbeat: HeartbeatChannel | None
     tools: Callable[[Session, Sequence[InboundMessage]], list[ToolPort]]
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
     owner: Sequence[str]
     zone: tzinfo | None
     clock: Clock
+
+    def channels(self) -> dict[str, tuple[Channel, str]]:
+        """The channels on which nobody but the gateway itself speaks, with their batching."""
+        return {} if self.heartbeat is None else {self.heartbeat.name: (self.heartbeat, "each")}
 
     async def state(self) -> dict[str, Any]:
         """

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
     overrides = Overrides(
         channels={"loopback": (LoopbackChannel(server), "merge")},
         allow_from={"loopback": ("alice",)},
-        wrap_store=watched,
+        wrap_queue=lambda queue: replace(queue, store=watched(queue.store)),
     )
     built = await build(settings, home, overrides)
     floor = _Floor(folder)

@@ -11,6 +11,7 @@ Everything else is the daemon as it is.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def main() -> int:
     """Run on the home folder that is named."""
     root = Path(sys.argv[1])
     overrides = Overrides(
-        wrap_store=lambda store: _Hanging(store, root / "hang"),  # type: ignore[arg-type, return-value]
+        wrap_queue=lambda queue: replace(queue, store=_Hanging(queue.store, root / "hang")),  # type: ignore[arg-type]
         turn_allowed_s=ALLOWED_S,
     )
     settings = load_settings(root / "squidbot.yaml", missing_ok=True)

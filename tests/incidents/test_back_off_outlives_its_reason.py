@@ -24,6 +24,7 @@ from gateway.queue.ports import StoreUnavailable
 from gateway.queue.states import BUDGET, InboxState, OutboxState
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.doubles.queue import wrapping
 from tests.integration.gateway_world import World, world
 
 pytestmark = pytest.mark.slow
@@ -249,7 +250,7 @@ async def test_what_the_disk_did_not_take_is_ended_later(tmp_path: Path) -> None
 
         return Refusing()
 
-    channel, there = house(tmp_path, wrap_store=wrap)
+    channel, there = house(tmp_path, wrap_queue=wrapping(store=wrap))
     async with there as one:
         one.server.fail_deliveries(ChannelUnavailable("502"))
         one.server.say(ANN, "hello")

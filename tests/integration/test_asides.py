@@ -12,6 +12,7 @@ from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import InboxState
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
+from tests.doubles.queue import wrapping
 from tests.integration.command_world import ANN, DM, Held, Mind, asked, settled, talking, texts
 
 
@@ -123,7 +124,7 @@ async def test_a_command_that_hangs_is_noticed(tmp_path):
         held.append(Held(store, "questions", after=False))
         return held[0]
 
-    async with talking(tmp_path, Mind(), wrap_questions=hold, turn_allowed_s=1.0) as one:
+    async with talking(tmp_path, Mind(), wrap_queue=wrapping(approvals=hold), turn_allowed_s=1.0) as one:
         one.server.say(ANN, "!approve")
         with anyio.fail_after(20):
             await held[0].reached.wait()

@@ -22,6 +22,7 @@ from agent_core.storage import JsonlMemory
 from gateway.queue.ports import Completion, NewOutbound, StoreUnavailable
 from gateway.system.clock import SystemClock
 from gateway.turns.failure_policy import TurnPolicy
+from tests.doubles.queue import wrapping
 from tests.integration.gateway_world import world
 
 ANN = SessionKey("loopback", "dm-ann")
@@ -140,7 +141,7 @@ class Abandoning(Stumbling):
 
 async def test_a_turn_that_the_store_interrupts_is_taken_up_again(tmp_path: Path) -> None:
     """Its session does not stand still until the next start."""
-    async with world(tmp_path, wrap_store=Stumbling) as there:
+    async with world(tmp_path, wrap_queue=wrapping(store=Stumbling)) as there:
         told = await there.asked("remember that I like tea", within_s=30)
 
         assert told.kind is OutboundKind.REPLY
@@ -149,7 +150,7 @@ async def test_a_turn_that_the_store_interrupts_is_taken_up_again(tmp_path: Path
 
 async def test_a_claim_that_is_not_given_back_stops_the_session(tmp_path: Path) -> None:
     """Negative control for the one above."""
-    async with world(tmp_path, wrap_store=Abandoning) as there:
+    async with world(tmp_path, wrap_queue=wrapping(store=Abandoning)) as there:
         there.server.say("ann", "remember that I like tea")
         with pytest.raises(TimeoutError):
             await there.server.answers(1, within_s=4)
@@ -202,7 +203,7 @@ class Unready(Around):
 
 async def test_a_start_that_waits_for_the_disk_can_be_stopped(tmp_path: Path) -> None:
     """The first signal is enough, also while nothing works yet."""
-    async with world(tmp_path, wrap_store=Unready) as there:
+    async with world(tmp_path, wrap_queue=wrapping(store=Unready)) as there:
         await anyio.sleep(0.2)
         assert not there.ended.is_set()
         there.built.stop()

@@ -50,17 +50,16 @@ async def running(root: Path, server: LoopbackServer, model: Watchman) -> AsyncI
     (home.root / "workspace" / "HEARTBEAT.md").write_text("- [ ] buy milk\n")
     schedule = HeartbeatConfig(interval_minutes=0.01).schedule()
     clock = SystemClock()
-    channels = {
-        "matrix": (LoopbackChannel(server, name="matrix"), "each"),
-        "heartbeat": (
-            HeartbeatChannel(schedule, checklist=home.root / "workspace" / "HEARTBEAT.md", clock=clock),
-            "each",
-        ),
-    }
+    checklist = home.root / "workspace" / "HEARTBEAT.md"
     built = await build(
         settings,
         home,
-        Overrides(channels=channels, allow_from={"matrix": ("*",)}, models={"demo": model}),
+        Overrides(
+            channels={"matrix": (LoopbackChannel(server, name="matrix"), "each")},
+            heartbeat=lambda log: HeartbeatChannel(schedule, checklist=checklist, clock=clock, log=log),
+            allow_from={"matrix": ("*",)},
+            models={"demo": model},
+        ),
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(built.run)

@@ -22,7 +22,7 @@ from gateway.cli import render
 from gateway.operations.service import Operations
 from gateway.routing.access import Alias
 from gateway.system.clock import SystemClock
-from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import World, world
 
 ANN = SessionKey("loopback", "dm-ann")
@@ -235,16 +235,12 @@ async def test_a_check_in_remembers_like_a_conversation(tmp_path: Path) -> None:
     checklist.parent.mkdir(parents=True)
     checklist.write_text("- [ ] buy milk\n")
     schedule = HeartbeatConfig(interval_minutes=0.01).schedule()
-    channels = {
-        "matrix": (LoopbackChannel(server, name="matrix"), "each"),
-        "heartbeat": (HeartbeatChannel(schedule, checklist=checklist, clock=clock), "each"),
-    }
     async with world(
         tmp_path,
         server=server,
         name="matrix",
         settings={"owner": {"aliases": [Alias("matrix", "ann")]}},
-        channels=channels,
+        heartbeat=lambda log: HeartbeatChannel(schedule, checklist=checklist, clock=clock, log=log),
         models={"demo": Keeper()},
         allow_from={"matrix": ("*",)},
     ) as there:

@@ -10,6 +10,7 @@ import pytest
 from agent_core.messages import Amendment
 from gateway.queue.states import InboxState
 from tests.doubles.loopback import LoopbackServer
+from tests.doubles.queue import wrapping
 from tests.integration.command_world import (
     ANN,
     BOB,
@@ -136,7 +137,7 @@ class TestStop:
             stores.append(Held(store, call, after=after))
             return stores[0]
 
-        async with talking(tmp_path, Mind(), wrap_store=wrap) as one:
+        async with talking(tmp_path, Mind(), wrap_queue=wrapping(store=wrap)) as one:
             one.server.say(ANN, "one")
             await stores[0].reached.wait()
             one.server.say(ANN, "!stop")

@@ -8,6 +8,7 @@ from gateway.observability import metrics
 from gateway.operations.http.status_page import render
 from gateway.operations.service import Operations
 from tests.clock import EPOCH, ManualClock
+from tests.doubles.queue import wrapping
 from tests.integration.gateway_world import world
 
 CANARY = "c4n4ry"
@@ -70,7 +71,9 @@ async def test_a_turn_that_hangs_is_told(tmp_path):
             await built.watchdog.look()
 
     limits = {"llm": {"limits": {"seconds": 60}}, "agents": {"heartbeat": {"limits": {"seconds": 60}}}}
-    async with world(tmp_path / "home", settings=limits, clock=clock, wrap_store=hanging) as one:
+    async with world(
+        tmp_path / "home", settings=limits, clock=clock, wrap_queue=wrapping(store=hanging)
+    ) as one:
         await one.asked("hello")
         await pass_by(one.built, 60)
         assert one.built.watchdog.reason() is None

@@ -34,6 +34,7 @@ from gateway.system.home import open_home
 from gateway.turns.approvals.review import ASKING
 from gateway.turns.failure_policy import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
+from tests.doubles.queue import wrapping
 from tests.kill import controls
 from tests.kill.points import Striker, StrikingMemory, StrikingPort
 from tests.kill.scripted import EffectTool, ScriptedModel
@@ -100,8 +101,8 @@ async def _live(run: Run) -> int:
     name = "matrix" if run.approval else "loopback"
     channel = controls.channel(run.control, LoopbackChannel)(server, name=name, batch=3, point=striker)
 
-    def wrap_store(store: WorkStore) -> WorkStore:
-        return StrikingPort(controls.store(run.control, store, channel, striker), striker, "store")  # type: ignore[return-value]
+    def wrap_store(store: WorkStore) -> StrikingPort:
+        return StrikingPort(controls.store(run.control, store, channel, striker), striker, "store")
 
     built = await build(
         Settings.model_validate(
@@ -121,8 +122,10 @@ async def _live(run: Run) -> int:
             models={"demo": ScriptedModel(striker, pause)},
             allow_from={name: ("*",)},
             approval={name: run.approval} if run.approval else {},
-            wrap_store=wrap_store,
-            wrap_questions=lambda questions: StrikingPort(questions, striker, "questions"),  # type: ignore[arg-type, return-value]
+            wrap_queue=wrapping(
+                store=wrap_store,
+                approvals=lambda approvals: StrikingPort(approvals, striker, "approvals"),
+            ),
             wrap_memory=lambda memory: StrikingMemory(controls.memory(run.control, memory, striker), striker),  # type: ignore[arg-type, return-value]
             tools=[EffectTool(folder / "effects", striker, pause)],
             policy=TurnPolicy(max_attempts=run.max_attempts),

@@ -49,10 +49,10 @@ MOMENTS = [
     "taken",
     "store.sent.before",
     "store.sent.after",
-    "plans.job_fired.before",
-    "plans.job_fired.after",
-    "plans.ledger.after",
-    "plans.was_said.after",
+    "jobs.job_fired.before",
+    "jobs.job_fired.after",
+    "jobs.ledger.after",
+    "jobs.was_said.after",
 ]
 MAIL_MOMENTS = ["store.post.before", "store.post.after", "store.complete.after", "taken"]
 

@@ -33,6 +33,7 @@ from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
+from tests.doubles.queue import wrapping
 from tests.kill.gateway_child import _die_with_parent
 from tests.kill.points import Striker, StrikingPort
 
@@ -121,16 +122,9 @@ async def _live(life: Life) -> int:
     home, clock, striker = open_home(folder / "home"), FastClock(folder), Striker(life.die)
     servers = {name: FileLoopbackServer(folder / name) for name in ("matrix", "email")}
     settings = settings_for(life.target)
-    heartbeat = HeartbeatChannel(
-        settings.agents.heartbeat.schedule(),
-        checklist=home.root / "workspace" / "HEARTBEAT.md",
-        clock=clock,
-        sleep=lambda seconds: anyio.sleep(seconds / FACTOR),
-    )
     channels = {
         "matrix": (LoopbackChannel(servers["matrix"], name="matrix", point=striker), "each"),
         "email": (LoopbackChannel(servers["email"], name="email", letters=True, point=striker), "each"),
-        "heartbeat": (heartbeat, "each"),
     }
     built = await build(
         settings,
@@ -138,10 +132,19 @@ async def _live(life: Life) -> int:
         Overrides(
             clock=clock,
             channels=channels,  # type: ignore[arg-type]
+            heartbeat=lambda log: HeartbeatChannel(
+                settings.agents.heartbeat.schedule(),
+                checklist=home.root / "workspace" / "HEARTBEAT.md",
+                clock=clock,
+                log=log,
+                sleep=lambda seconds: anyio.sleep(seconds / FACTOR),
+            ),
             models={"demo": Minutes()},
             allow_from={"matrix": ("*",), "email": ("*",)},
-            wrap_store=lambda store: StrikingPort(store, striker, "store"),  # type: ignore[arg-type, return-value]
-            wrap_plans=lambda plans: StrikingPort(plans, striker, "plans"),  # type: ignore[arg-type, return-value]
+            wrap_queue=wrapping(
+                store=lambda store: StrikingPort(store, striker, "store"),
+                jobs=lambda jobs: StrikingPort(jobs, striker, "jobs"),
+            ),
         ),
     )
     async with anyio.create_task_group() as tasks:

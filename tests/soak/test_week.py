@@ -15,6 +15,7 @@ import pytest
 import structlog
 
 from tests.doubles.loopback import LoopbackServer
+from tests.doubles.queue import wrapping
 from tests.soak.census import census, grown
 from tests.soak.clock import SoakClock, SoakLoop
 from tests.unasked_world import ANN, ANN_MAIL, house
@@ -216,7 +217,7 @@ async def test_a_gateway_that_keeps_something_of_each_message_is_found(tmp_path)
             kept.append([claimed])
             return claimed
 
-    async with weeks(tmp_path, wrap_store=Keeping) as week:
+    async with weeks(tmp_path, wrap_queue=wrapping(store=Keeping)) as week:
         await week.day()
         first = census(tmp_path)
         await week.day()

@@ -41,10 +41,17 @@ class Rules:
 
     Args:
         conversation_of: What is the same for a room and the rooms that it has replaced.
+        allows: Who may talk where a room has no list of its own.
     """
 
-    def __init__(self, config: MatrixConfig, conversation_of: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        config: MatrixConfig,
+        conversation_of: Callable[[str], str],
+        allows: Callable[[str], bool] | None = None,
+    ) -> None:
         self._conversation_of = conversation_of
+        self._allows = allows or config.allows
         self._by_room: dict[str, RoomRule] = {
             name: rule for name, rule in config.rooms.items() if name.startswith("!")
         }
@@ -102,3 +109,8 @@ class Rules:
         """Whether the room's own list names somebody; None if it has none."""
         entries = self.of(room_id).allow_from
         return None if entries is None else names_person(entries, sender)
+
+    def is_heard(self, room_id: str, sender: str) -> bool:
+        """Whether somebody may talk to the bot in a room, as far as the channel knows."""
+        here = self.allows(room_id, sender)
+        return self._allows(sender) if here is None else here

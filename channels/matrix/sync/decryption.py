@@ -56,6 +56,7 @@ class Decryption:
         clock: For ages.
         user_id: Who we are.
         allows: Whose messages are worth waiting for.
+        is_heard: The same for a room, which may have a rule of its own.
         is_owner: Whose are waited for longest.
     """
 
@@ -69,6 +70,7 @@ class Decryption:
         *,
         user_id: str,
         allows: Callable[[str], bool],
+        is_heard: Callable[[str, str], bool] | None = None,
         is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
         self._homeserver = homeserver
@@ -78,8 +80,7 @@ class Decryption:
         self._clock = clock
         self._user_id = user_id
         self._allows = allows
-        self.is_heard: Callable[[str, str], bool] = lambda _room_id, sender: allows(sender)
-        """Whether somebody's messages in a room are worth waiting for; a room may have a rule of its own."""
+        self._is_heard = is_heard or (lambda _room_id, sender: allows(sender))
         self._is_owner = is_owner
         self._waiting = UndecryptableEvents(is_owner)
         self._handed_over: list[str] = []
@@ -120,7 +121,7 @@ class Decryption:
         """Digest the part of an answer that is not about rooms."""
         for event in events_of(body, "to_device"):
             if event.get("type") == "m.room_key.withheld":
-                if self.is_heard(text_of(object_of(event, "content"), "room_id"), text_of(event, "sender")):
+                if self._is_heard(text_of(object_of(event, "content"), "room_id"), text_of(event, "sender")):
                     self._waiting.withheld(event)
             else:
                 self._verifications.learn("", event)
@@ -178,7 +179,7 @@ class Decryption:
             clear = self._crypto.decrypt(room_id, event)
         except NoKey as missing:
             sender = text_of(event, "sender")
-            if event_id and self.is_heard(room_id, sender):
+            if event_id and self._is_heard(room_id, sender):
                 _log.info("matrix.key_missing", room=room_id, event_id=event_id, session=missing.session_id)
                 session_id = missing.session_id[:100]
                 self._waiting.add(room_id, event_id, session_id, sender=sender, now=self._now())

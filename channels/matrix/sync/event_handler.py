@@ -67,7 +67,7 @@ class EventHandler:
 
     Args:
         rooms: What is known about rooms.
-        allows: Who may talk to the bot, by the channel's own list.
+        rules: Who may talk to the bot, and what is different in single rooms.
         uncover: Reads an encrypted event without any other effect.
     """
 
@@ -80,7 +80,7 @@ class EventHandler:
         rooms: Rooms,
         config: MatrixConfig,
         clock: Clock,
-        allows: Callable[[str], bool],
+        rules: Rules,
         uncover: Uncover,
         is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
@@ -90,9 +90,8 @@ class EventHandler:
         self._rooms = rooms
         self._config = config
         self._clock = clock
-        self._allows = allows
         self._uncover = uncover
-        self.rules = Rules(config, rooms.conversation_of)
+        self.rules = rules
         self._sent = SentLookup(homeserver, me.user_id)
         self._quotes = ReplyContext(homeserver, rooms, uncover, user_id=me.user_id)
         talk = config.group_context
@@ -135,11 +134,6 @@ class EventHandler:
                 return await self._reaction(room_id, event)
             case _:
                 return await self._message(room_id, event, seen_at)
-
-    def is_heard(self, room_id: str, sender: str) -> bool:
-        """Whether somebody may talk to the bot in a room, as far as the channel knows."""
-        here = self.rules.allows(room_id, sender)
-        return self._allows(sender) if here is None else here
 
     def is_gone(self, room_id: str, event_id: Any) -> bool:
         """Whether an event was taken back lately."""
@@ -189,7 +183,7 @@ class EventHandler:
         room = self._rooms.get(room_id)
         if message.audience is Audience.GROUP and room is not None and may_moderate(room, sender):
             message = message.model_copy(update={"context": {**message.context, "moderator": True}})
-        allowed = self.is_heard(room_id, sender)
+        allowed = self.rules.is_heard(room_id, sender)
         content = object_of(event, "content")
         place = (room_id, root_of(content) or "")
         answers_us: bool | None = False
@@ -301,7 +295,7 @@ class EventHandler:
     def _edited(self, room_id: str, event: JsonObject) -> Amendment | Skip:
         edit = read_edit(event)
         if isinstance(edit, Amendment):
-            if not self.is_heard(room_id, edit.sender):
+            if not self.rules.is_heard(room_id, edit.sender):
                 # Nothing of theirs waits; what they have said to others may be among what was heard.
                 self._talk.change(room_id, edit.native_id, edit.sender, edit.text)
                 return Skip("edit")
@@ -325,13 +319,13 @@ class EventHandler:
         _keep(self._gone, (room_id, target))
         self._quotes.forget(room_id, target)
         self._talk.take_back(room_id, target)
-        if not self.is_heard(room_id, author):
+        if not self.rules.is_heard(room_id, author):
             return Skip("no_message")
         return Amendment(kind="withdraw", native_id=target, sender=author)
 
     async def _reaction(self, room_id: str, event: JsonObject) -> InboundMessage | Skip | Unfinished:
         sender = text_of(event, "sender")
-        if sender == self._me.user_id or not self.is_heard(room_id, sender):
+        if sender == self._me.user_id or not self.rules.is_heard(room_id, sender):
             return Skip("no_message")
         target = reacts_to(event)
         if not target:

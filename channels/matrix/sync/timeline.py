@@ -371,7 +371,7 @@ class Timeline:
                 for event in events
                 if open_question and event.get("type") in ("m.room.message", "m.room.encrypted")
             } - {self._me.user_id}
-            if room is None or not any(self._conversation.is_heard(room_id, one) for one in senders):
+            if room is None or not any(self._conversation.rules.is_heard(room_id, one) for one in senders):
                 continue
             if self._ask_again_at.get(room_id, now) > now:
                 room.member_count = None

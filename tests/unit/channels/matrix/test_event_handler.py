@@ -259,9 +259,9 @@ async def test_a_rule_of_a_room_counts_for_everything_in_it():
     relation = {"m.relates_to": {"rel_type": "m.annotation", "event_id": "$ours", "key": "x"}}
     mark = {**text("$r", sender=MALLORY, **relation), "type": "m.reaction"}
 
-    assert desk.conversation.is_heard(ROOM, MALLORY)
-    assert not desk.conversation.is_heard(ROOM, ALICE)
-    assert not desk.conversation.is_heard("!other", MALLORY)
+    assert desk.conversation.rules.is_heard(ROOM, MALLORY)
+    assert not desk.conversation.rules.is_heard(ROOM, ALICE)
+    assert not desk.conversation.rules.is_heard("!other", MALLORY)
     assert (await desk.read(mark)).context["allowed_here"] is True
     assert (await desk.read(text("$1", sender=ALICE, **MENTION))).context["allowed_here"] is False
     assert (await desk.read({**mark, "sender": ALICE})) == Skip("no_message")

@@ -1,0 +1,87 @@
+"""
+The part of the composition root that runs sessions and channels, and tells how they are.
+
+`gateway.app` calls it, and only `gateway.app`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.app.agent import AgentParts
+from gateway.app.environment import Environment
+from gateway.queue.ports import Queue
+from gateway.supervision.gateway import Proactive
+from gateway.supervision.status import StatusReport
+from gateway.supervision.supervisor import Supervisor
+from gateway.supervision.turn_watchdog import LOOK_EVERY_S, TurnWatchdog, allowed_seconds
+from gateway.turns.dispatcher import SessionDispatcher
+from gateway.turns.history_writer import HistoryWriter
+from gateway.turns.post_turn import PostTurn
+
+__all__ = ["SupervisionParts", "build_supervision"]
+
+_STALLED_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisionParts:
+    """The parts; see each one's own description."""
+
+    dispatcher: SessionDispatcher
+    history: HistoryWriter
+    post_turn: PostTurn
+    supervisor: Supervisor
+    watchdog: TurnWatchdog
+    status: StatusReport
+
+
+def build_supervision(
+    env: Environment, queue: Queue, agent: AgentParts, proactive: Proactive
+) -> SupervisionParts:
+    """What runs sessions and channels, and tells how they are."""
+    clock, wakeups = env.clock, env.wakeups
+    dispatcher = SessionDispatcher(
+        concurrency=env.settings.gateway.max_concurrent_turns,
+        refill=queue.store.open_sessions,
+        comes_first=env.access.comes_first,
+    )
+    history = HistoryWriter(queue.store, agent.memory, wakeups)
+    post_turn = PostTurn(
+        manager=agent.manager,
+        history=history,
+        search=agent.search,
+        spending=agent.metering,
+        clock=clock,
+        wakeups=wakeups,
+    )
+    supervisor = Supervisor(clock, on_change=wakeups.channel.fire)
+    watchdog = _watchdog(env, dispatcher, queue)
+    status = StatusReport(
+        store=queue.store,
+        memory=agent.memory,
+        models=agent.models,
+        dispatcher=dispatcher,
+        post_turn=post_turn,
+        supervisor=supervisor,
+        proactive=proactive.state,
+        budget=proactive.budget,
+        watchdog=watchdog,
+        clock=clock,
+    )
+    return SupervisionParts(dispatcher, history, post_turn, supervisor, watchdog, status)
+
+
+def _watchdog(env: Environment, dispatcher: SessionDispatcher, queue: Queue) -> TurnWatchdog:
+    """The watch over the turns; no turn may take longer than the longest limit in the settings."""
+    settings, allowed_s = env.settings, env.overrides.turn_allowed_s
+    store = queue.store
+    longest_s = max(settings.llm.limits.seconds, settings.agents.heartbeat.limits.seconds)
+    return TurnWatchdog(
+        dispatcher,
+        store.open_sessions,
+        allowed_s=allowed_seconds(longest_s) if allowed_s is None else allowed_s,
+        look_every_s=LOOK_EVERY_S if allowed_s is None else allowed_s / 2,
+        clock=env.clock,
+        blocked=lambda: store.refusing or store.stalled_s > _STALLED_S,
+    )

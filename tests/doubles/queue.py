@@ -1,0 +1,16 @@
+"""Puts something around single stores of a gateway's queue, for `gateway.app.Overrides.wrap_queue`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gateway.queue.ports import Queue
+
+__all__ = ["wrapping"]
+
+
+def wrapping(**stores: Callable[[Any], Any]) -> Callable[[Queue], Queue]:
+    """What is put around the stores of these names."""
+    return lambda queue: replace(queue, **{name: wrap(getattr(queue, name)) for name, wrap in stores.items()})
