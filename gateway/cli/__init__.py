@@ -1,8 +1,8 @@
 """
 The command line: `main` is the command ``squidbot``.
 
-Each command loads only what it needs when it is called, so that asking for help costs nothing; cyclopts and
-rich are imported here and nowhere else. What goes wrong is said in one sentence on stderr, with an exit code
+Each command loads only what it needs when it is called, so that asking for help costs nothing, and the daemon
+does without cyclopts (`fast_path`). What goes wrong is said in one sentence on stderr, with an exit code
 from sysexits.h; a traceback means a defect.
 """
 
@@ -12,6 +12,8 @@ import io
 import os
 import sys
 from pathlib import Path
+
+from gateway.cli.fast_path import read
 
 __all__ = ["main"]
 
@@ -28,6 +30,8 @@ def main() -> None:
             # Made beforehand (`gateway.cli.manual`): the help of all commands takes longer than any of them.
             sys.stdout.write(Path(__file__).with_name("overview.txt").read_text(encoding="utf-8"))
             code: object = 0
+        elif command := read(sys.argv[1:]):
+            code = command()
         else:
             from gateway.cli.commands import app  # noqa: PLC0415 - importing gateway.cli costs nothing
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.output import quiet_logs, say_defaults
 from gateway.errors import AlreadyRunning, ConfigInvalid, NotFound
 from gateway.operations.control.client import ControlClient, DaemonGone
-from gateway.system.home import Home
+from gateway.system.home import Home, find_home
 from gateway.system.lock import hold_home, holder_of
 from gateway.system.restore_marker import refuse_unfinished
 
-__all__ = ["Asker"]
+__all__ = ["Asker", "asker"]
 
 if TYPE_CHECKING:
     from agent_core.ports import Clock
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 _STARTING_LIMIT_S = 10.0
 _ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
+
+
+def asker(home: Path | None, config: Path | None, *, verbose: bool = False) -> Asker:
+    """Whom to ask about a home and a configuration that are named or not."""
+    found = Home(find_home(home))
+    return Asker(found, config or found.config_file, must_exist=config is not None, verbose=verbose)
 
 
 class Asker:

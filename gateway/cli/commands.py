@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from gateway.cli import fast_path
 from gateway.cli.context import HERE, Json, Where, ask, asker, tell
 from gateway.system.version import version, version_of
 
@@ -58,22 +59,7 @@ for _place in (
 @app.command
 def run(*, where: Where = HERE) -> int:
     """Run the daemon until SIGTERM or Ctrl-C; a second signal ends it at once."""
-    from gateway.system.malloc import share_one
-
-    share_one()  # before anything makes threads
-    from gateway.app.daemon import run_daemon
-    from gateway.settings import load_settings
-    from gateway.system.home import Home, find_home, open_home
-    from gateway.system.restore_marker import refuse_unfinished
-
-    root = find_home(where.home)
-    refuse_unfinished(root)  # the configuration may be among what is missing
-    settings = load_settings(where.named or Home(root).config_file)
-    if where.verbose:
-        log = settings.gateway.log.model_copy(update={"level": "debug"})
-        gateway = settings.gateway.model_copy(update={"log": log})
-        settings = settings.model_copy(update={"gateway": gateway})
-    return run_daemon(settings, open_home(root))
+    return fast_path.run(home=where.home, config=where.config, verbose=where.verbose)
 
 
 @app.command
@@ -162,16 +148,13 @@ def status(*, watch: bool = False, where: Where = HERE, as_json: Json = False) -
     Args:
         watch: Keep showing it until q or Ctrl-C.
     """
-    from gateway.cli import render
-
     if watch:
+        from gateway.cli import render
         from gateway.cli.watch import watch as look_on
 
         asked = asker(where)
         return look_on(lambda: render.status(asked.call("status", reasons=True)))
-    report = ask(where, "status", reasons=True)
-    tell(as_json, report, render.status(report))
-    return 0
+    return fast_path.status(home=where.home, config=where.config, verbose=where.verbose, as_json=as_json)
 
 
 @app.command

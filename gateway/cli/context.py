@@ -47,13 +47,9 @@ Json = Annotated[bool, Parameter(name="--json", help="Print JSON.")]
 
 def asker(where: Where) -> Any:
     """Whom to ask."""
-    from gateway.cli.client import Asker
-    from gateway.system.home import Home, find_home
+    from gateway.cli import client
 
-    home = Home(find_home(where.home))
-    return Asker(
-        home, where.named or home.config_file, must_exist=where.named is not None, verbose=where.verbose
-    )
+    return client.asker(where.home, where.named, verbose=where.verbose)
 
 
 def ask(where: Where, name: str, **arguments: Any) -> dict[str, Any]:

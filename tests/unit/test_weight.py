@@ -14,7 +14,7 @@ import yaml
 from tests.bench.request import first_request
 
 _ROOT = Path(__file__).resolve().parents[2]
-_HEAVY = {"litellm", "openai", "tiktoken", "httpx"}
+_HEAVY = {"litellm", "openai", "tiktoken", "httpx", "cyclopts"}
 _REQUEST_BYTES = 6000
 
 

@@ -1,11 +1,12 @@
 """
-The command line's side of the control socket. Plain and synchronous on the standard library: a command must
-not spend longer on loading a network library than on its question.
+The command line's side of the control socket: one request and its answer, both with a length.
+
+The standard library's HTTP client brings TLS and mail headers along, which take longer to load than the
+answer takes to come. So the few lines of HTTP that our own server understands are written here.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 from collections.abc import Mapping
@@ -15,7 +16,9 @@ from typing import Any
 from gateway.errors import GatewayError
 from gateway.system.home import Home, short_path
 
-__all__ = ["ControlClient", "ControlFailed", "DaemonGone", "UnixConnection"]
+__all__ = ["ControlClient", "ControlFailed", "DaemonGone", "exchange"]
+
+_LONGEST_LINE = 8192
 
 
 class DaemonGone(GatewayError):
@@ -54,17 +57,12 @@ class ControlClient:
             DaemonGone: Nobody answers.
             ControlFailed: The daemon says why not.
         """
-        connection = UnixConnection(self._path, self._limit_s)
         try:
-            body = json.dumps(dict(arguments or {})).encode()
-            connection.request("POST", f"/op/{name}", body, {"Content-Type": "application/json"})
-            answer = json.loads(connection.getresponse().read())
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            _, answer = exchange(self._path, f"POST /op/{name}", dict(arguments or {}), limit_s=self._limit_s)
+        except (OSError, ValueError) as error:
             raise DaemonGone(
                 f"{DaemonGone.__doc__} ({type(error).__name__})", socket=str(self._path)
             ) from error
-        finally:
-            connection.close()
         if "error" in answer:
             told = answer["error"]
             raise ControlFailed(told["message"], kind=told["kind"], exit_code=told["exit_code"])
@@ -72,16 +70,29 @@ class ControlClient:
         return result
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a socket of the file system."""
+def exchange(path: Path, request: str, value: object = None, *, limit_s: float) -> tuple[int, Any]:
+    """
+    Send one request, such as ``GET /livez``, to the socket at ``path``; returns the status and the answer.
 
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
+    ``value`` is sent along as JSON. ``limit_s`` is the longest silence.
 
-    def connect(self) -> None:
-        """Reach the socket, also where its path is too long for the kernel."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        with short_path(self._path) as path:
-            self.sock.connect(path)
+    Raises:
+        OSError: Nobody is there, or answers in time.
+        ValueError: The answer is cut off, or none of ours.
+    """
+    body = b"" if value is None else json.dumps(value).encode()
+    head = f"{request} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(limit_s)
+        with short_path(path) as name:
+            link.connect(name)
+        link.sendall(head.encode() + body)
+        with link.makefile("rb") as answer:
+            _, status, *_ = answer.readline(_LONGEST_LINE).split(maxsplit=2)
+            length = -1
+            while (line := answer.readline(_LONGEST_LINE)) not in (b"\r\n", b""):
+                field, _, told = line.partition(b":")
+                length = int(told) if field.lower() == b"content-length" else length
+            if length < 0:
+                raise ValueError("the answer does not say how long it is")
+            return int(status), json.loads(answer.read(length))

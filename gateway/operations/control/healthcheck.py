@@ -10,18 +10,16 @@ that as well.
 
 from __future__ import annotations
 
-import http.client
-import json
 import sys
 from collections.abc import Sequence
 
-from gateway.operations.control.client import UnixConnection
+from gateway.operations.control.client import exchange
 from gateway.system.home import Home, find_home
 
 __all__ = ["main"]
 
 _LIMIT_S = 8.0
-_MAX_BYTES = 4_000_000
+_OK = 200
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,17 +28,12 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("usage: python -m gateway.operations.control.healthcheck [--ready]\n")
         return 2
     path = "/readyz" if arguments else "/livez"
-    connection = UnixConnection(Home(find_home()).control_socket, _LIMIT_S)
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = json.loads(answer.read(_MAX_BYTES))
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        status, body = exchange(Home(find_home()).control_socket, f"GET {path}", limit_s=_LIMIT_S)
+    except (OSError, ValueError) as error:
         sys.stdout.write(f"no answer: {str(error) or type(error).__name__}\n")
         return 1
-    finally:
-        connection.close()
-    if answer.status == http.client.OK:
+    if status == _OK:
         sys.stdout.write("ready\n" if arguments else "alive\n")
         return 0
     waiting = body.get("waiting") or {}

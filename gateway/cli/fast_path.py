@@ -1,0 +1,86 @@
+"""
+`run` and `status` as service files and scripts write them, without loading the whole command line.
+
+cyclopts costs each `status` a third of its time and a daemon 2.5 MB for as long as it lives. So the options
+of these two commands are read here in their plain spelling. Everything else, and whatever is mistyped, is
+left to `gateway.cli.commands`, which says what may be written; a test compares the two.
+"""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+__all__ = ["read", "run", "status"]
+
+_VALUES = {"--home": "home", "--config": "config"}
+_FLAGS = {"--verbose": "verbose", "-v": "verbose"}
+
+
+def read(arguments: Sequence[str]) -> Callable[[], int] | None:
+    """The command that these arguments call; None if the whole command line must understand them."""
+    match arguments:
+        case ["run", *rest]:
+            command: Callable[..., int] = run
+            flags = _FLAGS
+        case ["status", *rest]:
+            command = status
+            flags = {**_FLAGS, "--json": "as_json"}
+        case _:
+            return None
+    given: dict[str, Path | bool] = {}
+    words = iter(rest)
+    for word in words:
+        name, equals, value = word.partition("=")
+        key = _VALUES.get(name) or flags.get(word)
+        if key is None or key in given:
+            return None
+        if name in _VALUES:
+            value = value if equals else next(words, "")
+            if not value or value.startswith("-"):
+                return None
+            given[key] = Path(value)
+        else:
+            given[key] = True
+    return partial(command, **given)
+
+
+def run(*, home: Path | None = None, config: Path | None = None, verbose: bool = False) -> int:
+    """Run the daemon."""
+    from gateway.system.malloc import share_one
+
+    share_one()  # before anything makes threads
+    from gateway.app.daemon import run_daemon
+    from gateway.settings import load_settings
+    from gateway.system.home import Home, find_home, named_config, open_home
+    from gateway.system.restore_marker import refuse_unfinished
+
+    root = find_home(home)
+    refuse_unfinished(root)  # the configuration may be among what is missing
+    settings = load_settings(named_config(config) or Home(root).config_file)
+    if verbose:
+        log = settings.gateway.log.model_copy(update={"level": "debug"})
+        gateway = settings.gateway.model_copy(update={"log": log})
+        settings = settings.model_copy(update={"gateway": gateway})
+    return run_daemon(settings, open_home(root))
+
+
+def status(
+    *,
+    home: Path | None = None,
+    config: Path | None = None,
+    verbose: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Show the channels, the queue, and what is stuck."""
+    from gateway.cli import render
+    from gateway.cli.client import asker
+    from gateway.cli.output import tell
+    from gateway.system.home import named_config
+
+    report = asker(home, named_config(config), verbose=verbose).call("status", reasons=True)
+    tell(as_json, report, render.status(report))
+    return 0
