@@ -107,18 +107,15 @@ class Accepted(list[InboxRow]):
     Args:
         rows: The new rows, as they are after the amendments.
         stopped: The turns that ran and shall be stopped.
-        touched: The sessions in which something was taken away: their head may be another one now.
     """
 
     def __init__(
         self,
         rows: Iterable[InboxRow] = (),
         stopped: Iterable[Stopped] = (),
-        touched: Iterable[SessionKey] = (),
     ) -> None:
         super().__init__(rows)
         self.stopped = tuple(stopped)
-        self.touched = tuple(touched)
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,10 +370,10 @@ class WorkStore(LeasePort, StateStore, Protocol):
         """
         ...
 
-    async def due_now(self, waits_for: str) -> list[SessionKey]:
+    async def due_now(self, waits_for: str) -> None:
         """
         What a turn or an outbox row waits for is there: whatever was put back with this ``waits_for`` is due
-        at once. Returns the sessions of those turns.
+        at once.
         """
         ...
 

@@ -105,13 +105,14 @@ class TurnHandler:
 
     async def run_session(self, key: SessionKey) -> float | None:
         """
-        Answer what is due in a session: one turn, then the session goes to the end of the line again.
+        Answer what is due in a session: one turn. The queue wakes the session for the next one.
 
         While the disk takes nothing the session is run again and again, more and more rarely. What came by
         a channel that is switched off now waits, untouched, for a start with that channel.
 
-        Returns in how many seconds something of it is due; None: nothing is.
+        Returns in how many seconds the session is to be run again; None: when the queue says so.
         """
+        due_s: float | None = None
         run = self._running[key] = _Run()
         try:
             merge = await self._batching.limit(key)
@@ -120,9 +121,11 @@ class TurnHandler:
                 return None
             await self._history.flush(key)
             turn = await self._store.claim(key, merge=merge)
-            if turn is not None:
+            if turn is None:
+                # Woken too soon: by a clock that was put back, or beside a turn that runs.
+                due_s = await self._store.due_in(key)
+            else:
                 await self._run_claimed(turn, run)
-            due_s = await self._store.due_in(key)
         except (StoreUnavailable, StorageUnavailable) as error:
             self._blocked += 1
             due_s = STORE_RETRY.delay(self._blocked, random=random.random())

@@ -24,7 +24,6 @@ MOMENTS = [
     "store.accept.after",
     "store.claim.before",
     "store.claim.after",
-    "store.due_in.after",
     "memory.save_consolidation.before",
     "memory.save_consolidation.after",
     "store.complete.before",

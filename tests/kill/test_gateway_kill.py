@@ -46,7 +46,6 @@ READS = [
     "store.position",
     "store.read_state",
     "store.steps",
-    "store.due_in",
     "store.journal",
     "store.next_sends",
     "store.next_send_in",

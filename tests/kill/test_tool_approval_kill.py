@@ -16,7 +16,6 @@ ASKING = [
     "model.answered",
     "approvals.ask.before",
     "approvals.ask.after",
-    "store.due_in.after",
     "sending",
     "uncertain",
     "taken",

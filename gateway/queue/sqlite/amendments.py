@@ -33,10 +33,9 @@ _UNSENT = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN, Outb
 
 @dataclass(slots=True)
 class Effects:
-    """What amendments did: turns that ran (session, turn, why), and sessions from which something went."""
+    """What amendments did: turns that ran and were taken away (session, turn, why)."""
 
     stopped: list[tuple[str, str, str]] = field(default_factory=list)
-    touched: list[str] = field(default_factory=list)
 
 
 def ignore(
@@ -115,8 +114,7 @@ class _Amender:
         message = None if row is None else read_payload(row[4])
         if row is None or message is None or message.sender.address != amendment.sender:
             return
-        if self._take_away("id = ?", (row[0],), "withdrawn"):
-            self.effects.touched.append(row[1])
+        self._take_away("id = ?", (row[0],), "withdrawn")
 
     def leave(self, amendment: Amendment) -> None:
         if amendment.session is None:
@@ -125,9 +123,6 @@ class _Amender:
         # A thread's key is the conversation's, a slash, and its name; "0" is what follows the slash.
         where = "channel = ? AND account = ? AND (session = ? OR (session > ? AND session < ?))"
         there = (*self.place, whole, f"{whole}/", f"{whole}0")
-        mine = inbox_sources(InboxState.IGNORED, *_OPEN)
-        found = self.db.execute(f"SELECT DISTINCT session FROM inbox WHERE {mine} AND {where}", there)
-        self.effects.touched += [session for (session,) in found.fetchall()]
         self._take_away(where, there, "left")
         self.db.execute(
             f"UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'left'"
@@ -159,8 +154,6 @@ class _Amender:
                 "UPDATE inbox SET payload = json_set(payload, '$.context.stopped', ?) WHERE id = ?",
                 (gone, before),
             )
-        if gone:
-            self.effects.touched.append(session)
 
     def bounce(self, amendment: Amendment) -> None:
         """What was sent stays sent, and says why it did not arrive."""

@@ -47,7 +47,7 @@ class SqliteApprovalStore(Part):
                 inbox_sql.record_step(db, owned, raw)
                 ids = outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now)
             decided = known is not None and known[0] is not None
-            next_at = None if decided else due_at(now, delay_s)
+            next_at = due_at(now, 0.0 if decided else delay_s)
             inbox_sql.put_back(
                 db, owned, next_at=next_at, error=error_text(why), now=now, attempts=-1, deferrals=0
             )

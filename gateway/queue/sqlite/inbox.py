@@ -105,8 +105,7 @@ class InboxStore(Part):
             for session, turn, why in effects.stopped
             if (key := session_or_none(session)) is not None
         ]
-        touched = [session_or_none(session) for session in dict.fromkeys(effects.touched)]
-        return Accepted(map(inbox_row, amended) if amendments else accepted, stopped, filter(None, touched))
+        return Accepted(map(inbox_row, amended) if amendments else accepted, stopped)
 
     async def position(self, channel: str, account: str, name: str) -> str | None:
         """The committed position, or None."""

@@ -40,10 +40,9 @@ class Maintenance(Part):
             if (session := session_or_none(text)) is not None
         ]
 
-    async def due_now(self, waits_for: str) -> list[SessionKey]:
+    async def due_now(self, waits_for: str) -> None:
         """Let nothing wait for this any more."""
-        found = await self._writer.call("due_now", lambda db: maintenance_sql.due_now(db, waits_for))
-        return [key for text in found if (key := session_or_none(text)) is not None]
+        await self._writer.call("due_now", lambda db: maintenance_sql.due_now(db, waits_for))
 
     async def open_sessions(self) -> list[tuple[SessionKey, float]]:
         """Sessions with something to do, and in how many seconds their head is due."""

@@ -58,19 +58,17 @@ def recover(db: sqlite3.Connection, now: float) -> None:
         db.execute(f"UPDATE outbox SET state = ? WHERE {mine} AND uncertain_at {doubt}", (target.value,))
 
 
-def due_now(db: sqlite3.Connection, waits_for: str) -> list[str]:
-    """Let nothing wait for this any more; returns the sessions of turns."""
-    found = db.execute(
-        "UPDATE inbox SET next_at = NULL, waits_for = NULL WHERE state = 'ready' AND waits_for = ?"
-        " RETURNING session",
+def due_now(db: sqlite3.Connection, waits_for: str) -> None:
+    """Let nothing wait for this any more."""
+    db.execute(
+        "UPDATE inbox SET next_at = NULL, waits_for = NULL WHERE state = 'ready' AND waits_for = ?",
         (waits_for,),
-    ).fetchall()
+    )
     db.execute(
         "UPDATE outbox SET next_at = NULL, waits_for = NULL WHERE state IN ('pending', 'uncertain')"
         " AND waits_for = ?",
         (waits_for,),
     )
-    return list(dict.fromkeys(session for (session,) in found))
 
 
 def open_sessions(db: sqlite3.Connection, now: float) -> list[tuple[str, float]]:
