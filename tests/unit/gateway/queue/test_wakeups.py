@@ -194,7 +194,9 @@ async def test_what_waits_is_told_with_when_it_is_due(house):
     decided = store.approvals.decide("t1", {"verdict": "approved"})
     assert [(one.after_s, one.overtakes) for one in await house.told("session", decided)] == [(0.0, False)]
     # A question that was decided while its turn ran: nobody else will ever say that the turn can go on.
-    again = store.approvals.ask(await claim(store), replace(question(), result=None), [], why="", delay_s=60.0)
+    again = store.approvals.ask(
+        await claim(store), replace(question(), result=None), [], why="", delay_s=60.0
+    )
     assert [one.after_s for one in await house.told("session", again)] == [0.0]
 
 
