@@ -1,1 +1,7 @@
-"""Running programs of others so that they can do nothing but what they were given."""
+"""
+Running a program so that it can do no harm, and ending it with everything that it has started.
+
+`policy` and `seccomp` (pure) say what is allowed. `process` is the daemon's side: it starts a small
+interpreter, which runs `child`, confines itself by Landlock, seccomp and limits, and becomes the program.
+`probe` tries to break out of the very sandbox that commands get; nothing is run in one that was not proved.
+"""

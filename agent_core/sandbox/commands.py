@@ -1,0 +1,207 @@
+"""
+The sandbox in which commands of the assistant run: what it opens, whether it was proved, one run.
+
+A command works in the folder ``work`` of the workspace. It reads and writes there and in what else lies
+directly in the workspace, except hidden names and those that prompts are made of (`policy.PROTECTED`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.sandbox import policy, process
+from agent_core.sandbox.policy import Limits
+from agent_core.sandbox.probe import PROBE_PROCESSES, decoys, verdict
+from agent_core.sandbox.process import Confinement, Outcome
+from agent_core.sandbox.seccomp import ARCHITECTURES
+
+__all__ = ["CommandSandbox", "Proof"]
+
+_PROBE_LIMIT_S = 5.0
+_TRIAL = 'echo one | cat && echo two > "$TMPDIR/a" && rm "$TMPDIR/a"'
+_GROUPS = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")
+_OWN_USER = "run squidbot as a user of its own"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is known of the sandbox: ``held`` None before it was tried; else what would ``help``."""
+
+    held: bool | None = None
+    told: str = "the sandbox has not been tried yet"
+    help: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.told}; {self.help}" if self.help else self.told
+
+
+class CommandSandbox:
+    """
+    Confines by Landlock and seccomp.
+
+    Args:
+        workspace: The assistant's folder.
+        home: squidbot's own folder, of which commands see the workspace alone.
+        private_in: A folder in the home where each run gets one of its own; what is in it is removed.
+        readable: Further folders that commands may read.
+        environment: Variables that they get, besides the necessary ones.
+        daemon: The environment of the daemon, for language and time zone.
+        landlock: The version of the kernel, where it is not to be asked for.
+    """
+
+    def __init__(
+        self,
+        *,
+        workspace: Path,
+        home: Path,
+        private_in: Path,
+        readable: Sequence[Path] = (),
+        environment: Mapping[str, str] | None = None,
+        daemon: Mapping[str, str] | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - a frozen value
+        landlock: int | None = None,
+    ) -> None:
+        self._workspace = workspace.resolve()
+        self._home = home.resolve()
+        self._private_in = private_in
+        self._readable = [path.resolve() for path in readable]
+        self._environment = dict(environment or {})
+        self._daemon = dict(os.environ if daemon is None else daemon)
+        self._limits = limits
+        self._version = process.landlock_version() if landlock is None else landlock
+        self.proof = Proof()
+
+    @property
+    def limits(self) -> Limits:
+        """What one run may take."""
+        return self._limits
+
+    @property
+    def work(self) -> Path:
+        """Where commands begin."""
+        return self._workspace / "work"
+
+    async def prove(self) -> Proof:
+        """Try to break out. Never fails: what goes wrong is a reason not to use the sandbox."""
+        try:
+            with anyio.fail_after(_PROBE_LIMIT_S * 2 + 2):
+                self.proof = await self._proved()
+        except TimeoutError:
+            self.proof = Proof(False, "the trial of the sandbox did not end in time", "")
+        except OSError as error:
+            self.proof = Proof(False, f"the sandbox cannot be tried: {error.strerror or error}")
+        if self.proof.held:
+            _log.info("sandbox.proved", how=self.proof.told)
+        else:
+            _log.warning("sandbox.refused", reason=self.proof.told, help=self.proof.help)
+        return self.proof
+
+    async def run(self, command: str, *, seconds: float) -> Outcome:
+        """
+        Run a command of the shell.
+
+        Raises:
+            OSError: The runner cannot be started, or the folder for the work not be made.
+            RuntimeError: The sandbox was not proved.
+        """
+        if not self.proof.held:
+            raise RuntimeError("the sandbox was not proved")
+        limits = replace(self._limits, seconds=seconds)
+        return await process.run(await self._order(["/bin/sh", "-c", command], limits))
+
+    async def _order(
+        self, words: Sequence[str], limits: Limits, attempts: Mapping[str, object] | None = None
+    ) -> Mapping[str, object]:
+        confinement = await anyio.to_thread.run_sync(self._confinement)
+        environment = policy.environment_for(self._daemon, self._environment, home=str(self.work), private="")
+        return process.order_of(
+            words,
+            directory=str(self.work),
+            environment=environment,
+            limits=limits,
+            confinement=confinement,
+            attempts=attempts,
+        )
+
+    def _confinement(self) -> Confinement:
+        for folder in (self.work, self._private_in):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Confinement(
+            landlock=self._version,
+            readable=tuple(map(str, self._readable)),
+            writable=tuple(_entries(self._workspace)),
+            listed=(str(self._workspace),),
+            private_in=str(self._private_in.resolve()),
+            groups=_GROUPS if os.getuid() == 0 else (),
+        )
+
+    async def _proved(self) -> Proof:
+        if (reason := self._cannot()) is not None:
+            return reason
+        await anyio.to_thread.run_sync(self._sweep)
+        small = replace(self._limits, seconds=_PROBE_LIMIT_S, processes=PROBE_PROCESSES)
+        outside = [self._home, self._workspace, Path("/tmp"), Path("/var/tmp")]  # noqa: S108 - to be refused
+        with decoys(self._private_in, outside) as there:
+            tried = await process.run(await self._order(["-"], small, there.given))
+            reached = there.reached()
+        if tried.error:
+            return self._not_set_up(tried.error)
+        if found := verdict(tried.head.decode("utf-8", "replace"), reached):
+            return Proof(False, f"the sandbox does not hold: {found}", "run squidbot on a newer Linux")
+        harmless = await process.run(await self._order(["/bin/sh", "-c", _TRIAL], small))
+        if harmless.status != 0 or harmless.head != b"one\n":
+            said = harmless.error or harmless.limit or harmless.head.decode("utf-8", "replace").strip()[:200]
+            return Proof(False, f"a harmless command does not run in the sandbox ({said or 'no answer'})")
+        return Proof(True, f"Landlock {self._version} and seccomp")
+
+    def _cannot(self) -> Proof | None:
+        """Why there is nothing to try."""
+        if self._version < 1:
+            return Proof(
+                False, "the kernel has no Landlock", "run squidbot on Linux 5.13 or newer with Landlock on"
+            )
+        if os.uname().machine not in ARCHITECTURES:
+            return Proof(False, f"the system calls of {os.uname().machine} are not known to the sandbox")
+        for folder in (self._workspace, *self._readable):
+            problem = policy.folder_problem(folder, self._home, self._workspace)
+            if not problem and folder == self._workspace and self._home.is_relative_to(folder):
+                problem = f"the workspace {folder} holds squidbot's own folder"
+            if problem:
+                return Proof(False, problem, "name another folder")
+        return None
+
+    def _not_set_up(self, error: str) -> Proof:
+        if "control group" in error:
+            told = "squidbot runs as root, whose processes no limit binds, and no control group can be made"
+            return Proof(False, told, _OWN_USER)
+        return Proof(False, f"the sandbox cannot be set up ({error})")
+
+    def _sweep(self) -> None:
+        """Folders of runs that a crash has left."""
+        self._private_in.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self._private_in.iterdir():
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
+
+
+def _entries(workspace: Path) -> list[str]:
+    """What lies in the workspace and may be written: no links, nothing hidden, nothing of the prompt."""
+    found = []
+    with os.scandir(workspace) as entries:
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+            if entry.name in policy.PROTECTED or entry.name.startswith("."):
+                continue
+            if plain or stat.S_ISDIR(status.st_mode):
+                found.append(entry.path)
+    return found

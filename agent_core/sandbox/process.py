@@ -1,0 +1,216 @@
+"""
+The daemon's side of one run: the order, the process that carries it out, what came of it.
+
+`run` is called on the event loop, never in a thread: the runner ends with the thread that started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import anyio
+from anyio.abc import Process
+
+from agent_core.sandbox.policy import Limits, handled_by, rlimits_of, rules_for
+from agent_core.sandbox.seccomp import filter_program
+
+__all__ = ["Confinement", "Outcome", "landlock_version", "order_of", "run", "sandbox_of"]
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+_CODE = "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.child import main; main()"
+_CREATE_RULESET = 444
+_LONGEST_ARGUMENT = 100_000
+_GRACE_S, _END_LIMIT_S = 10.0, 6.0
+_MOST_REPORT_BYTES = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """How a run is confined: what can be read and written below, and by what means."""
+
+    landlock: int
+    """The version of Landlock that is used."""
+    private_in: str
+    """Where each run gets a folder of its own."""
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+    """Only names can be read below."""
+    groups: tuple[str, ...] = ()
+    """Where a control group can be made that bounds the processes, for a user whom no limit binds."""
+    machine: str = field(default_factory=platform.machine)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """
+    What came of a run.
+
+    ``status`` is the exit code and ``signal`` what ended it; neither if it was ended at ``limit``: ``time``,
+    ``memory``, ``processes``, ``disk``, ``output``. ``error``: it was never started.
+    """
+
+    status: int | None = None
+    signal: int = 0
+    limit: str = ""
+    error: str = ""
+    head: bytes = b""
+    tail: bytes = b""
+    said_bytes: int = 0
+    seconds: float = 0.0
+    ended: int = 0
+    """So many processes it left behind, which were ended."""
+
+
+def landlock_version() -> int:
+    """Which version of Landlock the kernel has, 0 if none. Confines nothing."""
+    if sys.platform != "linux":
+        return 0
+    return max(0, int(ctypes.CDLL(None).syscall(_CREATE_RULESET, None, 0, 1)))
+
+
+def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
+    """
+    The part of an order that confines.
+
+    Raises:
+        LookupError: The system calls of this machine are not known.
+    """
+    rights = handled_by(confinement.landlock)
+    return {
+        "confine": True,
+        "machine": confinement.machine,
+        "rules": rules_for(
+            confinement.landlock,
+            readable=confinement.readable,
+            writable=(*confinement.writable, private),
+            listed=confinement.listed,
+        ),
+        "handled": (rights.files, rights.network, rights.scopes),
+        "handled_size": rights.size,
+        "filter": filter_program(confinement.machine, confinement.landlock),
+        "groups": list(confinement.groups),
+    }
+
+
+def order_of(
+    words: Sequence[str],
+    *,
+    directory: str,
+    environment: Mapping[str, str],
+    limits: Limits,
+    confinement: Confinement | None,
+    attempts: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """
+    An order to `agent_core.sandbox.child`; ``attempts`` are made instead of running ``words``.
+
+    A word that is too long for an argument is the script of a shell; it goes by a file.
+    """
+    private, script, words = "", "", list(words)
+    environment = dict(environment)
+    order: dict[str, Any] = {"confine": False, "groups": [], "rules": []}
+    if confinement is not None:
+        private = f"{confinement.private_in}/{uuid4().hex[:12]}"
+        environment["TMPDIR"] = private
+        order |= sandbox_of(confinement, private)
+        if len(words) == 3 and words[1] == "-c" and len(os.fsencode(words[2])) > _LONGEST_ARGUMENT:
+            script = words[2]
+            words = [words[0], f"{private}/script"]
+    return order | {
+        "parent": os.getpid(),
+        "words": words,
+        "script": script,
+        "directory": directory,
+        "environment": environment,
+        "private": private,
+        "disks": list(confinement.writable) if confinement else [],
+        "rlimits": rlimits_of(limits) if confinement else [],
+        "seconds": limits.seconds,
+        "memory": limits.memory_bytes if confinement else 0,
+        "processes": limits.processes,
+        "disk": limits.disk_bytes if confinement else 0,
+        "files": limits.files,
+        "head": limits.head_bytes,
+        "tail": limits.tail_bytes,
+        "output": limits.output_bytes,
+        "attempts": dict(attempts or {}),
+    }
+
+
+async def run(order: Mapping[str, Any]) -> Outcome:
+    """
+    Carry an order out; cancelling it ends everything that was started.
+
+    Raises:
+        OSError: The runner itself cannot be started.
+    """
+    process = await anyio.open_process(
+        [sys.executable, "-I", "-S", "-c", _CODE, _ROOT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={},
+        start_new_session=True,
+    )
+    said = bytearray()
+    try:
+        with anyio.move_on_after(float(order["seconds"]) + _GRACE_S):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await process.stdin.send(marshal.dumps(dict(order)))
+            await process.stdin.aclose()
+            async for piece in process.stdout:
+                said += piece
+                if len(said) > _MOST_REPORT_BYTES:
+                    break
+            await process.wait()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end(process)
+    try:
+        report = marshal.loads(bytes(said))  # noqa: S302 - the runner wrote it, not the program
+        return _outcome(report)
+    except (ValueError, EOFError, TypeError, KeyError):
+        return Outcome(error="the runner ended without a report")
+
+
+def _outcome(report: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        status=report.get("status"),
+        signal=int(report.get("signal", 0)),
+        limit=str(report.get("limit", "")),
+        error=str(report.get("error", "")),
+        head=bytes(report.get("head", b"")),
+        tail=bytes(report.get("tail", b"")),
+        said_bytes=int(report.get("bytes", 0)),
+        seconds=float(report.get("seconds", 0.0)),
+        ended=int(report.get("ended", 0)),
+    )
+
+
+async def _end(process: Process) -> None:
+    """TERM makes the runner end the whole tree; only one that does not obey is killed."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError), anyio.move_on_after(_END_LIMIT_S):
+            process.terminate()
+            await process.wait()
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    with anyio.move_on_after(_END_LIMIT_S):
+        await process.wait()
+        await process.aclose()

@@ -1,0 +1,224 @@
+"""
+The system calls that a confined program does not get, as a BPF program for seccomp(2). Pure.
+
+A wrong architecture ends the process; the x32 calls of x86-64 do not exist. What is refused gives EPERM, and
+``clone3`` ENOSYS, so that C libraries take ``clone``, whose flags can be read here.
+
+Landlock guards what is opened, and knows nothing of changes by path of mode, owner, times and attributes: a
+program that runs as the same user could open the daemon's secrets to everybody. So these are refused here,
+and only their forms for an open file remain.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+__all__ = ["ARCHITECTURES", "filter_program"]
+
+_ALLOW, _KILL, _REFUSE, _UNKNOWN = 0x7FFF0000, 0x80000000, 0x00050000 | 1, 0x00050000 | 38
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER_AT, _ARCHITECTURE_AT = 0, 4
+_X32_CALLS = 0x40000000
+_NEW_NAMESPACES = 0x7E020000
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_O_ACCMODE, _O_TRUNC = 0o3, 0o1000
+_PR_SET_DUMPABLE = 4
+_AF_UNIX = 1
+
+ARCHITECTURES: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""The machines whose calls are known, by `platform.machine`, with their audit numbers."""
+
+_REFUSED: Mapping[str, tuple[int, int]] = {
+    # other processes, and what a process can do to the daemon as the same user
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    "move_pages": (279, 239),
+    "migrate_pages": (256, 238),
+    "sched_setaffinity": (203, 122),
+    "sched_setscheduler": (144, 119),
+    "sched_setparam": (142, 118),
+    "sched_setattr": (314, 274),
+    "ioprio_set": (251, 30),
+    # the network, and what connects processes beside the file system
+    "socket": (41, 198),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    # memory that no limit counts
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    # large surfaces of the kernel
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    # namespaces, mounts, handles
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    "inotify_add_watch": (254, 27),
+    # the machine
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "settimeofday": (164, 170),
+    "adjtimex": (159, 171),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "syslog": (103, 116),
+    "vhangup": (153, 58),
+    "iopl": (172, -1),
+    "ioperm": (173, -1),
+    # changes by path, which Landlock does not know
+    "chmod": (90, -1),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, -1),
+    "lchown": (94, -1),
+    "fchownat": (260, 54),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+    "utime": (132, -1),
+    "utimes": (235, -1),
+    "futimesat": (261, -1),
+}
+"""Numbers on x86-64 and aarch64; -1 where the machine has no such call."""
+_SIGNALS: Mapping[str, tuple[int, int]] = {
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
+}
+_TRUNCATE = (76, 45)
+_CLONE, _CLONE3, _IOCTL, _PRCTL = (56, 220), (435, 435), (16, 29), (157, 167)
+_UTIMENSAT, _PRLIMIT, _SETPRIORITY, _SOCKETPAIR = (280, 88), (302, 261), (141, 140), (53, 199)
+_OPEN, _OPENAT, _OPENAT2 = (2, -1), (257, 56), (437, 437)
+
+_Line = tuple[int, int, int, int]
+
+
+def filter_program(machine: str, landlock: int) -> bytes:
+    """
+    The program for this machine beside Landlock of this version.
+
+    Before version 6 Landlock holds no signal back, so no signal can be sent at all. Before version 3 it does
+    not know that a file can be cut, so this is refused to what could be called with a mere path.
+
+    Raises:
+        LookupError: The calls of this machine are not known here.
+    """
+    column = ("x86_64", "aarch64").index(machine) if machine in ARCHITECTURES else None
+    if column is None:
+        raise LookupError(f"the system calls of {machine} are not known")
+    lines: list[_Line] = [
+        (_LOAD, 0, 0, _ARCHITECTURE_AT),
+        (_EQUAL, 1, 0, ARCHITECTURES[machine]),
+        (_GIVE, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER_AT),
+    ]
+    if machine == "x86_64":
+        lines += [(_AT_LEAST, 0, 1, _X32_CALLS), (_GIVE, 0, 0, _UNKNOWN)]
+    refused = [numbers[column] for numbers in _REFUSED.values()]
+    if landlock < 6:
+        refused += [numbers[column] for numbers in _SIGNALS.values()]
+    unknown = [_CLONE3[column]]
+    if landlock < 3:
+        refused.append(_TRUNCATE[column])
+        unknown.append(_OPENAT2[column])
+        for numbers, argument in ((_OPEN, 1), (_OPENAT, 2)):
+            lines += _when(numbers[column], _not_cut_unwritten(argument))
+    lines += _when(_CLONE[column], _no_bit(0, _NEW_NAMESPACES))
+    lines += _when(_IOCTL[column], _none_of(1, _TIOCSTI, _TIOCLINUX))
+    lines += _when(_PRCTL[column], _none_of(0, _PR_SET_DUMPABLE))
+    lines += _when(_UTIMENSAT[column], _is_null(1))
+    lines += _when(_PRLIMIT[column], _only(0, 0))
+    lines += _when(_SETPRIORITY[column], _only(1, 0))
+    lines += _when(_SOCKETPAIR[column], _only(0, _AF_UNIX))
+    for number in sorted(number for number in refused if number >= 0):
+        lines += [(_EQUAL, 0, 1, number), (_GIVE, 0, 0, _REFUSE)]
+    for number in unknown:
+        lines += [(_EQUAL, 0, 1, number), (_GIVE, 0, 0, _UNKNOWN)]
+    lines.append((_GIVE, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *line) for line in lines)
+
+
+def _when(number: int, body: list[_Line]) -> list[_Line]:
+    """``body``, which decides, for one call; nothing for the others."""
+    return [(_EQUAL, 0, len(body), number), *body] if number >= 0 else []
+
+
+def _low(argument: int) -> _Line:
+    """Load the lower half of an argument (both machines have it first)."""
+    return (_LOAD, 0, 0, 16 + 8 * argument)
+
+
+def _only(argument: int, value: int) -> list[_Line]:
+    return [_low(argument), (_EQUAL, 0, 1, value), (_GIVE, 0, 0, _ALLOW), (_GIVE, 0, 0, _REFUSE)]
+
+
+def _none_of(argument: int, *values: int) -> list[_Line]:
+    tests = [line for value in values for line in ((_EQUAL, 0, 1, value), (_GIVE, 0, 0, _REFUSE))]
+    return [_low(argument), *tests, (_GIVE, 0, 0, _ALLOW)]
+
+
+def _no_bit(argument: int, bits: int) -> list[_Line]:
+    return [_low(argument), (_ANY_BIT, 0, 1, bits), (_GIVE, 0, 0, _REFUSE), (_GIVE, 0, 0, _ALLOW)]
+
+
+def _is_null(argument: int) -> list[_Line]:
+    high = (_LOAD, 0, 0, 16 + 8 * argument + 4)
+    return [
+        *(_low(argument), (_EQUAL, 0, 3, 0), high, (_EQUAL, 0, 1, 0)),
+        *((_GIVE, 0, 0, _ALLOW), (_GIVE, 0, 0, _REFUSE)),
+    ]
+
+
+def _not_cut_unwritten(argument: int) -> list[_Line]:
+    """O_TRUNC needs the right to write, which a file that is opened for reading alone is not asked for."""
+    return [
+        *(_low(argument), (_ANY_BIT, 0, 2, _O_TRUNC), (_ANY_BIT, 1, 0, _O_ACCMODE)),
+        *((_GIVE, 0, 0, _REFUSE), (_GIVE, 0, 0, _ALLOW)),
+    ]

@@ -1,0 +1,55 @@
+"""A home with a workspace and a sandbox in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_core.sandbox.commands import CommandSandbox
+from agent_core.sandbox.policy import Limits
+from agent_core.sandbox.process import landlock_version
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def home(tmp_path):
+    return make_home(tmp_path / "home")
+
+
+def make_home(home):
+    """A home as the daemon has it, with what must not be reached."""
+    skill = home / "workspace" / "skills" / "a"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("do")
+    (home / "workspace" / "MEMORY.md").write_text("know")
+    (home / "workspace" / ".git").mkdir()
+    (home / "run").mkdir()
+    for name in ("secret", "victim", "movable", "deletable"):
+        (home / name).write_text("something")
+        (home / name).chmod(0o600)
+    home.chmod(0o700)
+    return home
+
+
+def sandbox_in(home, *, landlock=None, readable=(), limits=None):
+    """The sandbox of a home in which this interpreter can be run."""
+    return CommandSandbox(
+        workspace=home / "workspace",
+        home=home,
+        private_in=home / "run" / "commands",
+        readable=[Path(sys.base_prefix), HERE, *readable],
+        limits=limits or Limits(),
+        landlock=landlock,
+    )
+
+
+async def proved(sandbox):
+    """The sandbox, proved; a machine that cannot have one says so by a skip."""
+    proof = await sandbox.prove()
+    if not proof.held and landlock_version() < 1:
+        pytest.skip(f"no sandbox on this machine: {proof}")
+    assert proof.held, str(proof)
+    return sandbox

@@ -1,0 +1,601 @@
+"""
+Attempts to break out of a sandbox, as a script: ``python escapes.py TARGETS-AS-JSON``.
+
+Each is made in a process of its own and gives one line: ``name done``, ``name refused`` or ``name gone wrong``.
+The same script runs without a sandbox as the negative control.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+X86 = platform.machine() == "x86_64"
+ATTEMPTS = {}
+NEEDS_ROOT, NO_CONTROL = set(), set()
+
+
+def attempt(function=None, *, root=False, control=True):
+    def take(given):
+        ATTEMPTS[given.__name__] = given
+        if root:
+            NEEDS_ROOT.add(given.__name__)
+        if not control:
+            NO_CONTROL.add(given.__name__)
+        return given
+
+    return take if function is None else take(function)
+
+
+def call(x86, arm, *arguments):
+    """A system call by its number; OSError if it is refused."""
+    given = [ctypes.c_void_p(each) if isinstance(each, int) else each for each in arguments]
+    result = LIBC.syscall(x86 if X86 else arm, *given)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def reads(path):
+    with open(path, "rb") as file:
+        file.read(1)
+    return True
+
+
+def writes(path, flags=os.O_CREAT):
+    os.close(os.open(path, os.O_WRONLY | flags, 0o600))
+    return True
+
+
+# ── what others have ──
+
+
+@attempt
+def read_a_secret(t):
+    return reads(t["secret"])
+
+
+@attempt
+def list_the_home(t):
+    return bool(os.listdir(t["home"]))
+
+
+@attempt
+def read_the_memory_document(t):
+    return reads(t["workspace"] + "/MEMORY.md")
+
+
+@attempt
+def read_a_skill(t):
+    return reads(t["workspace"] + "/skills/a/SKILL.md")
+
+
+@attempt(root=True)
+def read_the_shadow_file(t):
+    return reads("/etc/shadow")
+
+
+@attempt
+def read_an_environment(t):
+    return reads(f"/proc/{t['pid']}/environ")
+
+
+@attempt
+def read_a_command_line(t):
+    return reads(f"/proc/{t['pid']}/cmdline")
+
+
+@attempt
+def read_memory_of_another(t):
+    os.close(os.open(f"/proc/{t['pid']}/mem", os.O_RDONLY))
+    return True
+
+
+@attempt
+def read_through_the_root_of_another(t):
+    return reads(f"/proc/{t['pid']}/root{t['secret']}")
+
+
+@attempt
+def read_through_the_folder_of_another(t):
+    return bool(os.listdir(f"/proc/{t['pid']}/cwd"))
+
+
+@attempt
+def list_the_processes(t):
+    return bool(os.listdir("/proc"))
+
+
+@attempt
+def trace_another(t):
+    return call(101, 117, 0x4206, t["pid"], 0, 0) == 0
+
+
+@attempt
+def read_memory_by_call(t):
+    there = ctypes.create_string_buffer(8)
+    vector = struct.pack("PN", ctypes.addressof(there), 8)
+    held = ctypes.create_string_buffer(vector, 16)
+    at = struct.pack("PN", t["address"], 8)
+    remote = ctypes.create_string_buffer(at, 16)
+    return call(310, 270, t["pid"], ctypes.byref(held), 1, ctypes.byref(remote), 1, 0) > 0
+
+
+@attempt
+def signal_another(t):
+    os.kill(t["pid"], 0)
+    return True
+
+
+@attempt
+def signal_by_handle(t):
+    signal.pidfd_send_signal(os.pidfd_open(t["pid"]), signal.SIGCONT)
+    return True
+
+
+@attempt
+def make_another_slow(t):
+    os.setpriority(os.PRIO_PROCESS, t["pid"], os.getpriority(os.PRIO_PROCESS, t["pid"]))
+    return True
+
+
+@attempt
+def limit_another(t):
+    resource.prlimit(t["pid"], resource.RLIMIT_CORE, (0, 0))
+    return True
+
+
+@attempt
+def pin_another(t):
+    os.sched_setaffinity(t["pid"], os.sched_getaffinity(0))
+    return True
+
+
+@attempt
+def take_a_descriptor_of_another(t):
+    return call(438, 438, os.pidfd_open(t["pid"]), 0, 0) >= 0
+
+
+@attempt
+def find_an_open_descriptor(t):
+    found = []
+    for number in range(3, 60):
+        try:
+            os.fstat(number)
+            found.append(number)
+        except OSError:
+            pass
+    return bool(set(found) - {t["script"]})
+
+
+# ── the network ──
+
+
+def connects(family, kind, address):
+    with socket.socket(family, kind) as made:
+        made.settimeout(2)
+        made.connect(address)
+    return True
+
+
+@attempt
+def connect_to_loopback(t):
+    return connects(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", t["tcp"]))
+
+
+@attempt
+def connect_to_loopback_by_ipv6(t):
+    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM):
+        return True
+
+
+@attempt(control=False)
+def connect_to_the_metadata_service(t):
+    return connects(socket.AF_INET, socket.SOCK_STREAM, ("169.254.169.254", 80))
+
+
+@attempt
+def send_a_datagram(t):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        return made.sendto(b"x", ("127.0.0.1", t["udp"])) == 1
+
+
+@attempt
+def listen_for_others(t):
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
+        made.bind(("127.0.0.1", 0))
+        made.listen()
+    return True
+
+
+@attempt
+def connect_to_the_control_socket(t):
+    return connects(socket.AF_UNIX, socket.SOCK_STREAM, t["socket"])
+
+
+@attempt
+def connect_to_an_abstract_socket(t):
+    return connects(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + t["abstract"])
+
+
+@attempt
+def ask_the_kernel_by_netlink(t):
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0):
+        return True
+
+
+@attempt(root=True)
+def forge_packets(t):
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP):
+        return True
+
+
+# ── files of others ──
+
+
+@attempt
+def write_into_the_home(t):
+    return writes(t["home"] + "/new")
+
+
+@attempt
+def write_into_tmp(t):
+    return writes(t["tmp"] + "/new")
+
+
+@attempt
+def change_the_memory_document(t):
+    return writes(t["workspace"] + "/MEMORY.md", os.O_APPEND)
+
+
+@attempt
+def add_a_skill(t):
+    os.mkdir(t["workspace"] + "/skills/b")
+    return True
+
+
+@attempt
+def plant_a_file_of_the_prompt(t):
+    return writes(t["workspace"] + "/HEARTBEAT.md")
+
+
+@attempt
+def change_a_hidden_folder_of_the_workspace(t):
+    return writes(t["workspace"] + "/.git/hook")
+
+
+@attempt
+def cut_a_file(t):
+    os.truncate(t["victim"], 1)
+    return True
+
+
+@attempt
+def cut_while_opening(t):
+    return writes(t["victim"], os.O_TRUNC)
+
+
+@attempt
+def take_a_file_away(t):
+    os.rename(t["home"] + "/movable", "movable")
+    return True
+
+
+@attempt
+def put_a_file_there(t):
+    writes("mine")
+    os.rename("mine", t["home"] + "/mine")
+    return True
+
+
+@attempt
+def link_a_secret(t):
+    os.link(t["secret"], "linked")
+    return reads("linked")
+
+
+@attempt
+def read_through_a_link(t):
+    os.symlink(t["secret"], "pointing")
+    return reads("pointing")
+
+
+@attempt
+def read_through_a_linked_folder(t):
+    os.symlink(t["home"], "pointing-folder")
+    return reads("pointing-folder/secret")
+
+
+@attempt
+def read_through_a_link_that_changes(t):
+    writes("plain")
+    child = os.fork()
+    if child == 0:
+        while True:
+            for target in ("plain", t["secret"]):
+                os.symlink(target, f"other-{os.getpid()}")
+                os.replace(f"other-{os.getpid()}", "changing")
+    found = False
+    for _ in range(3000):
+        try:
+            with open("changing", "rb") as file:
+                found = found or file.read() != b""
+        except OSError:
+            continue
+    try:
+        os.kill(child, signal.SIGKILL)
+    except OSError:
+        pass
+    return found
+
+
+@attempt
+def delete_a_file(t):
+    os.unlink(t["home"] + "/deletable")
+    return True
+
+
+@attempt
+def open_a_secret_to_all(t):
+    os.chmod(t["secret"], 0o644)
+    return True
+
+
+@attempt
+def open_a_folder_to_all(t):
+    os.chmod(t["home"], 0o755)
+    return True
+
+
+@attempt(root=True)
+def give_a_file_away(t):
+    os.chown(t["victim"], 1, 1)
+    return True
+
+
+@attempt
+def change_times(t):
+    os.utime(t["victim"], (1, 1))
+    return True
+
+
+@attempt
+def change_attributes(t):
+    os.setxattr(t["victim"], "user.a", b"x")
+    return True
+
+
+@attempt
+def write_through_a_path_descriptor(t):
+    handle = os.open(t["victim"], os.O_PATH)
+    return writes(f"/proc/self/fd/{handle}", 0)
+
+
+@attempt
+def write_shared_memory(t):
+    return writes("/dev/shm/" + t["name"])
+
+
+@attempt(root=True)
+def open_a_disk(t):
+    os.mknod("disk", 0o600 | 0o060000, os.makedev(7, 0))
+    return True
+
+
+@attempt(root=True)
+def open_by_handle(t):
+    handle = ctypes.create_string_buffer(struct.pack("=Ii", 128, 0) + bytes(128))
+    mount = ctypes.c_int()
+    call(303, 264, -100, ctypes.c_char_p(t["secret"].encode()), handle, ctypes.byref(mount), 0)
+    folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    place = os.open(t["home"], os.O_RDONLY | os.O_DIRECTORY)
+    os.close(folder)
+    return call(304, 265, place, handle, os.O_RDONLY) >= 0
+
+
+@attempt
+def watch_a_folder(t):
+    return call(254, 27, LIBC.inotify_init(), ctypes.c_char_p(t["home"].encode()), 0x100) >= 0
+
+
+@attempt(root=True)
+def change_the_kernel(t):
+    return writes("/proc/sys/kernel/core_pattern", 0)
+
+
+# ── the kernel ──
+
+
+@attempt
+def keep_a_key(t):
+    return (
+        call(
+            248,
+            217,
+            ctypes.c_char_p(b"user"),
+            ctypes.c_char_p(b"squidbot-test"),
+            ctypes.c_char_p(b"x"),
+            1,
+            -1,
+        )
+        > 0
+    )
+
+
+@attempt
+def ask_for_the_session_keyring(t):
+    return call(250, 219, 0, -1, 1) > 0
+
+
+@attempt
+def ring(t):
+    return call(425, 425, 4, ctypes.create_string_buffer(256)) >= 0
+
+
+@attempt
+def enter_a_user_namespace(t):
+    return call(272, 97, 0x10000000) == 0
+
+
+@attempt
+def clone_into_a_namespace(t):
+    found = call(56, 220, 0x10000000 | 17, 0, 0, 0, 0)
+    if found == 0:
+        os._exit(0)
+    return True
+
+
+@attempt
+def clone_into_a_namespace_by_the_new_call(t):
+    arguments = ctypes.create_string_buffer(struct.pack("=8Q", 0x10000000, 0, 0, 0, 17, 0, 0, 0))
+    found = call(435, 435, arguments, 64)
+    if found == 0:
+        os._exit(0)
+    return True
+
+
+@attempt(root=True)
+def mount_something(t):
+    os.mkdir("mounted")
+    call(165, 40, ctypes.c_char_p(b"none"), ctypes.c_char_p(b"mounted"), ctypes.c_char_p(b"tmpfs"), 0, 0)
+    return call(166, 39, ctypes.c_char_p(b"mounted"), 2) == 0
+
+
+@attempt(root=True)
+def change_the_root(t):
+    os.chroot(".")
+    return True
+
+
+@attempt(root=True)
+def enter_a_namespace_of_another(t):
+    return call(308, 268, os.open("/proc/1/ns/uts", os.O_RDONLY), 0) == 0
+
+
+@attempt(root=True)
+def load_a_program_into_the_kernel(t):
+    arguments = ctypes.create_string_buffer(struct.pack("=4I", 1, 4, 4, 1) + bytes(112))
+    return call(321, 280, 0, arguments, 128) >= 0
+
+
+@attempt(root=True)
+def measure_the_kernel(t):
+    arguments = ctypes.create_string_buffer(struct.pack("=IIQ", 1, 112, 0) + bytes(96))
+    return call(298, 241, arguments, -1, 0, -1, 0) >= 0
+
+
+@attempt
+def handle_own_faults(t):
+    return call(323, 282, 1) >= 0
+
+
+@attempt
+def have_memory_that_nobody_counts(t):
+    return os.memfd_create("x") >= 0
+
+
+@attempt
+def have_shared_memory_of_the_old_kind(t):
+    made = call(29, 194, 0, 4096, 0o1600)
+    return call(31, 195, made, 0, 0) == 0  # and away with it
+
+
+@attempt
+def be_hidden_from_the_runner(t):
+    return LIBC.prctl(4, 0, 0, 0, 0) == 0
+
+
+@attempt(root=True)
+def type_into_a_terminal(t):
+    import fcntl
+
+    _own, other = os.openpty()
+    os.setsid()
+    fcntl.ioctl(other, 0x540E, 0)
+    fcntl.ioctl(other, 0x5412, b"x")
+    return True
+
+
+@attempt
+def call_for_type_into_a_terminal(t):
+    """Where there is no terminal the call itself is refused, before the kernel says that there is none."""
+    LIBC.ioctl(0, 0x5412, b"x")
+    return ctypes.get_errno() != 1
+
+
+@attempt(root=True)
+def have_capabilities(t):
+    held = (ctypes.c_uint32 * 6)()
+    call(125, 90, (ctypes.c_uint32 * 2)(0x20080522, 0), held)
+    return any(held)
+
+
+@attempt(root=True)
+def raise_a_limit(t):
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard + 1, hard + 1))
+    return True
+
+
+@attempt(root=True)
+def have_others_killed_first(t):
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("-500")
+    return True
+
+
+@attempt(root=True)
+def leave_the_control_group(t):
+    with open(t["group"], "w") as file:
+        file.write("0")
+    return True
+
+
+@attempt(root=True, control=False)
+def set_the_clock(t):
+    import time
+
+    time.clock_settime(time.CLOCK_REALTIME, time.time())
+    return True
+
+
+@attempt(root=True)
+def name_the_machine(t):
+    socket.sethostname(socket.gethostname())
+    return True
+
+
+def main():
+    targets = json.loads(sys.argv[1])
+    for name, function in ATTEMPTS.items():
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            targets["script"] = writing
+            try:
+                answer = b"done" if function(targets) else b"refused"
+            except (OSError, ValueError) as error:
+                answer = f"refused ({error})".encode()
+            except BaseException as error:
+                answer = f"gone wrong ({type(error).__name__}: {error})".encode()
+            os.write(writing, answer)
+            os._exit(0)
+        os.close(writing)
+        ready = select.select([reading], [], [], 10)[0]
+        print(name, os.read(reading, 500).decode() if ready else "gone wrong (no answer)", flush=True)
+        os.close(reading)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main()
