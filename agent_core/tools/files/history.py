@@ -1,0 +1,397 @@
+"""
+What was done to files, and what they were before: ``changes.jsonl`` and ``versions/`` in one folder.
+
+A change is noted, with the content that it replaces, before the file is touched; a second line says that it
+was made. So whoever was killed in between knows afterwards which of the two contents to look for. Versions
+are kept by their content. Older ones go after a while, and before that when they are too many; what a file's
+present content is made of is known as long as the file stays as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+
+from agent_core import files
+from agent_core.provenance import Origin, Origins
+
+__all__ = ["Change", "ChangeKind", "FileHistory", "digest_of"]
+
+ChangeKind = Literal["write", "edit", "move", "delete", "undo"]
+_PRUNE_EVERY = 200
+_MOST_CHANGES = 20_000
+_log = structlog.get_logger(__name__)
+
+
+def digest_of(content: bytes) -> str:
+    """The name of a content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """
+    One change of a file.
+
+    ``before`` and ``after`` are the contents, None where there was or is no file. A file that was moved came
+    from ``source``. ``key`` names the call that made it: the same call made again is the same change.
+    ``origins`` are whose words ``after`` is made of. ``made`` is false as long as it is only intended.
+    """
+
+    id: int
+    key: str
+    at: datetime
+    turn: str
+    session: str
+    kind: ChangeKind
+    path: str
+    before: str | None
+    after: str | None
+    mode: int = 0o600
+    origins: Origins = ()
+    source: str | None = None
+    undoes: int | None = None
+    made: bool = False
+
+
+class FileHistory:
+    """
+    The changes of one home. Everything here blocks; it may be called from several threads.
+
+    Args:
+        folder: Where it is kept; made at the first change.
+        max_bytes: What all earlier versions together may take.
+        durable: Whether a change survives a power cut, and not only the end of the process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        now: Callable[[], datetime],
+        keep_days: float = 30.0,
+        max_bytes: int = 500_000_000,
+        durable: bool = True,
+    ) -> None:
+        self._folder = folder
+        self._journal = folder / "changes.jsonl"
+        self._versions = folder / "versions"
+        self._now = now
+        self._keep = timedelta(days=keep_days)
+        self._max_bytes = max_bytes
+        self._durable = durable
+        self.lock = threading.RLock()
+        self._changes: dict[int, Change] | None = None
+        self._by_key: dict[str, int] = {}
+        self._by_content: dict[str, Origins] = {}
+        self._by_path: dict[str, Change] = {}
+        self._folders: dict[str, Origins] = {}
+        self._last = 0
+        self._since_pruned = 0
+        self._syncing: ThreadPoolExecutor | None = None
+
+    # ── asking ──
+
+    def changes(self, path: str | None = None) -> list[Change]:
+        """All changes that are known, newest first; those of one file only."""
+        with self.lock:
+            return [
+                change
+                for change in reversed(self._loaded().values())
+                if path is None or path in (change.path, change.source)
+            ]
+
+    def get(self, number: int) -> Change:
+        """
+        The change of that number.
+
+        Raises:
+            LookupError: There is none.
+        """
+        with self.lock:
+            found = self._loaded().get(number)
+        if found is None:
+            raise LookupError(f"there is no change {number}")
+        return found
+
+    def of_call(self, key: str) -> Change | None:
+        """The change that a call has made or was about to make."""
+        with self.lock:
+            loaded = self._loaded()
+            return loaded.get(self._by_key.get(key, 0)) if key else None
+
+    def version(self, digest: str) -> bytes:
+        """
+        An earlier content.
+
+        Raises:
+            LookupError: It is not kept, or not any more.
+        """
+        try:
+            content = self._version(digest).read_bytes()
+        except FileNotFoundError as error:
+            raise LookupError("that version is not kept any more") from error
+        if digest_of(content) != digest:
+            raise LookupError("that version is damaged")
+        return content
+
+    def origins_of(self, path: str, digest: str) -> Origins | None:
+        """Whose words a file of that content is made of; None: it came from elsewhere."""
+        with self.lock:
+            self._loaded()
+            newest = self._by_path.get(path)
+            if newest is not None and newest.after == digest:
+                return newest.origins
+            return self._by_content.get(digest)
+
+    def origins_of_name(self, path: str) -> Origins | None:
+        """Whose idea the name of a file or folder was; None: it came from elsewhere."""
+        with self.lock:
+            self._loaded()
+            newest = self._by_path.get(path)
+            if newest is None or newest.after is None:
+                return self._folders.get(path)
+            return newest.origins
+
+    # ── changing ──
+
+    def begin(self, intended: Change, before: bytes | None) -> tuple[Change, list[int]]:
+        """
+        Note a change that is about to be made, with the content that it replaces.
+
+        Returns it with its number, and the handles that `sync` must have seen before it is made.
+
+        Raises:
+            OSError: The disk does not take it; then nothing is noted.
+        """
+        with self.lock:
+            known = self._loaded()
+            change = replace(intended, id=self._last + 1, at=self._now())
+            files.make_folder(self._folder)
+            handles: list[int] = []
+            try:
+                if before is not None:
+                    handles += self._keep_version(digest_of(before), before)
+                handles.append(self._append(_as_line(change)))
+            except BaseException:
+                for handle in handles:
+                    os.close(handle)
+                raise
+            self._last = change.id
+            known[change.id] = change
+            if change.key:
+                self._by_key[change.key] = change.id
+            return change, handles
+
+    def sync(self, handles: Sequence[int]) -> None:
+        """Make durable what is behind the handles, all at the same time, and close them."""
+        try:
+            if self._durable and handles:
+                if self._syncing is None:
+                    self._syncing = ThreadPoolExecutor(4, thread_name_prefix="file-sync")
+                for _ in self._syncing.map(os.fsync, handles):
+                    pass
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+    def made(self, change: Change) -> Change:
+        """Note that a change was made."""
+        with self.lock:
+            done = replace(change, made=True)
+            self._note(done)
+            with suppress(OSError):  # what it says can be seen from the file as well
+                os.close(self._append({"made": change.id}))
+            self._since_pruned += 1
+            if self._since_pruned >= _PRUNE_EVERY:
+                self.prune()
+            return done
+
+    def void(self, change: Change) -> None:
+        """Note that a change was not made and never will be."""
+        with self.lock:
+            self._loaded().pop(change.id, None)
+            self._by_key.pop(change.key, None)
+            with suppress(OSError):
+                os.close(self._append({"void": change.id}))
+
+    def prune(self) -> None:
+        """Forget what is too old, and of the versions the oldest where they are too many."""
+        with self.lock:
+            self._since_pruned = 0
+            known = self._loaded()
+            since = self._now() - self._keep
+            if len(known) > _MOST_CHANGES:
+                since = max(since, list(known.values())[-_MOST_CHANGES].at)
+            stay = {
+                change.id: change
+                for change in known.values()
+                if change.at >= since or change.id == self._last or self._is_present(change)
+            }
+            if len(stay) < len(known):
+                lines = [line for change in stay.values() for line in _as_lines(change)]
+                files.replace(self._journal, b"".join(map(_encoded, lines)), durable=self._durable)
+                self._changes = stay
+                self._by_key = {change.key: change.id for change in stay.values() if change.key}
+            wanted = [
+                change.before for change in reversed(stay.values()) if change.before and change.at >= since
+            ]
+            self._drop_versions(dict.fromkeys(wanted))
+
+    def _is_present(self, change: Change) -> bool:
+        newest = self._by_path.get(change.path)
+        return newest is not None and newest.id == change.id and change.after is not None
+
+    def _drop_versions(self, wanted: Iterable[str]) -> None:
+        """Keep the ``wanted`` versions, the first ones first, as far as there is room."""
+        sizes = {path.name: path for path in self._versions.glob("??/*")}
+        room = self._max_bytes
+        for name in wanted:
+            path = sizes.get(name)
+            if path is not None:
+                room -= path.stat().st_size
+                if room >= 0:
+                    del sizes[name]
+        for path in sizes.values():
+            path.unlink(missing_ok=True)
+
+    # ── inside ──
+
+    def _loaded(self) -> dict[int, Change]:
+        if self._changes is None:
+            self._changes = {}
+            for line in self._lines():
+                self._take(line)
+            self.prune()
+        return self._changes
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        try:
+            content = self._journal.read_bytes()
+        except FileNotFoundError:
+            return
+        bad = 0
+        for line in content.splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                bad += 1
+        if bad:
+            _log.warning("files.history_damaged", lines=bad)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        known = self._changes
+        assert known is not None  # it is being loaded
+        try:
+            if "made" in line and (change := known.get(line["made"])) is not None:
+                self._note(replace(change, made=True))
+            elif "void" in line and (change := known.pop(line["void"], None)) is not None:
+                self._by_key.pop(change.key, None)
+            elif "id" in line:
+                change = _from_line(line)
+                known[change.id] = change
+                self._last = max(self._last, change.id)
+                if change.key:
+                    self._by_key[change.key] = change.id
+        except (KeyError, TypeError, ValueError):
+            _log.warning("files.history_damaged", lines=1)
+
+    def _note(self, change: Change) -> None:
+        assert self._changes is not None  # it was looked up
+        self._changes[change.id] = change
+        self._by_path[change.path] = change
+        above = change.path.rpartition("/")[0]
+        while above and above not in self._folders:
+            self._folders[above] = change.origins
+            above = above.rpartition("/")[0]
+        if change.source is not None:
+            self._by_path.pop(change.source, None)
+        if change.after is not None:
+            self._by_content[change.after] = change.origins
+
+    def _version(self, digest: str) -> Path:
+        return self._versions / digest[:2] / digest
+
+    def _keep_version(self, digest: str, content: bytes) -> list[int]:
+        path = self._version(digest)
+        if path.exists():
+            return []
+        files.make_folder(path.parent)
+        temporary = path.with_suffix(".tmp")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            files.write_all(handle, content)
+            temporary.replace(path)
+            return [handle, os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)]
+        except BaseException:
+            os.close(handle)
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def _append(self, line: dict[str, Any]) -> int:
+        handle = os.open(self._journal, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        size = os.fstat(handle).st_size
+        try:
+            torn = size and os.pread(handle, 1, size - 1) != b"\n"
+            files.write_all(handle, (b"\n" if torn else b"") + _encoded(line))
+        except BaseException:
+            with suppress(OSError):
+                os.ftruncate(handle, size)
+            os.close(handle)
+            raise
+        return handle
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def _as_lines(change: Change) -> list[dict[str, Any]]:
+    return [_as_line(change), *([{"made": change.id}] if change.made else [])]
+
+
+def _as_line(change: Change) -> dict[str, Any]:
+    return {
+        "id": change.id,
+        "key": change.key,
+        "at": change.at.isoformat(),
+        "turn": change.turn,
+        "session": change.session,
+        "kind": change.kind,
+        "path": change.path,
+        "before": change.before,
+        "after": change.after,
+        "mode": change.mode,
+        "origins": [origin.model_dump(mode="json") for origin in change.origins],
+        "source": change.source,
+        "undoes": change.undoes,
+    }
+
+
+def _from_line(line: dict[str, Any]) -> Change:
+    return Change(
+        id=line["id"],
+        key=line["key"],
+        at=datetime.fromisoformat(line["at"]),
+        turn=line["turn"],
+        session=line["session"],
+        kind=line["kind"],
+        path=line["path"],
+        before=line["before"],
+        after=line["after"],
+        mode=line["mode"],
+        origins=tuple(Origin.model_validate(origin) for origin in line["origins"]),
+        source=line["source"],
+        undoes=line["undoes"],
+    )

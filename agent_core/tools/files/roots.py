@@ -1,0 +1,275 @@
+"""
+Where the file tools may work: the workspace, and further folders that the settings name.
+
+Three things are decided here and nowhere else: which folder a path means, whether it is one of those that
+the prompt is built of, and what is out of reach whatever the settings say. The first two are decided by the
+text of the path, so that the same call is always of the same kind. What a text does not show is then found
+on the disk: a folder or a file that is private, or that the prompt is built of under another name, is known
+by its device and inode and is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_core.confined import Identity, folder_below, identity_of, open_file, parts_of
+from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
+
+__all__ = ["PROMPT_NAMES", "Place", "Root", "Roots"]
+
+PROMPT_NAMES = frozenset({"skills", "heartbeat.md", "memory.md"})
+"""What the prompt is built of, in the workspace."""
+_SYSTEM = ("/proc", "/sys", "/dev", "/run/credentials", "/run/secrets")
+_KNOWN_FOR_S = 60.0
+_MOST_LOOKED_AT = 200_000
+_JOINERS = "\u200c\u200d"
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A folder in which the tools may work."""
+
+    path: Path
+    writable: bool
+    workspace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    What a path means.
+
+    ``prompt`` says that the prompt is built of it. ``shown`` names it: relative to the workspace, absolute
+    elsewhere.
+    """
+
+    root: Root
+    parts: tuple[str, ...]
+    prompt: bool
+
+    @property
+    def shown(self) -> str:
+        """The path as people and models write it."""
+        inside = "/".join(self.parts)
+        return inside or "." if self.root.workspace else str(self.root.path / inside)
+
+    @property
+    def name(self) -> str:
+        """Its last part."""
+        return self.parts[-1]
+
+
+class Roots:
+    """
+    The folders of one home. One instance for all conversations; nothing is touched before the first use.
+
+    Args:
+        workspace: The assistant's own folder.
+        more: Further folders, and whether they may be written to.
+        home: Out of reach with everything in it, except for the workspace.
+        private: Further files and folders that are out of reach.
+    """
+
+    def __init__(
+        self,
+        workspace: Path,
+        more: Mapping[Path, bool] | None = None,
+        *,
+        home: Path | None = None,
+        private: Sequence[Path] = (),
+    ) -> None:
+        self.workspace = Root(workspace, writable=True, workspace=True)
+        self._roots = [self.workspace, *(Root(path, writable) for path, writable in (more or {}).items())]
+        self._home = home
+        self._private = (*private, *map(Path, _SYSTEM))
+        self._folders: tuple[float, frozenset[Identity]] | None = None
+
+    def listed(self, *, own: bool = True) -> str:
+        """The further folders, for a description."""
+        more = self._roots[1:] if own else []
+        return ", ".join(f"{root.path} ({'rw' if root.writable else 'ro'})" for root in more)
+
+    # ── by its text ──
+
+    def place(self, path: str, *, own: bool = True, write: bool = False) -> Place:
+        """
+        What ``path`` means to the owner, or (``own`` false) to somebody with whom the workspace is shared.
+
+        Raises:
+            ToolError: Nothing that may be used so; the text says why.
+        """
+        parts = _parts(path)
+        root = self.workspace
+        if path.startswith("/"):
+            roots = self._roots if own else self._roots[:1]
+            above = [each for each in roots if _begins(parts, each)]
+            if not above:
+                known = self.listed(own=own)
+                beside = f" Besides: {known}." if known else ""
+                raise ToolDenied(f"{path[:200]!r} is outside of the workspace.{beside}")
+            root = max(above, key=lambda each: len(each.path.parts))
+            parts = parts[len(root.path.parts) - 1 :]
+        prompt = root.workspace and bool(parts) and _plain(parts[0]) in PROMPT_NAMES
+        place = Place(root, parts, prompt)
+        if prompt and not own:
+            raise ToolDenied(f"{place.shown!r} belongs to the owner.")
+        if write and not root.writable:
+            raise ToolDenied(f"{root.path} may only be read.")
+        if write and not parts:
+            raise ToolRetry("Name a file, not the folder.")
+        return place
+
+    # ── on the disk ──
+
+    @contextmanager
+    def folder(self, place: Place, *, write: bool = False, make: bool = False) -> Iterator[int]:
+        """A handle on the folder that holds ``place``, see `agent_core.confined.folder_below`."""
+        with self._walk(place.root, place.parts[:-1], place, write=write, make=make) as handle:
+            yield handle
+
+    @contextmanager
+    def inside(self, place: Place) -> Iterator[int]:
+        """A handle on the folder ``place`` itself."""
+        with self._walk(place.root, place.parts, place) as handle:
+            yield handle
+
+    def opened(self, place: Place, folder: int, *, write: bool = False) -> int:
+        """
+        The file ``place`` in its open folder, for reading; ``write``: it is to be replaced.
+
+        Raises:
+            LookupError: There is none.
+            ToolError: It is none that may be used so.
+        """
+        try:
+            handle = open_file(place.name, folder)
+        except ValueError as error:
+            raise ToolFailed(f"{place.shown!r} cannot be used: {error}.") from error
+        try:
+            self._check(place, os.fstat(handle), write=write)
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+    def forbidden(self, place: Place, *, write: bool = False) -> frozenset[Identity]:
+        """The folders that are not entered on the way to ``place``."""
+        private = self._private_folders()
+        own = _identities([self.workspace.path])
+        if not place.root.workspace:
+            return private | own | self._prompt_folders()
+        return private - own | (self._prompt_folders() if write and not place.prompt else frozenset())
+
+    @contextmanager
+    def _walk(
+        self, root: Root, parts: Sequence[str], place: Place, *, write: bool = False, make: bool = False
+    ) -> Iterator[int]:
+        try:
+            with folder_below(
+                root.path, parts, forbidden=self.forbidden(place, write=write), make=make
+            ) as handle:
+                yield handle
+        except ValueError as error:
+            raise ToolFailed(f"{place.shown!r} cannot be used: {error}.") from error
+
+    def _check(self, place: Place, found: os.stat_result, *, write: bool) -> None:
+        me = identity_of(found)
+        if me in _identities(self._private) or (found.st_nlink > 1 and self._in_home(me)):
+            raise ToolDenied(f"{place.shown!r} is kept private.")
+        if not write:
+            return
+        if found.st_nlink != 1:
+            raise ToolFailed(f"{place.shown!r} has further names (hard links), so it is not changed.")
+        prompt = _identities(self.workspace.path / name for name in ("HEARTBEAT.md", "MEMORY.md"))
+        if me in prompt and not place.prompt:
+            raise ToolDenied(f"{place.shown!r} is part of the prompt under another name; use that.")
+
+    def _private_folders(self) -> frozenset[Identity]:
+        """The folders of the home, without the workspace; looked for again after a minute."""
+        now = time.monotonic()
+        if self._folders is None or now - self._folders[0] > _KNOWN_FOR_S:
+            found = set(_identities(self._private))
+            workspace = _identities([self.workspace.path])
+            for folder, status in _below(self._home, but=workspace, files=False):
+                del folder
+                found.add(identity_of(status))
+            if self._home is not None:
+                found |= _identities([self._home])
+            self._folders = now, frozenset(found)
+        return self._folders[1]
+
+    def _prompt_folders(self) -> frozenset[Identity]:
+        skills = self.workspace.path / "skills"
+        inside = {identity_of(status) for _, status in _below(skills, files=False)}
+        return frozenset(inside | _identities([skills]))
+
+    def _in_home(self, file: Identity) -> bool:
+        """Whether a file with several names has one of them in the home."""
+        workspace = _identities([self.workspace.path])
+        for number, (_, status) in enumerate(_below(self._home, but=workspace, files=True)):
+            if identity_of(status) == file or number > _MOST_LOOKED_AT:
+                return True
+        return False
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    """The parts of a path as models write them, with ``./`` and ``//``."""
+    for char in path:
+        if unicodedata.category(char) in ("Cc", "Cs", "Cf") and char not in _JOINERS:
+            raise ToolRetry(
+                f"The path {path[:200]!a} holds a character that names of files here do not have."
+            )
+    parts = tuple(part for part in path.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise ToolRetry("Write the path without '..'.")
+    try:
+        return parts_of("/".join(parts)) if parts else ()
+    except ValueError as error:
+        raise ToolRetry(f"{path[:200]!r} cannot be used: {error}.") from error
+
+
+def _begins(parts: tuple[str, ...], root: Root) -> bool:
+    own = root.path.parts[1:]
+    return parts[: len(own)] == own
+
+
+def _plain(name: str) -> str:
+    """The name as a disk sees it that does not tell case or composition apart."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def _identities(paths: Iterator[Path] | Sequence[Path]) -> frozenset[Identity]:
+    found = set()
+    for path in paths:
+        with suppress(OSError):
+            found.add(identity_of(path.stat()))
+    return frozenset(found)
+
+
+def _below(
+    folder: Path | None, *, but: frozenset[Identity] = frozenset(), files: bool
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Every folder (and file) below one, not following links, except for the folders ``but``."""
+    waiting = [] if folder is None else [str(folder)]
+    while waiting:
+        here = waiting.pop()
+        with suppress(OSError), os.scandir(here) as entries:
+            for entry in entries:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if not is_folder and not files:
+                    continue
+                with suppress(OSError):
+                    # Not entry.stat(): what is mounted there is meant, as an open folder would be.
+                    status = os.stat(entry.path, follow_symlinks=False)  # noqa: PTH116
+                    if is_folder and stat.S_ISDIR(status.st_mode):
+                        if identity_of(status) in but:
+                            continue
+                        waiting.append(entry.path)
+                    yield entry.path, status

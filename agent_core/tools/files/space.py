@@ -1,0 +1,524 @@
+"""
+Reading and changing the files of the roots, each change exactly once and with the earlier content kept.
+
+A change of a file goes: what is there is read; the change is noted with it (`FileHistory.begin`); the new
+content is written to a file of its own beside it; that gets the name, if the name still stands for what was
+read; the change is noted as made. The call that is made again after a kill has the same key, finds what was
+noted, and looks at the file: the old content means that it is still to be done, the new one that it was done,
+and any other that somebody else was there, which is told and not overwritten.
+
+Everything here blocks. One change at a time is made, so two conversations cannot cross each other; another
+program can, between the last look at a name and the renaming, and what it wrote in that moment is lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from agent_core.errors import ToolError, ToolFailed, ToolRetry
+from agent_core.files import write_all
+from agent_core.provenance import Origins, joined, untrusted
+from agent_core.tools.files.history import Change, ChangeKind, FileHistory, digest_of
+from agent_core.tools.files.roots import Place, Roots
+
+__all__ = ["ANYTHING", "MAX_FILE_BYTES", "MAX_WRITE_BYTES", "By", "FileSpace", "Found", "is_leftover"]
+
+MAX_WRITE_BYTES = 1_000_000
+"""No content that a call writes is larger."""
+MAX_FILE_BYTES = 50_000_000
+"""Larger files are only looked at: nobody keeps an earlier version of them."""
+_MAX_TOTAL_BYTES = 2_000_000_000
+_TEMPORARY = (".squidbot-", ".tmp")
+ANYTHING: Final = "anything"
+"""Whatever the file holds now is replaced."""
+
+Expected = str | None
+"""The content that a call relies on: its hash, None for no file, or `ANYTHING`."""
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who makes a change: the turn and conversation, whose words are in it, and the name of the call."""
+
+    turn: str = ""
+    session: str = ""
+    key: str = ""
+    origins: Origins = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file as it was read."""
+
+    content: bytes
+    digest: str
+    status: os.stat_result
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file is one on its way to its name, or was when somebody was killed."""
+    return name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])
+
+
+class FileSpace:
+    """The files of one home. One instance for all conversations."""
+
+    def __init__(
+        self, roots: Roots, history: FileHistory, *, max_total_bytes: int = _MAX_TOTAL_BYTES
+    ) -> None:
+        self.roots = roots
+        self.history = history
+        self._max_total_bytes = max_total_bytes
+        self._used: int | None = None
+
+    # ── reading ──
+
+    def found(self, place: Place) -> Found | None:
+        """
+        A whole file, None if there is none.
+
+        Raises:
+            ToolError: It cannot be read, or is larger than `MAX_FILE_BYTES`.
+        """
+        with _told(place), suppress(LookupError), self.roots.folder(place) as folder:
+            return self._found(place, folder)
+        return None
+
+    def origins_of(self, place: Place, digest: str | None, changed_at: float | None = None) -> Origins:
+        """
+        Whose words a file is made of.
+
+        What came from elsewhere may be anybody's. What the prompt is built of is the exception: it is the
+        owner's to write, and a prompt takes it at its word anyway.
+        """
+        known = None if digest is None else self.history.origins_of(place.shown, digest)
+        if known is not None:
+            return known
+        if place.prompt:
+            return ()
+        at = None if changed_at is None else datetime.fromtimestamp(changed_at, UTC)
+        return (untrusted("file", place.shown, at),)
+
+    # ── changing ──
+
+    def put(
+        self,
+        place: Place,
+        content: Callable[[Found | None], bytes | None],
+        *,
+        kind: ChangeKind,
+        by: By,
+        expected: Expected = ANYTHING,
+        undoes: int | None = None,
+        taken_over: Origins | None = None,
+        mode: int = 0o600,
+    ) -> Change | None:
+        """
+        Replace, make or (content None) delete a file; None if there was nothing to change.
+
+        Args:
+            place: Which one.
+            content: Makes the new content of what is there. It may refuse by a `ToolError`.
+            kind: For the history.
+            by: Who does it.
+            expected: What the file must hold.
+            undoes: The change that is undone.
+            taken_over: Whose words the new content is made of; otherwise those of ``by``, and with an edit
+                also those of the earlier content.
+            mode: Of a file that is not there yet.
+
+        Raises:
+            ToolError: It is not done; the text says why and what to do.
+        """
+        with self.history.lock, _told(place):
+            earlier = self.history.of_call(by.key)
+            makes = kind in ("write", "undo")
+            try:
+                with self.roots.folder(place, write=True, make=makes) as folder:
+                    found = self._found(place, folder, write=True)
+                    if earlier is not None and self._is_done(earlier, found):
+                        return self._finish(earlier, folder)
+                    if earlier is None and expected != ANYTHING:
+                        _check_expected(place, found, expected)
+                    new = content(found)
+                    if earlier is None and not _differs(found, new):
+                        return None
+                    change = earlier or self._intended(place, kind, by, found, new, mode, undoes, taken_over)
+                    return self._make(change, place, folder, found, new)
+            except LookupError as error:
+                raise ToolRetry(_none(place)) from error
+
+    def move(
+        self,
+        source: Place,
+        target: Place,
+        *,
+        by: By,
+        kind: ChangeKind = "move",
+        expected: Expected = ANYTHING,
+        undoes: int | None = None,
+    ) -> Change:
+        """
+        Move a file to a name that is free.
+
+        Raises:
+            ToolError: It is not done; the text says why and what to do.
+        """
+        with self.history.lock, _told(source):
+            earlier = self.history.of_call(by.key)
+            try:
+                with (
+                    self.roots.folder(source, write=True) as origin,
+                    self.roots.folder(target, write=True, make=True) as folder,
+                ):
+                    found = self._found(source, origin, write=True)
+                    there = self._found(target, folder, write=True)
+                    if earlier is not None and _is_moved(earlier, found, there):
+                        if found is not None:  # copied to another disk, and then interrupted
+                            os.unlink(source.name, dir_fd=origin)
+                        return self._finish(earlier, folder)
+                    if found is None:
+                        raise ToolRetry(_none(source))
+                    if there is not None:
+                        raise ToolRetry(f"There is {target.shown!r} already; choose another name.")
+                    if earlier is None and expected != ANYTHING:
+                        _check_expected(source, found, expected)
+                    renamed = source.parts[:-1] == target.parts[:-1] and source.root == target.root
+                    _refuse_namesake(target, folder, but=source.name if renamed else "")
+                    change = earlier or Change(
+                        id=0,
+                        key=by.key,
+                        at=datetime.now(UTC),
+                        turn=by.turn,
+                        session=by.session,
+                        kind=kind,
+                        path=target.shown,
+                        before=None,
+                        after=found.digest,
+                        mode=stat.S_IMODE(found.status.st_mode),
+                        origins=joined(
+                            self.origins_of(source, found.digest, found.status.st_mtime), by.origins
+                        ),
+                        source=source.shown,
+                        undoes=undoes,
+                    )
+                    return self._rename(change, (source, origin), (target, folder), found)
+            except LookupError as error:
+                raise ToolRetry(_none(source)) from error
+
+    def undo(self, number: int, *, by: By, force: bool = False) -> Change:
+        """
+        Take a change back, as a new change.
+
+        Raises:
+            LookupError: There is no such change, or its version is not kept any more.
+            ToolError: The file has changed since (unless ``force``), or it cannot be done now.
+        """
+        change = self.settled(self.history.get(number))
+        if not change.made:
+            raise LookupError(f"change {number} was never made")
+        place = self.roots.place(change.path, write=True)
+        expected: Expected = ANYTHING if force else change.after
+        with _said(number):
+            if change.source is not None:
+                back = self.roots.place(change.source, write=True)
+                return self.move(place, back, by=by, kind="undo", expected=expected, undoes=number)
+            content = None if change.before is None else self.history.version(change.before)
+            origins = None if content is None else self.origins_of(place, change.before)
+            done = self.put(
+                place,
+                lambda _: content,
+                kind="undo",
+                by=by,
+                expected=expected,
+                undoes=number,
+                taken_over=origins,
+                mode=change.mode,
+            )
+        if done is None:
+            raise ToolFailed(f"{change.path!r} is already as it was before change {number}.")
+        return done
+
+    def settled(self, change: Change) -> Change:
+        """The same change, noted as made if the file shows that it was: a kill can leave that open."""
+        if change.made:
+            return change
+        with suppress(ToolError), self.history.lock:
+            place = self.roots.place(change.path)
+            found = self.found(place)
+            moved = change.source is not None and self.found(self.roots.place(change.source)) is not None
+            if (found.digest if found else None) == change.after and not moved:
+                return self.history.made(change)
+        return change
+
+    # ── inside ──
+
+    def _found(self, place: Place, folder: int, *, write: bool = False) -> Found | None:
+        try:
+            handle = self.roots.opened(place, folder, write=write)
+        except LookupError:
+            return None
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(handle)
+            if status.st_size > MAX_FILE_BYTES:
+                raise ToolFailed(
+                    f"{place.shown!r} has {status.st_size:,} bytes; files of more than {MAX_FILE_BYTES:,} "
+                    "are only read in parts."
+                )
+            content = file.read(MAX_FILE_BYTES + 1)
+        return Found(content, digest_of(content), status)
+
+    def _is_done(self, change: Change, found: Found | None) -> bool:
+        """Whether a call that was cut off had its effect."""
+        now = found.digest if found else None
+        if now == change.after:
+            return True
+        if now == change.before and not change.made:
+            return False
+        raise ToolFailed(
+            f"{change.path!r} was changed by somebody else while this was interrupted; read it again."
+        )
+
+    def _intended(  # noqa: PLR0917 - made in one place
+        self,
+        place: Place,
+        kind: ChangeKind,
+        by: By,
+        found: Found | None,
+        new: bytes | None,
+        mode: int,
+        undoes: int | None,
+        taken_over: Origins | None,
+    ) -> Change:
+        origins = by.origins if taken_over is None else taken_over
+        if kind == "edit" and found is not None:
+            origins = joined(origins, self.origins_of(place, found.digest, found.status.st_mtime))
+        return Change(
+            id=0,
+            key=by.key,
+            at=datetime.now(UTC),
+            turn=by.turn,
+            session=by.session,
+            kind=kind,
+            path=place.shown,
+            before=found.digest if found else None,
+            after=None if new is None else digest_of(new),
+            mode=stat.S_IMODE(found.status.st_mode) if found else mode,
+            origins=origins,
+            undoes=undoes,
+        )
+
+    def _make(
+        self, change: Change, place: Place, folder: int, found: Found | None, new: bytes | None
+    ) -> Change:
+        """Note it, make it, note that it was made."""
+        if new is not None:
+            self._refuse_too_much(place, len(new) - (len(found.content) if found else 0))
+            if found is None:
+                _refuse_namesake(place, folder)
+        handles: list[int] = []
+        if change.id == 0:
+            change, handles = self.history.begin(change, found.content if found else None)
+        temporary = f"{_TEMPORARY[0]}{change.id}{_TEMPORARY[1]}"
+        try:
+            try:
+                if new is not None:
+                    handles.append(_written(temporary, folder, new, change.mode))
+            finally:
+                self.history.sync(handles)
+            _refuse_changed(place, folder, found)
+            if new is None:
+                os.unlink(place.name, dir_fd=folder)
+            else:
+                os.rename(temporary, place.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            self.history.void(change)
+            raise
+        self._count(place, (len(new) if new else 0) - (len(found.content) if found else 0))
+        return self._finish(change, folder)
+
+    def _rename(
+        self, change: Change, source: tuple[Place, int], target: tuple[Place, int], found: Found
+    ) -> Change:
+        (from_place, origin), (to_place, folder) = source, target
+        handles: list[int] = []
+        if change.id == 0:
+            change, handles = self.history.begin(change, None)
+        temporary = f"{_TEMPORARY[0]}{change.id}{_TEMPORARY[1]}"
+        try:
+            self.history.sync(handles)
+            _refuse_changed(from_place, origin, found)
+            _refuse_changed(to_place, folder, None)
+            try:
+                os.rename(from_place.name, to_place.name, src_dir_fd=origin, dst_dir_fd=folder)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                self.history.sync([_written(temporary, folder, found.content, change.mode)])
+                os.rename(temporary, to_place.name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.unlink(from_place.name, dir_fd=origin)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            self.history.void(change)
+            raise
+        self._sync_folder(origin)
+        return self._finish(change, folder)
+
+    def _finish(self, change: Change, folder: int) -> Change:
+        with suppress(OSError):
+            os.unlink(f"{_TEMPORARY[0]}{change.id}{_TEMPORARY[1]}", dir_fd=folder)
+        done = change if change.made else self.history.made(change)
+        self._sync_folder(folder)
+        return done
+
+    def _sync_folder(self, folder: int) -> None:
+        # The handle on a folder is for walking only; the disk wants one for reading.
+        with suppress(OSError):  # it is done already: what is told must not be that it was not
+            self.history.sync([os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)])
+
+    def _refuse_too_much(self, place: Place, more: int) -> None:
+        if not place.root.workspace or more <= 0:
+            return
+        for again in (False, True):
+            if self._used is None or again:
+                self._used = _size_of(os.fspath(place.root.path))
+            if self._used + more <= self._max_total_bytes:
+                return
+        raise ToolFailed(
+            f"The workspace is full: {self._used:,} of {self._max_total_bytes:,} bytes. Delete something."
+        )
+
+    def _count(self, place: Place, more: int) -> None:
+        if place.root.workspace and self._used is not None:
+            self._used = max(0, self._used + more)
+
+
+def _none(place: Place) -> str:
+    return f"There is no {place.shown!r}; list_files shows what there is."
+
+
+def _differs(found: Found | None, new: bytes | None) -> bool:
+    return (found.content if found else None) != new
+
+
+def _is_moved(change: Change, found: Found | None, there: Found | None) -> bool:
+    """Whether a file that was to be moved is at its new place, be it also still at the old one."""
+    at = there.digest if there else None
+    if at == change.after and (found is None or found.digest == change.after):
+        return True
+    if at is None and found is not None and found.digest == change.after and not change.made:
+        return False
+    raise ToolFailed(
+        f"{change.path!r} was changed by somebody else while this was interrupted; look with list_files."
+    )
+
+
+def _check_expected(place: Place, found: Found | None, expected: Expected) -> None:
+    now = found.digest if found else None
+    if now == expected:
+        return
+    if now is None:
+        raise ToolRetry(f"{place.shown!r} is not there any more; list_files shows what there is.")
+    if expected is None:
+        raise ToolRetry(f"There is {place.shown!r} already; read_file first, then change it.")
+    raise ToolRetry(f"{place.shown!r} was changed since you read it; read_file again.")
+
+
+def _refuse_namesake(place: Place, folder: int, *, but: str = "") -> None:
+    """A new name must not differ from another only in case: on another disk they would be one file."""
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        with os.scandir(handle) as entries:
+            mine = place.name.casefold()
+            for entry in entries:
+                if entry.name.casefold() == mine and entry.name not in (place.name, but):
+                    raise ToolRetry(
+                        f"There is {entry.name!r} already, which differs only in case; use that name."
+                    )
+    finally:
+        os.close(handle)
+
+
+def _refuse_changed(place: Place, folder: int, found: Found | None) -> None:
+    """The name must still stand for the very file that was read."""
+    try:
+        now = os.stat(place.name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        now = None
+    if (None if now is None else _marks(now)) != (None if found is None else _marks(found.status)):
+        raise ToolFailed(f"{place.shown!r} is being changed by somebody else; read it again.")
+
+
+def _marks(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _written(name: str, folder: int, content: bytes, mode: int) -> int:
+    """A new file with that content; the handle on it."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(name, flags, 0o600, dir_fd=folder)
+    try:
+        write_all(handle, content)
+        os.fchmod(handle, mode & 0o777)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _size_of(folder: str) -> int:
+    total, waiting = 0, [folder]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+_SAID = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full",
+    errno.EROFS: "the disk is read-only",
+    errno.EACCES: "this user may not",
+    errno.EPERM: "this user may not",
+    errno.EISDIR: "it is a folder",
+    errno.ENAMETOOLONG: "the name is too long",
+}
+
+
+@contextmanager
+def _told(place: Place) -> Iterator[None]:
+    """What the operating system refuses becomes a sentence."""
+    try:
+        yield
+    except OSError as error:
+        why = _SAID.get(error.errno or 0, error.strerror or "the system refused it")
+        raise ToolFailed(f"{place.shown!r}: {why}; nothing was changed.") from error
+
+
+@contextmanager
+def _said(number: int) -> Iterator[None]:
+    """A person undoes, so the text names what a person can do."""
+    try:
+        yield
+    except ToolRetry as error:
+        raise ToolFailed(
+            f"Change {number} cannot be undone: the file was changed since, moved or deleted. "
+            "See squidbot files history; --force undoes it all the same."
+        ) from error

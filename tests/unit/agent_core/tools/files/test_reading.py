@@ -1,0 +1,80 @@
+"""Text: windows, replacements, differences."""
+
+from __future__ import annotations
+
+import io
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_core.tools.files.reading import diff_text, replaced, window
+
+LINES = st.lists(st.text(alphabet="ab \t", max_size=5), max_size=30)
+
+
+def _window(content, offset=1, limit=2000):
+    return window(io.BytesIO(content), offset=offset, limit=limit, max_chars=10_000, max_bytes=1_000_000)
+
+
+@given(LINES, st.integers(1, 40), st.integers(1, 40))
+def test_windows_together_are_the_file(lines, offset, limit):
+    """Going on where one ends shows every line once, with its number."""
+    content = "\n".join(lines).encode()
+    expected = content.decode().splitlines()[offset - 1 :]
+    shown, at = [], offset
+    while True:
+        part = _window(content, at, limit)
+        shown += part.text.split("\n") if part.text else []
+        if not part.following:
+            break
+        assert part.following == part.last + 1
+        at = part.following
+    assert [line.partition("\t")[2] for line in shown] == expected
+    assert [int(line.partition("\t")[0]) for line in shown] == list(range(offset, offset + len(expected)))
+
+
+@given(LINES, LINES)
+def test_a_difference_can_be_applied(before, after):
+    """Taking its lines away and adding its lines to the old text gives the new one."""
+    old, new = ("".join(f"{line}\n" for line in lines) for lines in (before, after))
+    told = diff_text(old.encode(), new.encode(), "f")
+    if old == new:
+        assert told == "f: no change"
+        return
+    result, at, source = [], 0, old.splitlines()
+    for line in told.split("\n")[2:]:
+        if line.startswith("@@"):
+            start = int(line.split()[1][1:].split(",")[0])
+            count = line.split()[1].partition(",")[2]
+            start -= 0 if count == "0" else 1
+            result += source[at:start]
+            at = start
+        elif line.startswith("+"):
+            result.append(line[1:])
+        elif line.startswith("-"):
+            assert source[at] == line[1:]
+            at += 1
+        else:
+            assert source[at] == line[1:]
+            result.append(source[at])
+            at += 1
+    assert result + source[at:] == new.splitlines()
+
+
+def test_a_difference_of_large_texts_takes_no_time_to_speak_of():
+    """Two files of the same few lines in another order: the whole is shown as replaced, at once."""
+    old = "".join(f"{number % 7}\n" for number in range(100_000)).encode()
+    new = "".join(f"{number % 5}\n" for number in range(100_000)).encode()
+
+    told = diff_text(old, new, "f")
+    assert told.count("\n-") > 90_000
+    near = diff_text(old, old + b"end\n", "f")
+    assert near == "--- f\n+++ f\n@@ -99998,3 +99998,4 @@\n 2\n 3\n 4\n+end"
+
+
+@given(st.text(max_size=50), st.text(min_size=1, max_size=3), st.text(max_size=5))
+def test_a_replacement_is_the_plain_one(text, old, new):
+    """For text with plain line endings, every match is replaced and nothing else."""
+    if old in text and "\r" not in text + old + new and not text.startswith("\ufeff"):
+        done = replaced(text.encode(), old, new, everywhere=True, shown="f")
+        assert done == text.replace(old, new).encode()
