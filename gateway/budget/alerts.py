@@ -15,7 +15,8 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.ports import Clock
-from gateway.budget.metering import Costs, Metering
+from gateway.budget.costs import Costs
+from gateway.budget.metering import Metering
 from gateway.budget.policy import (
     Amount,
     BudgetTier,

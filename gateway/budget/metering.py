@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import cast
 
 import anyio
@@ -43,7 +42,7 @@ from gateway.budget.policy import (
 from gateway.observability import metrics
 from gateway.queue.ports import StoreUnavailable, UsageStore, WorkStore
 
-__all__ = ["ANSWER_TOKENS", "Costs", "Metering", "UsageMeter", "over_current"]
+__all__ = ["ANSWER_TOKENS", "Metering", "UsageMeter", "over_current"]
 
 ANSWER_TOKENS = 1_000
 """What is reserved for an answer whose length nobody knows yet."""
@@ -219,15 +218,6 @@ class Metering:
     def _tidy(self, meter: UsageMeter) -> None:
         if not meter.unrecorded and meter.reserved == Amount():
             self._meters.discard(meter)
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What is worked with: the sums, what a day may cost, and the time."""
-
-    store: UsageStore
-    limits: Limits
-    clock: Clock
 
 
 class UsageMeter:

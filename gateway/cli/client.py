@@ -104,7 +104,7 @@ class Asker:
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
-    from gateway.budget.metering import Costs  # noqa: PLC0415
+    from gateway.budget.costs import Costs  # noqa: PLC0415
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
     from gateway.operations.send import accounts_of  # noqa: PLC0415
     from gateway.operations.service import Operations  # noqa: PLC0415

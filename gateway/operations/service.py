@@ -16,7 +16,7 @@ from pydantic import ValidationError, validate_call
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import OutboundKind
 from channels.base import Channel
-from gateway.budget.metering import Costs
+from gateway.budget.costs import Costs
 from gateway.errors import NotFound
 from gateway.operations.approvals import CALL_OPERATIONS, DraftOperations, given_up_by_a_person
 from gateway.operations.arguments import (

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from agent_core.models import Usage
-from gateway.budget.metering import Costs
+from gateway.budget.costs import Costs
 from gateway.budget.policy import Amount, budget_state, day_of
 from gateway.errors import NotFound
 from gateway.queue.model import By, Spent

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.budget.metering import Costs
+from gateway.budget.costs import Costs
 from gateway.cli.render.usage import bar, shortened
 from gateway.cli.render.usage import usage as shown
 from gateway.operations.service import Operations
