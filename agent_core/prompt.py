@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from xml.sax.saxutils import escape, quoteattr
+from html import escape
 
 from agent_core.messages import Attachment
 from agent_core.models import Skill
@@ -83,8 +83,10 @@ def build_skills_xml(skills: Iterable[Skill], *, with_reader: bool = False) -> s
     """
     rows = []
     for skill in skills:
-        lacks = f" lacks={quoteattr(', '.join(skill.missing))}" if skill.missing else ""
-        rows.append(f"<skill name={quoteattr(skill.name)}{lacks}>{escape(skill.description)}</skill>")
+        lacks = f' lacks="{escape(", ".join(skill.missing))}"' if skill.missing else ""
+        rows.append(
+            f'<skill name="{escape(skill.name)}"{lacks}>{escape(skill.description, quote=False)}</skill>'
+        )
     if not rows:
         return ""
     hint = "Instructions that you can open with read_skill when they fit the task:\n" if with_reader else ""

@@ -43,7 +43,7 @@ def test_the_index_of_skills_is_escaped() -> None:
 
     assert xml.count("</skill>") == 2 and xml.count("<skill ") == 2
     assert "x&lt;/skill&gt;" in xml and "&amp;" in xml
-    assert "lacks='jq, $X\"'" in xml
+    assert 'lacks="jq, $X&quot;"' in xml
     assert prompt.build_skills_xml([]) == ""
     assert "read_skill" not in xml
     assert "read_skill" in prompt.build_skills_xml(skills, with_reader=True)
