@@ -1,5 +1,5 @@
 """
-HTML of a mail or a file → readable text. Pure, one pass, time linear in the input whatever the input is.
+HTML of a mail, a file or a page → readable text. Pure, one pass, time linear in whatever the input is.
 
 Not a browser and not a sanitiser: tags go, their text stays, blocks become lines, links keep their address,
 and what no reader would have seen (scripts, styles, ``hidden``, ``display:none``, a font size of nothing)
@@ -14,12 +14,15 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from urllib.parse import urljoin
 
-__all__ = ["html_to_text"]
+__all__ = ["WebPage", "html_to_text", "read_web_page"]
 
 MAX_CHARS = 2_000_000
 _TAG_WINDOW = 8_192
+_PIECE_CHARS = 32_768
 _MAX_HIDDEN_DEPTH = 10_000
 
 _NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9:-]{0,30}")
@@ -31,11 +34,10 @@ _HIDDEN_STYLE = re.compile(
     r"display:none|visibility:hidden|font-size:0(?![.\d])|opacity:0(?![.\d])|mso-hide:all|max-height:0(?![.\d])"
 )
 _CID = re.compile(r"""\bsrc\s{0,10}=\s{0,10}["']?cid:([^"'\s>]{1,200})""", re.IGNORECASE)
-_UP, _DOWN = "\x01", "\x02"
-"""A quotation begins, and ends; what senders write of these is removed."""
-_NO_MARKS = {1: None, 2: None}
+_UP, _DOWN, _AS_IS = "\x01", "\x02", "\x03"
+"""A quotation begins, and ends; a line keeps its indentation. What senders write of these is removed."""
+_NO_MARKS = {1: None, 2: None, 3: None}
 _DEEPEST_QUOTE = 5
-_MANY_LINES = re.compile(r"\n{3,}")
 _HIDDEN_ATTRIBUTE = re.compile(r"""(?:\A|\s)hidden(?=[\s=/]|\Z)""", re.IGNORECASE)
 _BLANKS = re.compile(r"[ \t\r\n\f\v\u00a0]+")
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u00ad\U000e0000-\U000e007f]")
@@ -99,6 +101,37 @@ _VOID = {
 }
 
 
+_HEADINGS = {f"h{depth}": "#" * depth for depth in range(1, 7)}
+_ONLY_IN_PAGES = {"base", "pre", *_HEADINGS}
+_MAX_TITLE = 300
+_MAX_ADDRESS = 2000
+_MOST_ADDRESS_CHARS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WebPage:
+    """
+    What a reader sees of a page, as Markdown. ``hid_text`` says that text was left out which no reader sees,
+    ``is_cut`` that the page is longer than what was read.
+    """
+
+    title: str
+    text: str
+    hid_text: bool
+    is_cut: bool
+
+
+def read_web_page(source: str, address: str) -> WebPage:
+    """
+    Total: any text is some page.
+
+    Links are resolved against ``address``, where the page stands. Headings, code and tables are kept.
+    """
+    stripper = _Stripper(source[:MAX_CHARS], {}, address)
+    text = stripper.text()
+    return WebPage(stripper.title, text, stripper.hid_text, len(source) > MAX_CHARS)
+
+
 def html_to_text(source: str, pictures: Mapping[str, str] = MappingProxyType({})) -> str:
     """
     Total: any text gives some text. Quoted lines begin with ``> ``.
@@ -109,9 +142,16 @@ def html_to_text(source: str, pictures: Mapping[str, str] = MappingProxyType({})
 
 
 class _Stripper:
-    def __init__(self, source: str, pictures: Mapping[str, str]) -> None:
+    def __init__(self, source: str, pictures: Mapping[str, str], address: str = "") -> None:
         self._source = source
         self._pictures = pictures
+        self._is_page = bool(address)
+        self._base = address
+        self._has_base = False
+        self._address_chars = 0
+        self._preformatted = 0
+        self.title = ""
+        self.hid_text = False
         self._out: list[str] = []
         self._hidden: list[str] = []
         """The open elements since the one that hides what is in it."""
@@ -128,7 +168,11 @@ class _Stripper:
                 break
             self._put_text(source[position:start])
             position = self._markup(start)
-        return _MANY_LINES.sub("\n\n", "\n".join(_quoted("".join(self._out)))).strip()
+        lines: list[str] = []
+        for line in _quoted("".join(self._out)):
+            if line or not lines or lines[-1]:  # of empty lines in a row one stays
+                lines.append(line)
+        return "\n".join(lines).strip()
 
     def _markup(self, start: int) -> int:
         """Handle what begins with ``<`` at ``start``; where to read on."""
@@ -149,6 +193,9 @@ class _Stripper:
         attributes = source[name.end() : end]
         if tag in _RAW:
             closing = _END_OF_RAW[tag].search(source, end + 1)
+            if tag == "title" and not self.title and closing is not None:
+                title = html.unescape(source[end + 1 : min(closing.start(), end + 1 + 4 * _MAX_TITLE)])
+                self.title = " ".join(_INVISIBLE.sub("", title).split())[:_MAX_TITLE]
             return len(source) if closing is None else closing.start()
         self._tag(tag, attributes)
         return end + 1
@@ -183,15 +230,33 @@ class _Stripper:
         elif tag == "li":
             self._out.append("" if closing else "\n- ")
         elif tag in {"td", "th"}:
-            self._out.append("" if closing else " ")
+            self._out.append("" if closing else " | " if self._is_page else " ")
         elif tag == "a":
             self._link(attributes, closing=closing)
-        elif tag == "blockquote":
-            self._out.append(f"\n{_DOWN if closing else _UP}\n")
         elif tag == "img":
             self._picture(attributes)
+        elif self._is_page and tag in _ONLY_IN_PAGES:
+            self._page_tag(tag, attributes, closing=closing)
+        else:
+            self._block(tag, closing=closing)
+
+    def _block(self, tag: str, *, closing: bool) -> None:
+        if tag == "blockquote":
+            self._out.append(f"\n{_DOWN if closing else _UP}\n")
         elif tag in _BLOCKS:
             self._out.append("\n\n" if tag in _PARAGRAPHS else "\n")
+
+    def _page_tag(self, tag: str, attributes: str, *, closing: bool) -> None:
+        if tag == "base":
+            if not self._has_base:
+                self._has_base, self._base = True, self._joined(_href(attributes))
+        elif tag == "pre":
+            begins = not closing and not self._preformatted
+            ends = closing and self._preformatted == 1
+            self._preformatted = max(0, self._preformatted + (-1 if closing else 1))
+            self._out.append("\n\n```\n" + _AS_IS if begins else "\n```\n\n" if ends else "")
+        else:
+            self._out.append("\n\n" if closing else f"\n\n{_HEADINGS[tag]} ")
 
     def _picture(self, attributes: str) -> None:
         """One that came with the mail is named; one that would be fetched is for counting readers."""
@@ -211,37 +276,86 @@ class _Stripper:
     def _link(self, attributes: str, *, closing: bool) -> None:
         if closing:
             target = self._links.pop() if self._links else ""
-            if target and target not in "".join(self._out[-3:]):
+            # Only as much of the text as may be the address itself: a link costs the same behind any text.
+            before = "".join(piece[-_MAX_ADDRESS:] for piece in self._out[-3:])
+            if target and target not in before:
                 self._out.append(f" ({target})")
             return
-        found = _HREF.search(attributes)
-        target = html.unescape(next((group for group in found.groups() if group), "")) if found else ""
+        target = _href(attributes)
+        if self._is_page and target:
+            target = self._resolved(target)
         usable = target.strip().lower().startswith(("http://", "https://", "mailto:"))
         if len(self._links) < 100:
             self._links.append(_BLANKS.sub("", target) if usable else "")
 
+    def _resolved(self, target: str) -> str:
+        """Where a link of a page leads to; nowhere, if only to another part of the page."""
+        target = self._joined(target.strip()).partition("#")[0]
+        self._address_chars += len(target)
+        # A page of short links below one long address would become a hundred times as long.
+        if target == self._base or self._address_chars > _MOST_ADDRESS_CHARS:
+            return ""
+        return target.replace("<", "%3C").replace(">", "%3E")
+
+    def _joined(self, target: str) -> str:
+        try:
+            return urljoin(self._base, target)
+        except ValueError:
+            return ""
+
     def _put_text(self, text: str) -> None:
         if not text or self._hidden:
+            self.hid_text = self.hid_text or (bool(text) and not text.isspace())
             return
+        # Piece by piece: other threads wait while a pattern is at work on one.
+        start = 0
+        while len(text) - start > _PIECE_CHARS:
+            end = start + _PIECE_CHARS
+            named = text.rfind("&", end - 40, end)  # what an entity begins with is not cut off from it
+            end = end if named < 0 else named
+            self._put_piece(text[start:end])
+            start = end
+        self._put_piece(text[start:])
+
+    def _put_piece(self, text: str) -> None:
         if "&" in text:
             text = html.unescape(text)
         if not text.isascii():
             text = _INVISIBLE.sub("", text)
-        if _UP in text or _DOWN in text:
+        if _UP in text or _DOWN in text or _AS_IS in text:
             text = text.translate(_NO_MARKS)
+        if self._preformatted:
+            self._out.append(text.replace("\r", "").replace("\n", f"\n{_AS_IS}"))
+            return
         self._out.append(_BLANKS.sub(" ", text) if len(text) > 1 else text.replace("\n", " "))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """As ``split`` gives them, but not all at once."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
 
 
 def _quoted(text: str) -> Iterator[str]:
     """The lines, those of quotations with their marks."""
     depth = 0
-    for line in text.split("\n"):
+    for line in _lines(text):
         stripped = line.strip()
         if stripped in (_UP, _DOWN):
             depth = max(0, depth + (1 if stripped == _UP else -1))
             yield ""
+        elif line.startswith(_AS_IS):
+            yield line[1:].rstrip()
         else:
             yield "> " * min(depth, _DEEPEST_QUOTE) + stripped if stripped else ""
+
+
+def _href(attributes: str) -> str:
+    found = _HREF.search(attributes)
+    return html.unescape(next((group for group in found.groups() if group), "")) if found else ""
 
 
 def _hides(attributes: str) -> bool:

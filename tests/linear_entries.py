@@ -8,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agent_core.budget import TokenEstimate
+from agent_core.html_to_text import read_web_page
 from agent_core.memory.consolidation import policy
 from agent_core.memory.consolidation.key_facts import essentials, excerpts, merge_list, missing
 from agent_core.messages import Audience, InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from agent_core.prompt import background_text, fenced, letter_text, user_text, without_words_of
+from agent_core.tools.web.addresses import followed
 from channels.email.compose.message import compose
 from channels.email.imap.syntax import parse_fetch, parse_list
 from channels.email.intake import given_up, read_arrival
@@ -103,6 +105,11 @@ def _event(key: str) -> Callable[[str], None]:
     return run
 
 
+def _sent_on(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        followed("https://example.org/a", text)
+
+
 def _command(text: str) -> None:
     for begin in ("", "!", "!stop ", "Bot: "):
         message = InboundMessage(
@@ -191,6 +198,8 @@ ENTRIES: dict[str, tuple[Callable[[str], Any], int]] = {
     "a mail, folded": (_folded, LONG),
     "a mail, its parts": (_parts, LONG),
     "what the mail server says": (_imap, LONG),
+    "a page": (lambda text: read_web_page(text, "https://example.org/a"), LONG),
+    "where a page sends us": (_sent_on, LONG),
     "a command": (_command, LONG),
     "a prompt": (_prompt, LONG),
     "what is forgotten of a prompt": (_forgotten, LONG),

@@ -1,0 +1,340 @@
+"""
+The only part that connects to the web: each connection is checked when it is made.
+
+The check stands where aiohttp makes a socket for an address that it is about to connect to. It sees every
+address there is, those of literals, names and redirects alike, and what it has let pass is what is connected:
+a name that is looked up twice with different answers gains nothing. Nothing of the environment (proxies,
+cookies, passwords in ``.netrc``) goes along.
+
+Everything is limited: the time in all and between two bytes, the speed, the redirects, the size as it comes
+and as it is unpacked, the requests at once and those to one host.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+import aiohttp
+import anyio
+import anyio.to_thread
+import yarl
+from aiohappyeyeballs import AddrInfoType
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from agent_core.errors import ToolFailed
+from agent_core.tools.web.addresses import followed, host_of, normalised
+from agent_core.tools.web.networks import IPAddress, Reach
+
+__all__ = ["Received", "WebClient", "WebFailed", "WebLimits", "is_own_address"]
+
+_USER_AGENT = "squidbot (a personal assistant, reading one page for a person)"
+_ACCEPT = "text/html, application/xhtml+xml, text/*;q=0.9, application/json;q=0.9, */*;q=0.5"
+_REDIRECTS = (301, 302, 303, 307, 308)
+_PIECE_BYTES = 32_768
+_LOOKUPS = 8
+_MANY_HOSTS = 256
+_LONGEST_WAIT_S = 10.0
+_NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+Guard = Callable[[IPAddress, int], str | None]
+
+
+class WebFailed(ToolFailed):
+    """Nothing could be fetched; the text says why and what may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebLimits:
+    """``slow_after_s``: from then on a body must have come with ``bytes_per_s`` on average."""
+
+    total_s: float = 30.0
+    headers_s: float = 15.0
+    silence_s: float = 10.0
+    slow_after_s: float = 5.0
+    bytes_per_s: float = 1000.0
+    redirects: int = 5
+    max_bytes: int = 5_000_000
+    at_once: int = 4
+    apart_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """
+    What a server answered. ``address`` is where it stood after all redirects; ``is_cut`` says that the body
+    goes on, which is empty where the answer is no success.
+    """
+
+    address: str
+    status: int
+    content_type: str
+    body: bytes
+    is_cut: bool = False
+    retry_after: str = ""
+
+
+class WebClient:
+    """
+    Fetches from the public web, and from what ``reach`` allows besides.
+
+    Args:
+        resolver: Makes what looks up names.
+        tls: The certificates that are believed; True means those of the system.
+    """
+
+    def __init__(
+        self,
+        reach: Reach,
+        limits: WebLimits = WebLimits(),  # noqa: B008 - a frozen value
+        *,
+        resolver: Callable[[], AbstractResolver] | None = None,
+        tls: ssl.SSLContext | bool = True,
+    ) -> None:
+        self._reach = reach
+        self._limits = limits
+        self._resolver = resolver or _SystemResolver
+        self._tls = tls
+        self._slots = anyio.CapacityLimiter(limits.at_once)
+        self._free_at: dict[str, float] = {}
+
+    async def get(self, address: str, *, check_type: Callable[[str], None] = lambda _: None) -> Received:
+        """
+        Fetch a page. ``check_type`` raises ValueError for a content type whose body is not wanted.
+
+        Raises:
+            WebFailed: It could not be fetched, or may not be.
+            ValueError: It is no address, or as ``check_type`` says.
+        """
+        address = normalised(address)
+        async with self._slots:
+            await self._wait_for(host_of(address))
+            async with self._session(self._reach.refusal, address) as session:
+                for _ in range(self._limits.redirects + 1):
+                    found = await self._fetch(
+                        session, address, headers={"Accept": _ACCEPT}, check_type=check_type
+                    )
+                    if isinstance(found, Received):
+                        return found
+                    try:
+                        address = followed(address, found)
+                    except ValueError as error:
+                        said = f"The server sends us on to an address that cannot be used: {error}."
+                        raise WebFailed(said) from None
+                raise WebFailed(f"The server sends us on more than {self._limits.redirects} times.")
+
+    async def ask(
+        self,
+        address: str,
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str],
+        body: Mapping[str, Any] | None = None,
+        trusted: bool = False,
+    ) -> Received:
+        """
+        Ask a service at a fixed address; it is not followed elsewhere, so ``headers`` may hold its key.
+
+        With ``trusted`` the address is the owner's own choice and may be any.
+
+        Raises:
+            WebFailed: It could not be asked.
+        """
+        guard: Guard = (lambda _address, _port: None) if trusted else self._reach.refusal
+        async with self._slots, self._session(guard, address) as session:
+            found = await self._fetch(session, address, method=method, headers=headers, body=body)
+        if isinstance(found, Received):
+            return found
+        raise WebFailed("The server sends us on to another address, which is not followed here.")
+
+    async def _wait_for(self, host: str) -> None:
+        """One request to a host at a time, and not at once again."""
+        now = anyio.current_time()
+        if len(self._free_at) > _MANY_HOSTS:
+            self._free_at = {each: at for each, at in self._free_at.items() if at > now}
+        at = max(now, self._free_at.get(host, 0.0))
+        if at - now > _LONGEST_WAIT_S:
+            raise WebFailed("There were too many requests to this host; wait a little.")
+        self._free_at[host] = at + self._limits.apart_s
+        await anyio.sleep(at - now)
+
+    @asynccontextmanager
+    async def _session(self, guard: Guard, address: str) -> AsyncIterator[aiohttp.ClientSession]:
+        """A chain of requests with its deadline; whatever goes wrong in it becomes a `WebFailed`."""
+        refused: list[str] = []
+        limits = self._limits
+
+        def checked_socket(info: AddrInfoType) -> socket.socket:
+            family, kind, protocol, _, where = info
+            refusal = guard(ip_address(str(where[0]).partition("%")[0]), int(where[1]))
+            if refusal is not None:
+                refused.append(refusal)
+                raise PermissionError(errno.EACCES, refusal)
+            return socket.socket(family, kind, protocol)
+
+        try:
+            with anyio.fail_after(limits.total_s):
+                async with aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(
+                        resolver=self._resolver(),
+                        use_dns_cache=False,
+                        socket_factory=checked_socket,
+                        force_close=True,
+                        ssl=self._tls,
+                    ),
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                    trust_env=False,
+                    headers={"User-Agent": _USER_AGENT, "Accept-Encoding": "gzip, deflate"},
+                    timeout=aiohttp.ClientTimeout(total=None, sock_read=limits.silence_s),
+                ) as session:
+                    yield session
+        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is one
+            raise WebFailed(_told(error, host_of(address), refused, limits)) from error
+
+    async def _fetch(
+        self,
+        session: aiohttp.ClientSession,
+        address: str,
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str],
+        body: Mapping[str, Any] | None = None,
+        check_type: Callable[[str], None] = lambda _: None,
+    ) -> Received | str:
+        """One request: what came, or where it is said to be instead."""
+        with anyio.fail_after(self._limits.headers_s):
+            response = await session.request(
+                method, yarl.URL(address, encoded=True), headers=headers, json=body, allow_redirects=False
+            )
+        try:
+            target = response.headers.get("Location")
+            if response.status in _REDIRECTS and target is not None:
+                return target
+            content_type = response.headers.get("Content-Type", "")
+            if not 200 <= response.status < 300:
+                again = response.headers.get("Retry-After", "")
+                return Received(address, response.status, content_type, b"", retry_after=again)
+            check_type(content_type)
+            content, is_cut = await self._content(response)
+            return Received(address, response.status, content_type, content, is_cut)
+        finally:
+            response.close()
+
+    async def _content(self, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+        limits, content = self._limits, bytearray()
+        began = anyio.current_time()
+        async for piece in response.content.iter_chunked(_PIECE_BYTES):
+            content += piece
+            if len(content) > limits.max_bytes:
+                return bytes(content[: limits.max_bytes]), True
+            took = anyio.current_time() - began
+            if took > limits.slow_after_s and len(content) < took * limits.bytes_per_s:
+                raise WebFailed("The server sends too slowly.")
+        return bytes(content), False
+
+
+def is_own_address(address: IPAddress) -> bool:
+    """
+    Whether a public address belongs to this machine, or is in the IPv6 network that it stands in.
+
+    The kernel is asked: it binds own addresses only, unless it was told to bind any, and it talks to its
+    main addresses from those very addresses. Nothing is sent.
+    """
+    family, stranger = (
+        (socket.AF_INET6, "2001:db8::1")
+        if isinstance(address, IPv6Address)
+        else (socket.AF_INET, "192.0.2.1")
+    )
+    if _binds(family, str(address)) and not _binds(family, stranger):
+        return True
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(address), 9))
+        except OSError as error:
+            return error.errno not in _NO_ROUTE
+        source = ip_address(probe.getsockname()[0].partition("%")[0])
+    if isinstance(address, IPv6Address):
+        return int(source) >> 64 == int(address) >> 64
+    return source == address
+
+
+def _binds(family: socket.AddressFamily, address: str) -> bool:
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+class _SystemResolver(AbstractResolver):
+    """Looks up names in threads that are not those of everybody, and in no more than a few."""
+
+    _free = threading.BoundedSemaphore(_LOOKUPS)
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses of a name."""
+        look = partial(self._look, host, port, family)
+        found = await anyio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+        return [
+            ResolveResult(
+                hostname=host,
+                host=where[0],
+                port=where[1],
+                family=each,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for each, _, protocol, _, where in found
+            if isinstance(where[0], str) and isinstance(where[1], int)
+        ]
+
+    def _look(self, host: str, port: int, family: socket.AddressFamily) -> list[Any]:
+        # A lookup that nobody waits for any more goes on until it has its answer.
+        if not self._free.acquire(blocking=False):
+            raise OSError(errno.EAGAIN, "too many names are being looked up")
+        try:
+            flags = socket.AI_ADDRCONFIG
+            return socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM, flags=flags)
+        finally:
+            self._free.release()
+
+    async def close(self) -> None:
+        """Nothing is kept."""
+
+
+def _told(error: Exception, host: str, refused: Sequence[str], limits: WebLimits) -> str:
+    """What went wrong, for the model and whoever it tells; the first that fits counts."""
+    if refused:
+        return (
+            f"This address may not be reached: {refused[0]}. "
+            "Only the public web can be; the owner may allow a network in tools.web.allow_private."
+        )
+    for kind, said in _SAID:
+        if isinstance(error, kind):
+            return said.format(host=host, seconds=f"{limits.total_s:g}")
+    return f"{host} cannot be reached."
+
+
+_SAID: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
+    (aiohttp.ClientConnectorDNSError, "There is no host {host}, or its name cannot be looked up now."),
+    (aiohttp.ClientSSLError, "{host} has no valid certificate, so nobody knows whose server it is."),
+    (TimeoutError, "{host} did not answer in time ({seconds} seconds in all). It may help to try later."),
+    (aiohttp.ClientConnectorError, "{host} takes no connections now. It may help to try later."),
+    (aiohttp.ContentTypeError, "{host} sent an answer that cannot be read."),
+    (
+        (aiohttp.ClientResponseError, aiohttp.ClientPayloadError),
+        "{host} sent an answer that is broken or cannot be unpacked.",
+    ),
+    ((aiohttp.ServerConnectionError, OSError), "{host} broke off the connection. It may help to try later."),
+)

@@ -1,0 +1,62 @@
+"""``tools.web``: what of the web the model may use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from agent_core.tools.allow import Allow
+
+__all__ = ["SearchSettings", "WebSettings"]
+
+
+def _network(text: str) -> str:
+    from agent_core.tools.web.networks import allowed_network  # noqa: PLC0415 - rarely set
+
+    return str(allowed_network(text))
+
+
+def _address(text: str) -> str:
+    from agent_core.tools.web.addresses import normalised  # noqa: PLC0415 - rarely set
+
+    return normalised(text)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class SearchSettings(_Strict):
+    """The provider that ``web_search`` asks. It learns what is searched for."""
+
+    provider: Literal["searxng", "brave", "tavily", "kagi"]
+    url: Annotated[str, AfterValidator(_address)] | None = None
+    """Address of your SearXNG; it may be in your own network. For the others, only if it is not theirs."""
+    key: SecretStr = SecretStr("")
+    """API key, for example ``${secret:search-key}``. SearXNG needs none."""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.provider == "searxng" and self.url is None:
+            raise ValueError("searxng needs url, the address of your SearXNG")
+        if self.provider != "searxng" and not self.key.get_secret_value():
+            raise ValueError(f"{self.provider} needs key, the API key of your account there")
+        return self
+
+
+class WebSettings(_Strict):
+    """
+    Reading pages (``web_fetch``) and searching (``web_search``, if ``search`` is set).
+
+    ``allow``: ``owner``, ``people`` (everybody who may talk to the bot) or ``none``.
+    """
+
+    allow: Allow = "owner"
+    allow_private: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
+    """Networks that may be reached although they are not public, such as ``192.168.1.0/24``; on any port."""
+    ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] = (80, 443)
+    """Ports that may be reached on public addresses."""
+    max_mb: float = Field(default=5.0, ge=0.1, le=100)
+    """Maximum size of a page, after unpacking."""
+    search: SearchSettings | None = None
