@@ -53,6 +53,7 @@ class CommandSandbox:
         workspace: The assistant's folder.
         home: squidbot's own folder, of which commands see the workspace alone.
         private_in: A folder in the home where each run gets one of its own; what is in it is removed.
+        secret: Files and folders elsewhere that commands must not see, such as the configuration.
         readable: Further folders that commands may read.
         environment: Variables that they get, besides the necessary ones.
         daemon: The environment of the daemon, for language and time zone.
@@ -65,6 +66,7 @@ class CommandSandbox:
         workspace: Path,
         home: Path,
         private_in: Path,
+        secret: Sequence[Path] = (),
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
         daemon: Mapping[str, str] | None = None,
@@ -74,6 +76,7 @@ class CommandSandbox:
         self._workspace = workspace.resolve()
         self._home = home.resolve()
         self._private_in = private_in
+        self._secret = [path.resolve() for path in secret]
         self._readable = [path.resolve() for path in readable]
         self._environment = dict(environment or {})
         self._daemon = dict(os.environ if daemon is None else daemon)
@@ -172,12 +175,12 @@ class CommandSandbox:
             )
         if os.uname().machine not in ARCHITECTURES:
             return Proof(False, f"the system calls of {os.uname().machine} are not known to the sandbox")
-        for folder in (self._workspace, *self._readable):
+        opened = (self._workspace, *self._readable, *map(Path, policy.SYSTEM))
+        for folder in opened:
             problem = policy.folder_problem(folder, self._home, self._workspace)
-            if not problem and folder == self._workspace and self._home.is_relative_to(folder):
-                problem = f"the workspace {folder} holds squidbot's own folder"
-            if problem:
-                return Proof(False, problem, "name another folder")
+            held = [path for path in (self._home, *self._secret) if path.is_relative_to(folder)]
+            if problem or held:
+                return Proof(False, problem or f"{folder} holds {held[0]}", "name another folder")
         return None
 
     def _not_set_up(self, error: str) -> Proof:

@@ -61,8 +61,8 @@ class Limits:
     processes: int = 48
     disk_bytes: int = 500_000_000
     files: int = 50_000
-    head_bytes: int = 8_000
-    tail_bytes: int = 8_000
+    head_bytes: int = 7_000
+    tail_bytes: int = 7_000
     output_bytes: int = 5_000_000
     """A program that says more is ended."""
 

@@ -30,7 +30,7 @@ class ToolRunner:
     Runs calls of the given tools.
 
     Args:
-        seconds: How long one run may take.
+        seconds: How long one run may take, of a tool that does not say it itself.
         result_chars: Longer results are cut, with a note.
     """
 
@@ -70,8 +70,9 @@ class ToolRunner:
 
     async def _outcome(self, call: ToolCall) -> ToolResult:
         tool = self._tools[call.name]
+        seconds = float(getattr(tool, "seconds", self._seconds))
         try:
-            with anyio.move_on_after(self._seconds):
+            with anyio.move_on_after(seconds):
                 result = await tool.execute(**call.arguments)
                 return result.model_copy(update={"tool_call_id": call.id})
         except ToolError as error:
@@ -81,7 +82,7 @@ class ToolRunner:
         except Exception:  # noqa: BLE001 - a defect of a tool must not end the turn
             _log.exception("tool.defective", tool=call.name)
             return _error(call, "The tool has a defect and failed. Do without it.")
-        text = f"The tool was stopped after {self._seconds:g} seconds. It may or may not have had its effect."
+        text = f"The tool was stopped after {seconds:g} seconds. It may or may not have had its effect."
         return _error(call, text)
 
     def _capped(self, result: ToolResult) -> ToolResult:

@@ -117,6 +117,7 @@ def _gateway(
         at_close=[guard.note, agent.models.aclose, agent.search.aclose],
         background=[
             agent.models.warm_up,
+            agent.shell.prove,
             guard.run,
             deferrals.run,
             supervision.post_turn.run,

@@ -29,6 +29,7 @@ from agent_core.tools.registry import ToolRegistry
 from agent_core.tools.search_history import SearchHistoryTool
 from channels.attachments import AttachmentStore
 from gateway.app.environment import Environment
+from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
 from gateway.proactive.alerts import history_set_aside, memory_unusable
 from gateway.queue.ports import Queue
@@ -69,6 +70,7 @@ class AgentParts:
     agent: AgentLoop
     tools: Callable[[Session], list[ToolPort]]
     pools: Callable[[Purpose], LLMPort]
+    shell: Shell
     attachments: AttachmentStore
     metering: Metering
 
@@ -111,17 +113,22 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
         approve_tools=settings.tools.require_approval,
     )
 
+    shell = Shell(settings, home, clock)
+
     def extra_tools(session: Session) -> list[ToolPort]:
         shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
         return [
             MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
             SearchHistoryTool(search, session.id, scope=session.scope, clock=clock, not_before=session.since),
             *attachment_tools(session, memory, attachments, settings=settings, home=home),
+            *shell.tools(session),
         ]
 
     by_purpose = {Purpose.HEARTBEAT: settings.agents.heartbeat.pool}
     pools = lambda purpose: built.pool(by_purpose.get(purpose, ""))  # noqa: E731 - a table
-    return AgentParts(files, memory, search, built, manager, agent, extra_tools, pools, attachments, metering)
+    return AgentParts(
+        files, memory, search, built, manager, agent, extra_tools, pools, shell, attachments, metering
+    )
 
 
 def turn_limits(settings: Settings) -> TurnLimits:

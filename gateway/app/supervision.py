@@ -68,6 +68,7 @@ def build_supervision(
         budget=proactive.budget,
         watchdog=watchdog,
         clock=clock,
+        shell=agent.shell.state,
     )
     return SupervisionParts(dispatcher, history, post_turn, supervisor, watchdog, status)
 

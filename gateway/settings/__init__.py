@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from agent_core.llm.config import LLMSpec
+from agent_core.tools.shell.config import ShellSettings
 from channels.heartbeat.config import HeartbeatConfig
 from gateway.budget.config import BudgetSettings
 from gateway.errors import ConfigInvalid
@@ -220,12 +221,13 @@ class AttachmentSettings(_Strict):
 
 
 class ToolSettings(_Strict):
-    """Tool calls that need a person's approval."""
+    """Families of tools, and tool calls that need a person's approval."""
 
     require_approval: tuple[str, ...] = ()
     """Tools that run only after the person who asked, or the owner, approves; for example ``send_file``."""
     approval_timeout_minutes: float = Field(default=30.0, ge=0.01, le=10_080)
     """How long an approval may take. After that, the turn goes on without the tool."""
+    shell: ShellSettings = ShellSettings()
 
 
 class SkillSettings(_Strict):

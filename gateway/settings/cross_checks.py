@@ -23,8 +23,8 @@ from gateway.settings.source import KeyPath, Problem, Source
 
 __all__ = ["TOOLS", "check_whole", "permission_warnings"]
 
-TOOLS = ("memory_write", "read_attachment", "read_skill", "schedule", "search_history", "send_file")
-"""The tools that every installation has."""
+TOOLS = ("memory_write", "read_attachment", "read_skill", "schedule", "search_history", "send_file", "shell")
+"""The tools that there can be."""
 _HANDED_OVER = (Path("/run/credentials"), Path("/run/secrets"))
 
 _Spec = TypeVar("_Spec", bound=BaseModel)

@@ -195,9 +195,21 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
         _note(report, machine.port(*parse_listen(settings.gateway.http.listen)))
     try:
         with hold_home(home, purpose="command"):
+            await _check_shell(report, settings, home)
             await check_parts(report, settings, home, unreachable)
     except AlreadyRunning as error:
         report.fail("daemon", error)
+
+
+async def _check_shell(report: Report, settings: Settings, home: Home) -> None:
+    """Try the sandbox of the shell, as the daemon does at its start."""
+    from gateway.app.shell import command_sandbox  # noqa: PLC0415 - rarely wanted
+
+    sandbox = command_sandbox(settings, home)
+    if sandbox is not None:
+        proof = await sandbox.prove()
+        told = proof.told if proof.held else f"there is no shell: {proof.told}"
+        report.add("shell", Verdict.OK if proof.held else Verdict.WARNING, told, proof.help)
 
 
 async def _check_network(report: Report, settings: Settings) -> dict[str, str]:

@@ -131,6 +131,8 @@ def report_running(report: Report, status: Mapping[str, Any]) -> None:
             f"{channel['state']}{f': {said}' if said else ''}",
             "" if up else "squidbot logs --level warning says more",
         )
+    if shell := status.get("shell"):
+        report.add("shell", Verdict.OK if shell["ready"] else Verdict.WARNING, shell["told"])
     for name, members in status.get("models", {}).items():
         failing = [f"{one['name']}: {one['error']}" for one in members if one["error"]]
         verdict = Verdict.FAILED if len(failing) == len(members) else Verdict.WARNING

@@ -67,6 +67,7 @@ def status(report: Mapping[str, Any]) -> str:
     lines += _consolidating(report.get("consolidation") or {})
     lines += schedule.at_a_glance(report)
     lines += usage.budget_line(report["budget"]) if report.get("budget") else []
+    lines += _shell(report.get("shell") or {})
     for head, found in (
         ("is tried again:", report.get("trying") or []),
         ("needs you (squidbot inbox show|retry|drop ID):", report.get("stuck") or []),
@@ -107,6 +108,14 @@ def _process(report: Mapping[str, Any]) -> list[str]:
     if report.get("stuck_because"):
         lines.append(f"TURNS STAND STILL: {plain_line(report['stuck_because'])}")
     return lines
+
+
+def _shell(one: Mapping[str, Any]) -> list[str]:
+    """Whether commands can be run; the reason is a sentence."""
+    if not one:
+        return []
+    word = {True: "ready", False: "off"}.get(one["ready"], "not ready")
+    return [f"shell      {word}: {plain_line(one['told'])}"]
 
 
 def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:

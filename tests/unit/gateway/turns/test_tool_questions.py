@@ -15,6 +15,7 @@ from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
+from agent_core.tools.shell.tool import ShellTool
 from gateway.queue.ports import Step, Turn
 from gateway.settings.cross_checks import TOOLS
 from gateway.turns.approvals.tool_decisions import cleaned, is_call, name_of
@@ -141,5 +142,6 @@ def test_the_tools_of_the_settings_are_those_there_are():
         ScheduleTool,
         SearchHistoryTool,
         SendFileTool,
+        ShellTool,
     )
     assert sorted(tool.name for tool in tools) == sorted(TOOLS)

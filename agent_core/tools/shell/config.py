@@ -1,0 +1,49 @@
+"""``tools.shell``: whether there is a shell, and what one command may take."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+__all__ = ["ShellSettings"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _absolute(text: str) -> str:
+    if not PurePosixPath(text).is_absolute() or ".." in PurePosixPath(text).parts:
+        raise ValueError("name the whole path, such as /srv/data")
+    return text
+
+
+def _variable(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError("is no name of a variable")
+    return text
+
+
+class ShellSettings(BaseModel):
+    """
+    Running commands (``shell``): only in a sandbox that was proved at start, and only for the owner. Without
+    one there is no ``shell``; ``squidbot check`` says why.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    allow: Literal["owner", "none"] = "none"
+    """``owner``: in conversations where the owner alone speaks and reads along."""
+    seconds: float = Field(default=120.0, ge=1, le=600)
+    """Maximum duration of a command."""
+    memory_mb: float = Field(default=512.0, ge=32, le=1_000_000)
+    """Maximum memory of a command with everything that it starts."""
+    processes: int = Field(default=48, ge=4, le=4096)
+    """Maximum number of processes of a command."""
+    disk_mb: float = Field(default=500.0, ge=1, le=10_000_000)
+    """Maximum disk space that a command may fill."""
+    read_only: tuple[Annotated[str, AfterValidator(_absolute)], ...] = ()
+    """Further folders that commands may read and run programs from, besides the system's."""
+    env: dict[Annotated[str, AfterValidator(_variable)], SecretStr] = {}
+    """Environment variables for commands. Nothing of the daemon's environment is handed on."""

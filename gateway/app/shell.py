@@ -1,0 +1,75 @@
+"""The shell of the settings: its sandbox, whether that was proved, and the tool for who may have it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_core.models import ScopeKind, Session
+from agent_core.ports import Clock, ToolPort
+from gateway.settings import Settings
+from gateway.system.home import Home
+
+if TYPE_CHECKING:
+    from agent_core.sandbox.commands import CommandSandbox
+
+__all__ = ["Shell", "command_sandbox"]
+
+_HANDED_OVER = ("/run/credentials", "/run/secrets")
+
+
+def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
+    """The sandbox of these settings, not yet proved; None if there is to be no shell. Nothing is touched."""
+    wanted = settings.tools.shell
+    if wanted.allow == "none":
+        return None
+    from agent_core.sandbox.commands import CommandSandbox  # noqa: PLC0415 - rarely wanted
+    from agent_core.sandbox.policy import Limits  # noqa: PLC0415
+
+    handed = [os.environ.get("CREDENTIALS_DIRECTORY", ""), *_HANDED_OVER]
+    config = [settings.path, settings.path.parent / "secrets"] if settings.path else []
+    return CommandSandbox(
+        workspace=home.path(settings.agents.workspace),
+        home=home.root,
+        private_in=home.run / "commands",
+        secret=[*config, *(Path(each) for each in handed if each)],
+        readable=[Path(each) for each in wanted.read_only],
+        environment={name: value.get_secret_value() for name, value in wanted.env.items()},
+        limits=Limits(
+            seconds=wanted.seconds,
+            memory_bytes=int(wanted.memory_mb * 1_000_000),
+            processes=wanted.processes,
+            disk_bytes=int(wanted.disk_mb * 1_000_000),
+        ),
+    )
+
+
+class Shell:
+    """The family ``shell`` of a running gateway. Until its sandbox is proved there is no tool."""
+
+    def __init__(self, settings: Settings, home: Home, clock: Clock) -> None:
+        self._sandbox = command_sandbox(settings, home)
+        self._seconds = settings.tools.shell.seconds
+        self._clock = clock
+
+    async def prove(self) -> None:
+        """Try the sandbox, at start; it never fails."""
+        if self._sandbox is not None:
+            await self._sandbox.prove()
+
+    def tools(self, session: Session) -> list[ToolPort]:
+        """For the owner, where nobody else reads along."""
+        if self._sandbox is None or not self._sandbox.proof.held or session.scope.kind is not ScopeKind.OWNER:
+            return []
+        from agent_core.tools.shell.tool import ShellTool  # noqa: PLC0415 - rarely wanted
+
+        return [ShellTool(self._sandbox, seconds=self._seconds, clock=self._clock)]
+
+    def state(self) -> Mapping[str, Any]:
+        """For the status; nothing where no shell is wanted."""
+        if self._sandbox is None:
+            return {}
+        proof = self._sandbox.proof
+        return {"shell": {"ready": proof.held, "told": str(proof)}}

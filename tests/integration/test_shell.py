@@ -1,0 +1,126 @@
+"""The shell through a whole gateway: who has it, what comes of it, and where there is none."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.models import Message, ModelChunk, ToolDefinition
+from agent_core.sandbox import process
+from agent_core.sandbox.process import landlock_version
+from gateway.cli.render import status as rendered
+from tests.doubles.agent import call
+from tests.integration.gateway_world import World, world
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+needs_landlock = pytest.mark.skipif(
+    landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
+    reason="this kernel has no Landlock, or the machine is not known",
+)
+ANN, BOB = "@ann:hs.test", "@bob:hs.test"
+
+
+class Operator:
+    """A model that runs what it is asked after "run", if it has a shell, and says what came of it."""
+
+    def __init__(self) -> None:
+        self.offered: list[bool] = []
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        has = any(tool.name == "shell" for tool in tools)
+        self.offered.append(has)
+        last = messages[-1]
+
+        async def answer() -> AsyncIterator[ModelChunk]:
+            wish = re.search(r"\brun (.*)$", last.content.rsplit("\n", 1)[-1])
+            if last.role == "user" and wish is not None and (has or "anyway" in wish[1]):
+                yield call("shell", command=wish[1])
+            else:
+                yield f"so: {last.content}" if last.role == "tool" else "I have no shell"
+
+        return answer()
+
+
+def settings(**shell: object) -> dict[str, object]:
+    return {
+        "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
+        "tools": {"shell": {"allow": "owner", **shell}},
+    }
+
+
+async def tried(one: World) -> dict[str, object]:
+    """What the status says of the shell, as soon as its sandbox was tried."""
+    with anyio.fail_after(30):
+        while (found := (await one.built.status.read())["shell"])["ready"] is None:
+            await anyio.sleep(0.02)
+    return found
+
+
+@needs_landlock
+async def test_the_owner_has_a_shell_and_nobody_else(tmp_path: Path):
+    """It runs in the workspace; a guest is not even offered it, and a call without it runs nothing."""
+    model = Operator()
+    async with world(tmp_path, name="matrix", settings=settings(), models={"demo": model}) as one:
+        assert (await tried(one))["ready"] is True
+        told = await one.asked("run echo $((40 + 2)) > result && cat result", person=ANN)
+        assert "Exit status 0." in told.text
+        assert "42" in told.text
+        assert (tmp_path / "workspace" / "work" / "result").read_text() == "42\n"
+        (tmp_path / "workspace" / "MEMORY.md").write_text("what the assistant knows")
+        model.offered.clear()
+        told = await one.asked("run echo no", person=BOB)
+        assert told.text == "I have no shell"
+        told = await one.asked("run touch anyway", person=BOB)
+        assert "There is no tool 'shell'" in told.text
+        assert set(model.offered) == {False}
+        assert not (tmp_path / "workspace" / "work" / "anyway").exists()
+        told = await one.asked("run cat ../../gateway.db; cat ../MEMORY.md; ls ../../sessions", person=ANN)
+        assert told.text.count("Permission denied") == 3
+        assert "shell      ready: Landlock" in rendered({**await one.built.status.read(), "running": True})
+
+
+@needs_landlock
+async def test_a_command_sees_only_the_variables_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    given = settings(env={"GREETING": "bonjour"})
+    async with world(tmp_path, name="matrix", settings=given, models={"demo": Operator()}) as one:
+        assert (await tried(one))["ready"] is True
+        told = await one.asked("run env", person=ANN)
+    assert "GREETING=bonjour" in told.text
+    assert "sk-very-secret" not in told.text
+    assert "SQUIDBOT" not in told.text
+
+
+async def test_without_the_setting_there_is_no_shell(tmp_path: Path):
+    """The default; nothing of it is even tried."""
+    model = Operator()
+    given = {key: value for key, value in settings().items() if key != "tools"}
+    async with world(tmp_path, name="matrix", settings=given, models={"demo": model}) as one:
+        assert (await one.asked("run echo no", person=ANN)).text == "I have no shell"
+        assert "shell" not in await one.built.status.read()
+    assert model.offered == [False]
+    assert not (tmp_path / "run" / "commands").exists()
+
+
+async def test_where_no_sandbox_is_proved_there_is_no_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """T7: the tool is not offered, and the status says why in one sentence."""
+    monkeypatch.setattr(process, "landlock_version", lambda: 0)
+    model = Operator()
+    async with world(tmp_path, name="matrix", settings=settings(), models={"demo": model}) as one:
+        found = await tried(one)
+        assert found["ready"] is False
+        assert "no Landlock" in str(found["told"])
+        assert "shell      off: the kernel has no Landlock; run squidbot on Linux 5.13" in rendered(
+            {**await one.built.status.read(), "running": True}
+        )
+        assert (await one.asked("run echo no", person=ANN)).text == "I have no shell"
+    assert model.offered == [False]
