@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Protocol
 
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer
+from agent_core.provenance import Origins
 
 __all__ = ["MemoryPort", "SearchPort"]
 
@@ -72,9 +73,13 @@ class MemoryPort(Protocol):
         base_version: int | None = None,
         session_id: str = "",
         turn: str = "",
+        origins: Origins = (),
     ) -> MemoryDocument:
         """
         Replace the document atomically and keep the version before. Returns the new one.
+
+        ``origins`` are kept with the version and come back with the document, until it is written anew or
+        edited by hand.
 
         A document that already reads like this is returned as it is: saving again after a crash is harmless.
 
@@ -115,11 +120,12 @@ class MemoryPort(Protocol):
         cursor: int,
         base_cursor: int | None = None,
         private: Collection[str] = (),
+        origins: Origins = (),
     ) -> None:
         """
         Replace summary and cursor together: after a crash both are old or both are new.
 
-        ``private`` is kept with the summary and comes back in `HistoryTail.private`.
+        ``private`` and ``origins`` are kept with the summary and come back in `HistoryTail`.
 
         Raises:
             CursorMoved: ``base_cursor`` is given and is not the current cursor; nothing was changed.

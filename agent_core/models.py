@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from agent_core.messages import Attachment, Audience, SessionKey
-from agent_core.provenance import Origins
+from agent_core.provenance import Origins, person
 
 __all__ = [
     "HistoryTail",
@@ -82,6 +82,18 @@ class Message(_Frozen):
     tool_call_id: str | None = None
     attachments: tuple[Attachment, ...] = ()
     origins: Origins | None = None
+
+    @property
+    def sources(self) -> Origins:
+        """
+        The `origins`. Of a line that was written before they were noted: the owner, where the owner alone was
+        there, else somebody who was allowed to speak.
+        """
+        if self.origins is not None:
+            return self.origins
+        if self.role in {"system", "tool"} or self.scope == ScopeKind.OWNER.value:
+            return ()
+        return (person(self.sender or "somebody", self.timestamp),)
 
 
 class ToolDefinition(_Frozen):
@@ -193,10 +205,15 @@ class MemoryScope:
 
 @dataclass(frozen=True, slots=True)
 class MemoryDocument:
-    """The text of a memory document and its version: 0 for one never written, then counting up."""
+    """
+    The text of a memory document and its version: 0 for one never written, then counting up.
+
+    ``origins`` are whose words it is made of besides the owner's and those of the people it belongs to.
+    """
 
     text: str = ""
     version: int = 0
+    origins: Origins = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +227,8 @@ class HistoryTail:
     that cannot be read keeps its position, so the numbers may have gaps, and ``total`` counts positions.
     ``complete`` says that no message was left out because of a limit. ``summary`` is the session summary at
     the very moment of ``cursor``, so that nothing is in both or in neither; None where a storage does not
-    read the two at once. ``private`` are the scopes of single people whose words are in the summary.
+    read the two at once. ``private`` are the scopes of single people whose words are in the summary, and
+    ``origins`` all whose words are in it besides the owner's.
     """
 
     messages: tuple[Message, ...] = ()
@@ -222,6 +240,7 @@ class HistoryTail:
     positions: tuple[int, ...] = ()
     summary: str | None = None
     private: frozenset[str] = frozenset()
+    origins: Origins = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +279,10 @@ class Session:
     """The files that came with the messages of this turn."""
     since: datetime | None = None
     """Who asks came then, and is shown nothing of what was said before; None: everything may be shown."""
+    origins: Origins = ()
+    """Whose words the question is made of, besides the owner's."""
+    trusted_before: datetime | None = None
+    """What came in before then is fine: a person who may has said so (`provenance.since`)."""
 
     @property
     def id(self) -> str:

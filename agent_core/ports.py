@@ -22,13 +22,13 @@ from agent_core.models import (
     ToolResult,
     Usage,
 )
+from agent_core.provenance import Origins
 
 __all__ = [
     "AllowancePort",
     "AttachmentPort",
     "ChannelPort",
     "Clock",
-    "ConsentPort",
     "LLMPort",
     "SkillsPort",
     "StepJournal",
@@ -110,19 +110,6 @@ class ToolPort(Protocol):
         ...
 
 
-class ConsentPort(Protocol):
-    """Whether a call may be run for which a person's yes is needed."""
-
-    async def refusal(self, number: int, digest: str, call: ToolCall) -> ToolResult | None:
-        """
-        What the model is told instead of running the call; None: it may be run.
-
-        Raises:
-            AwaitsApproval: Nobody has decided yet. The turn is to be left, and taken up again later.
-        """
-        ...
-
-
 class ChannelPort(Protocol):
     """
     The place that a turn talks to. It is not a channel but the turn's view of one.
@@ -154,12 +141,21 @@ class StepJournal(Protocol):
     differs is not used.
     """
 
-    async def model_answer(self, number: int, digest: str) -> tuple[str, tuple[ToolCall, ...], Usage] | None:
-        """The recorded answer of step ``number``, or None."""
+    async def model_answer(
+        self, number: int, digest: str
+    ) -> tuple[str, tuple[ToolCall, ...], Usage, Origins] | None:
+        """The recorded answer of step ``number`` and the origins of what the model was shown, or None."""
         ...
 
     async def record_model_answer(
-        self, number: int, digest: str, text: str, calls: Sequence[ToolCall], usage: Usage
+        self,
+        number: int,
+        digest: str,
+        text: str,
+        calls: Sequence[ToolCall],
+        usage: Usage,
+        *,
+        origins: Origins = (),
     ) -> None:
         """Make an answer durable."""
         ...

@@ -9,16 +9,33 @@ turns, summaries and restarts; only a person's yes to the very thing that carrie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from agent_core.text import one_line
 
-__all__ = ["KEPT", "Origin", "Origins", "Trust", "described", "joined", "person", "trust_of", "untrusted"]
+__all__ = [
+    "KEPT",
+    "Origin",
+    "Origins",
+    "Trust",
+    "calling",
+    "described",
+    "from_json",
+    "joined",
+    "origins_of_call",
+    "person",
+    "since",
+    "to_json",
+    "trust_of",
+    "untrusted",
+]
 
 KEPT = 12
 """So many origins of one text are kept, the least trusted and then the newest first."""
@@ -61,6 +78,7 @@ class Origin(BaseModel):
 
 Origins = tuple[Origin, ...]
 """The sources of one text; empty where the owner or the program alone has written it."""
+_UNREADABLE = Origin(kind="file", where="a record that cannot be read")
 
 
 def person(address: str, at: datetime | None = None) -> Origin:
@@ -91,6 +109,50 @@ def joined(*groups: Iterable[Origin]) -> Origins:
             newest[origin.kind, origin.where] = origin
     order = sorted(newest.values(), key=lambda each: (-each.trust, -_time(each), each.kind, each.where))
     return tuple(order[:KEPT])
+
+
+def since(origins: Iterable[Origin], trusted_before: datetime | None) -> Origins:
+    """The origins without those that came before a time up to which a person has said that all is fine."""
+    if trusted_before is None:
+        return tuple(origins)
+    return tuple(each for each in origins if each.at is None or each.at > trusted_before)
+
+
+def to_json(origins: Iterable[Origin]) -> list[dict[str, Any]]:
+    """As a list that JSON can hold."""
+    return [origin.model_dump(mode="json", exclude_none=True) for origin in origins]
+
+
+def from_json(value: object) -> Origins:
+    """Read what `to_json` wrote; something else in its place counts as an untrusted source."""
+    if not isinstance(value, list):
+        return () if value is None else (_UNREADABLE,)
+    try:
+        return tuple(Origin.model_validate(each) for each in value)
+    except ValidationError:
+        return (_UNREADABLE,)
+
+
+_of_call: ContextVar[Origins] = ContextVar("origins_of_call", default=())
+
+
+def origins_of_call() -> Origins:
+    """
+    The origins of what the tool call in hand makes, for a tool that keeps something.
+
+    They are those of everything that the model was shown; none where a person has said yes to this very call.
+    """
+    return _of_call.get()
+
+
+@contextmanager
+def calling(origins: Origins) -> Iterator[None]:
+    """While inside, `origins_of_call` gives these."""
+    token = _of_call.set(origins)
+    try:
+        yield
+    finally:
+        _of_call.reset(token)
 
 
 def described(origins: Sequence[Origin]) -> str:

@@ -12,16 +12,17 @@ from agent_core.agent.limits import TurnLimits
 from agent_core.agent.run import AgentRun, PromptMemory, RunTools, ToolSource
 from agent_core.errors import TurnLimitReached
 from agent_core.messages import Attachment
-from agent_core.models import Message, Session, ToolCall, ToolDefinition, ToolResult, TurnResult, Usage
+from agent_core.models import Message, Session, ToolDefinition, ToolResult, TurnResult, Usage
 from agent_core.ports import (
     AllowancePort,
     ChannelPort,
     Clock,
-    ConsentPort,
     LLMPort,
     StepJournal,
     ToolPort,
 )
+from agent_core.provenance import Origins
+from agent_core.tools.policy import ConsentPort, Permission, Proposal, Verdict, verdict_on
 from agent_core.tools.registry import definition_of
 
 __all__ = ["AgentLoop"]
@@ -132,6 +133,7 @@ class AgentLoop:
             began_at=began_at,
             ended_at=self._clock.now(),
             attachments=turn.attachments,
+            origins=turn.origins,
         )
         return TurnResult(
             reply, history, turn.usage, turn.tool_runs, turn.steps, attachments=tuple(turn.attachments)
@@ -152,10 +154,12 @@ class AgentLoop:
 class _NobodyToAsk:
     """Where no person can be asked, nothing that needs one's yes is run."""
 
-    async def refusal(self, number: int, digest: str, call: ToolCall) -> ToolResult | None:
-        """What the model is told."""
+    async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
+        """What the policy allows without a question."""
+        if verdict_on(proposal) is Verdict.ALLOW:
+            return Permission()
         text = "This needs a person's yes, and nobody can be asked here; it was not run."
-        return ToolResult(content=text, is_error=True, tool_call_id=call.id)
+        return Permission(ToolResult(content=text, is_error=True, tool_call_id=proposal.call.id))
 
 
 def _history(
@@ -166,6 +170,7 @@ def _history(
     began_at: datetime,
     ended_at: datetime,
     attachments: Sequence[Attachment] = (),
+    origins: Origins = (),
 ) -> tuple[Message, ...]:
     turn, scope = session.turn or uuid4().hex, str(session.scope)
     lines = [
@@ -176,6 +181,7 @@ def _history(
                 "turn": line.turn or turn,
                 "timestamp": line.timestamp or began_at,
                 "scope": scope,
+                "origins": session.origins if line.origins is None else line.origins,
             }
         )
         for number, line in enumerate(user_lines)
@@ -188,5 +194,6 @@ def _history(
         timestamp=ended_at,
         scope=scope,
         attachments=tuple(attachments),
+        origins=origins,
     )
     return (*lines, answer)

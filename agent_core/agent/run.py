@@ -17,8 +17,11 @@ from agent_core.errors import ContextTooLong, ModelError, ModelRefused, ModelUna
 from agent_core.llm.completion import ask
 from agent_core.messages import Attachment
 from agent_core.models import MemoryScope, Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
-from agent_core.ports import AllowancePort, ChannelPort, ConsentPort, LLMPort, StepJournal, ToolPort
+from agent_core.ports import AllowancePort, ChannelPort, LLMPort, StepJournal, ToolPort
+from agent_core.provenance import Origins, Trust, calling, joined, since, trust_of
+from agent_core.tools.effects import Effect, effect_of, review_of, targets_of
 from agent_core.tools.execution import ToolRunner
+from agent_core.tools.policy import HARMLESS, ConsentPort, Proposal, is_named
 
 __all__ = ["AgentRun", "PromptMemory", "RunTools", "ToolSource"]
 
@@ -102,8 +105,9 @@ class AgentRun:
         self._system_prompt = system_prompt
         self._llm = llm
         self._definitions = [definition for definition, _ in tools.values()]
+        self._tools = {name: tool for name, (_, tool) in tools.items()}
         self._runner = ToolRunner(
-            {name: tool for name, (_, tool) in tools.items()},
+            self._tools,
             seconds=limits.tool_seconds,
             result_chars=limits.tool_result_chars,
         )
@@ -127,6 +131,10 @@ class AgentRun:
         self._stop_reason = ""
         self._shortened = False
         self._blind = False
+        self._named_by_tools: list[str] = []
+        """Results of calls that fetched something: an address in them may be fetched, too."""
+        self.origins: Origins = session.origins
+        """Whose words the model has been shown in this run, besides the owner's. Never becomes less."""
         self.attachments: list[Attachment] = []
         """What tools have given to go out with the answer."""
         self.usage = Usage()
@@ -157,7 +165,7 @@ class AgentRun:
         return ""
 
     async def _build(self, context_tokens: int | None) -> list[Message]:
-        return await self._memory.build_messages(
+        prompt = await self._memory.build_messages(
             self._session.id,
             self._system_prompt,
             self._question,
@@ -167,6 +175,16 @@ class AgentRun:
             attachments=self._session.attachments,
             since=self._session.since,
         )
+        # The last one is the question, whose origins the session knows.
+        self._shown(*(message.sources for message in prompt[:-1]))
+        return prompt
+
+    def _shown(self, *groups: Origins) -> None:
+        """The model has been shown words of these origins."""
+        trusted = self._session.trusted_before
+        new = [since(group, trusted) for group in groups if group]
+        if any(new):
+            self.origins = joined(self.origins, *new)
 
     # ── the model ──
 
@@ -177,10 +195,12 @@ class AgentRun:
         if found is None:
             # Only a call that is made needs an allowance: what is recorded was paid before.
             last = last or await self._no_more_after()
-            found = await self._ask(last)
+            found = (*await self._ask(last), self.origins)
             if self._journal is not None:
-                await self._journal.record_model_answer(number, digest, *found)
-        text, calls, usage = found
+                await self._journal.record_model_answer(number, digest, *found[:3], origins=self.origins)
+        text, calls, usage, origins = found
+        # A restarted turn may have a prompt with less in it than the one that was answered.
+        self._shown(origins)
         self.steps += 1
         self.usage += usage
         self._spent(usage)
@@ -286,6 +306,9 @@ class AgentRun:
             self._same_failures[key] = self._same_failures.get(key, 0) + 1
         self.attachments += [file for file in result.attachments if file not in self.attachments]
         self._chain = _digest(digest, str(result.is_error), result.content)
+        self._shown(result.origins)
+        if any(origin.kind == "web" for origin in result.origins):
+            self._named_by_tools.append(result.content)
         content = f"Error: {result.content}" if result.is_error else result.content
         self._tail.append(Message(role="tool", content=content, tool_call_id=call.id))
 
@@ -293,18 +316,60 @@ class AgentRun:
         """The result of a call, recorded or new."""
         self.tool_runs += 1
         recorded = None if self._journal is None else await self._journal.tool_result(number, digest)
-        if recorded is None and call.name in self._guarded:
-            recorded = await self._consent.refusal(number, digest, call)
         if recorded is not None:
             return recorded
-        if self._journal is None:
-            await self._channel.activity(call.name)
-            return await self._runner.run(call)
+        proposal = self._proposal(call)
+        approved_by = ""
+        if proposal.guarded or proposal.effect not in HARMLESS:
+            permission = await self._consent.permission(number, digest, proposal)
+            if permission.refusal is not None:
+                return permission.refusal
+            approved_by = permission.approved_by
         await self._channel.activity(call.name)
-        await self._journal.record_tool_start(number, digest, call)
-        result = await self._runner.run(call)
+        # What somebody has seen and said yes to is theirs: what is kept by it carries no other origin.
+        with calling(() if approved_by else self.origins):
+            if self._journal is None:
+                return await self._runner.run(call)
+            await self._journal.record_tool_start(number, digest, call)
+            result = await self._runner.run(call)
         await self._journal.record_tool_result(number, digest, result)
         return result
+
+    def _proposal(self, call: ToolCall) -> Proposal:
+        """What a call would do, and whose idea it may be."""
+        tool = self._tools[call.name]
+        effect, targets = effect_of(tool, call.arguments), targets_of(tool, call.arguments)
+        return Proposal(
+            call,
+            effect,
+            self.origins,
+            targets,
+            named=self._are_named(effect, targets),
+            guarded=call.name in self._guarded,
+            review=lambda: review_of(tool, call.arguments),
+        )
+
+    def _are_named(self, effect: Effect, targets: Sequence[str]) -> bool:
+        """Whether a person has named all of them; what is fetched without a choice of address is named."""
+        if not targets:
+            return effect is Effect.NETWORK_GET
+        texts = self._naming(effect)
+        return all(is_named(target, texts) for target in targets)
+
+    def _naming(self, effect: Effect) -> list[str]:
+        """
+        The texts in which a person names what a call may reach: the owner's own words, and for addresses
+        that are fetched everybody's words and what was found with earlier calls.
+        """
+        fetched = effect is Effect.NETWORK_GET
+        said = [
+            message.content
+            for message in self._prompt[:-1]
+            if message.role == "user" and (fetched or trust_of(message.sources) is Trust.OWNER)
+        ]
+        if fetched or trust_of(self._session.origins) is Trust.OWNER:
+            said.append(self._question)
+        return [*said, *self._named_by_tools] if fetched else said
 
     def _next(self, *what: str) -> tuple[int, str]:
         """Number and digest of the next step."""

@@ -41,6 +41,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import LLMPort, SkillsPort
+from agent_core.provenance import joined
 
 __all__ = ["DEFAULT_CONSOLIDATION_TOKENS", "DEFAULT_CONTEXT_TOKENS", "MemoryManager"]
 
@@ -192,7 +193,8 @@ class MemoryManager(Consolidation):
                 skills=skills,
                 notes=[*warning, *notes],
             )
-            return Message(role="system", content=text)
+            sources = joined(document.origins, tail.origins if summary else ())
+            return Message(role="system", content=text, origins=sources)
 
         skills = self._skill_texts(tool_names, limit // 8)
         room = limit - guess.message(system(prompt.CUT_NOTE)) - guess.message(question)

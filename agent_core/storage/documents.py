@@ -29,6 +29,7 @@ import structlog
 from agent_core import files
 from agent_core.errors import DocumentUnusable, MemoryConflict
 from agent_core.models import MemoryDocument
+from agent_core.provenance import Origins, from_json, to_json
 from agent_core.storage import file_access
 from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object, storable
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
@@ -60,6 +61,7 @@ class Version:
                 "session": self.session_id,
                 "turn": self.turn,
                 "text": self.document.text,
+                "origins": to_json(self.document.origins),
             }
         )
 
@@ -73,12 +75,14 @@ class Version:
                 "session": str(session),
                 "turn": str(turn),
                 "text": str(text),
+                **rest,
             }:
                 try:
                     written_at = datetime.fromisoformat(time)
                 except ValueError:
                     return None
-                return cls(MemoryDocument(text, version), written_at, session, turn)
+                document = MemoryDocument(text, version, from_json(rest.get("origins")))
+                return cls(document, written_at, session, turn)
         return None
 
 
@@ -103,7 +107,14 @@ class DocumentFile:
         return self._document
 
     def save(
-        self, text: str, *, base_version: int | None, written_at: datetime, session_id: str, turn: str
+        self,
+        text: str,
+        *,
+        base_version: int | None,
+        written_at: datetime,
+        session_id: str,
+        turn: str,
+        origins: Origins = (),
     ) -> MemoryDocument:
         """Replace the document, if it still is at ``base_version``."""
         text = storable(text)
@@ -116,7 +127,7 @@ class DocumentFile:
                 return current
             if base_version is not None and base_version != current.version:
                 raise MemoryConflict(current_text=current.text, current_version=current.version)
-            document = MemoryDocument(text, current.version + 1)
+            document = MemoryDocument(text, current.version + 1, origins)
             if len(current.text) > _MAX_VERSION_CHARS:  # too long for a version: the file itself is kept
                 self._path.replace(self._path.with_name(f"{self._path.name}.kept-{current.version}"))
             files.write_new(self._next, text.encode())

@@ -27,6 +27,7 @@ import structlog
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import Clock
+from agent_core.provenance import Origins
 from agent_core.storage.documents import DocumentFile
 from agent_core.storage.file_access import NO_FILE, storage_errors
 from agent_core.storage.layout import Layout
@@ -171,7 +172,7 @@ class JsonlMemory:
             tail = files.history.read(
                 cursor=record.cursor, max_messages=max_messages, max_chars=max_chars, hint=record.place
             )
-            return replace(tail, summary=record.summary, private=record.private)
+            return replace(tail, summary=record.summary, private=record.private, origins=record.origins)
 
         return await self._in_session(session_id, "read", work)
 
@@ -189,7 +190,7 @@ class JsonlMemory:
                 cursor=record.cursor,
                 hint=record.place,
             )
-            return replace(tail, summary=record.summary, private=record.private)
+            return replace(tail, summary=record.summary, private=record.private, origins=record.origins)
 
         return await self._in_session(session_id, "read", work)
 
@@ -231,13 +232,18 @@ class JsonlMemory:
         cursor: int,
         base_cursor: int | None = None,
         private: Collection[str] = (),
+        origins: Origins = (),
     ) -> None:
         """See `MemoryPort`."""
         await self._in_session(
             session_id,
             "write",
             lambda files: files.consolidate(
-                summary=summary, cursor=cursor, base_cursor=base_cursor, private=frozenset(private)
+                summary=summary,
+                cursor=cursor,
+                base_cursor=base_cursor,
+                private=frozenset(private),
+                origins=origins,
             ),
         )
 
@@ -253,6 +259,7 @@ class JsonlMemory:
         base_version: int | None = None,
         session_id: str = "",
         turn: str = "",
+        origins: Origins = (),
     ) -> MemoryDocument:
         """See `MemoryPort`."""
         return await self._in_document(
@@ -264,6 +271,7 @@ class JsonlMemory:
                 written_at=self._clock.now(),
                 session_id=session_id,
                 turn=turn,
+                origins=origins,
             ),
         )
 

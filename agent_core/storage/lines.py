@@ -16,6 +16,7 @@ import orjson
 from pydantic import ValidationError
 
 from agent_core.models import Message
+from agent_core.provenance import to_json
 
 __all__ = [
     "MAX_LINE_BYTES",
@@ -63,6 +64,8 @@ def to_line(message: Message, position: int) -> bytes:
         value["tool_call_id"] = message.tool_call_id
     if message.attachments:
         value["attachments"] = [file.model_dump() for file in message.attachments]
+    if message.origins is not None:
+        value["origins"] = to_json(message.origins)
     return encode_object(value)
 
 

@@ -16,6 +16,7 @@ from agent_core.errors import CursorMoved
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.ports import Clock
+from agent_core.provenance import Origins
 from agent_core.storage.file_access import exclusive
 from agent_core.storage.history import HistoryFile
 from agent_core.storage.layout import Layout
@@ -67,17 +68,23 @@ class SessionFiles:
         return corrected
 
     def consolidate(
-        self, *, summary: str, cursor: int, base_cursor: int | None, private: frozenset[str]
+        self,
+        *,
+        summary: str,
+        cursor: int,
+        base_cursor: int | None,
+        private: frozenset[str],
+        origins: Origins,
     ) -> None:
         """Replace both, if the cursor still is where it was; no other process can come in between."""
         if base_cursor is None or not self.history.path.exists():
-            self.save(summary=summary, cursor=cursor, private=private)
+            self.save(summary=summary, cursor=cursor, private=private, origins=origins)
             return
         with exclusive(self.history.path):
             current = self.record().cursor
             if current != base_cursor:
                 raise CursorMoved(f"the cursor is at {current} and not at {base_cursor} any more")
-            self.save(summary=summary, cursor=cursor, private=private)
+            self.save(summary=summary, cursor=cursor, private=private, origins=origins)
 
     def save(
         self,
@@ -85,11 +92,14 @@ class SessionFiles:
         summary: str | None = None,
         cursor: int | None = None,
         private: frozenset[str] | None = None,
+        origins: Origins | None = None,
     ) -> None:
         """Replace what is given, in one write."""
         record = self.record()
         if private is not None:
             record = replace(record, private=private)
+        if origins is not None:
+            record = replace(record, origins=origins)
         if summary is not None:
             record = replace(record, summary=storable(summary))
         if cursor is not None:

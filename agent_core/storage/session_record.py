@@ -25,6 +25,7 @@ import structlog
 
 from agent_core import files
 from agent_core.messages import SessionKey
+from agent_core.provenance import Origins, from_json, to_json
 from agent_core.storage import file_access
 from agent_core.storage.lines import as_object, encode_object
 from agent_core.storage.paging import Place
@@ -41,6 +42,7 @@ class Record:
     summary: str = ""
     place: Place = field(default_factory=Place)
     private: frozenset[str] = frozenset()
+    origins: Origins = ()
 
     @property
     def cursor(self) -> int:
@@ -138,6 +140,7 @@ class RecordFile:
                 "message_id": record.place.message_id,
                 "summary": record.summary,
                 "private": sorted(record.private),
+                "origins": to_json(record.origins),
             }
         )
 
@@ -215,10 +218,11 @@ def parse_record(raw: bytes, key: SessionKey, copied_summary: Callable[[], str])
     if not isinstance(summary, str):
         return None
     private = frozenset(map(str, value["private"])) if isinstance(value.get("private"), list) else frozenset()
+    origins = from_json(value.get("origins"))
     offset, message_id = value.get("offset"), value.get("message_id")
     if isinstance(offset, bool) or not isinstance(offset, int) or not isinstance(message_id, str | None):
-        return Record(summary, Place(cursor, -1), private)
-    return Record(summary, Place(cursor, offset, message_id), private)
+        return Record(summary, Place(cursor, -1), private, origins)
+    return Record(summary, Place(cursor, offset, message_id), private, origins)
 
 
 def session_in(path: Path) -> SessionKey | None:

@@ -24,8 +24,10 @@ from agent_core.budget import is_picture
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import Message, ScopeKind, Session, ToolResult
-from agent_core.ports import AttachmentPort
+from agent_core.ports import AttachmentPort, Clock
 from agent_core.prompt import attachment_lines, fenced
+from agent_core.provenance import untrusted
+from agent_core.tools.effects import Effect
 from agent_core.tools.plain_text import looks_like_html, text_in
 
 __all__ = ["ConversationFiles", "ReadAttachmentTool", "SendFileTool"]
@@ -98,6 +100,7 @@ class ReadAttachmentTool:
     """
 
     name = "read_attachment"
+    effect = Effect.PRIVATE_READ
     repeatable = True
     description = (
         "Read the text of a file that came in this conversation (text, Markdown, CSV, JSON, code, calendar, "
@@ -112,9 +115,10 @@ class ReadAttachmentTool:
         "required": ["id"],
     }
 
-    def __init__(self, files: ConversationFiles, attachments: AttachmentPort) -> None:
+    def __init__(self, files: ConversationFiles, attachments: AttachmentPort, clock: Clock) -> None:
         self._files = files
         self._attachments = attachments
+        self._now = clock.now
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Give the text of the attachment ``id`` from ``offset`` on."""
@@ -137,7 +141,10 @@ class ReadAttachmentTool:
             return _failed("This file cannot be read at the moment.")
         if text is None:
             return _failed(f"This file ({file.media_type}) is not made of text and cannot be read here.")
-        return ToolResult(content=_slice(text, int(arguments.get("offset") or 0), cut=cut))
+        return ToolResult(
+            content=_slice(text, int(arguments.get("offset") or 0), cut=cut),
+            origins=(untrusted("file", file.name, self._now()),),
+        )
 
 
 class SendFileTool:
@@ -151,6 +158,7 @@ class SendFileTool:
     """
 
     name = "send_file"
+    effect = Effect.PRIVATE_READ  # it goes where the answer goes, to people who may see it
     repeatable = True
 
     def __init__(

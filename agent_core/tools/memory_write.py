@@ -15,6 +15,8 @@ from typing import Any
 from agent_core.errors import DocumentUnusable, MemoryConflict, StorageUnavailable
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryScope, ScopeKind, ToolResult
+from agent_core.provenance import origins_of_call
+from agent_core.tools.effects import Effect
 
 __all__ = ["DEFAULT_MAX_CHARS", "MemoryWriteTool"]
 
@@ -39,6 +41,7 @@ class MemoryWriteTool:
     """
 
     name = "memory_write"
+    effect = Effect.PERSIST
     repeatable = True
 
     def __init__(
@@ -90,7 +93,12 @@ class MemoryWriteTool:
             )
         try:
             document = await self._storage.save_global_memory(
-                self._scope, content, base_version=self.state(), session_id=self._session_id, turn=self._turn
+                self._scope,
+                content,
+                base_version=self.state(),
+                session_id=self._session_id,
+                turn=self._turn,
+                origins=origins_of_call(),
             )
         except MemoryConflict as conflict:
             self._seen_since = conflict.current_version

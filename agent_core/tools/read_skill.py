@@ -10,6 +10,7 @@ import anyio.to_thread
 from agent_core.errors import SkillInvalid
 from agent_core.models import ToolResult
 from agent_core.ports import SkillsPort
+from agent_core.tools.effects import Effect
 
 __all__ = ["ReadSkillTool"]
 
@@ -18,6 +19,7 @@ class ReadSkillTool:
     """The tool ``read_skill``. It knows names only, so it opens nothing but skills."""
 
     name = "read_skill"
+    effect = Effect.READ
     description = "Read the full instructions of a skill listed in <skills>."
 
     def __init__(self, skills: SkillsPort) -> None:

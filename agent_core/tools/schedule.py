@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agent_core.models import ToolResult
+from agent_core.tools.effects import Effect
 
 __all__ = ["JobsPort", "ScheduleTool"]
 
@@ -70,6 +71,10 @@ class ScheduleTool:
 
     def __init__(self, jobs: JobsPort) -> None:
         self._jobs = jobs
+
+    def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
+        """To look at the list changes nothing."""
+        return Effect.PRIVATE_READ if arguments.get("action") == "list" else Effect.PERSIST
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Do what ``action`` says."""

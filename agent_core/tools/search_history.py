@@ -15,7 +15,9 @@ from agent_core.memory_ports import SearchPort
 from agent_core.models import MemoryScope, Message, SearchAnswer, SearchHit, ToolResult
 from agent_core.ports import Clock
 from agent_core.prompt import fenced
+from agent_core.provenance import joined
 from agent_core.text import one_line
+from agent_core.tools.effects import Effect
 
 __all__ = ["SearchHistoryTool"]
 
@@ -36,6 +38,7 @@ class SearchHistoryTool:
     """
 
     name = "search_history"
+    effect = Effect.PRIVATE_READ
     repeatable = True
     description = (
         "Search what was said earlier, in this and other conversations, newest first. All words must occur."
@@ -77,7 +80,8 @@ class SearchHistoryTool:
             start = self._clock.now() - timedelta(days=int(days))
             since = start if since is None else max(start, since)
         answer = await self._search.search(self._scope, query, since=since, max_results=count)
-        return ToolResult(content=self._told(answer))
+        shown = [line for hit in answer.hits for line in hit.messages]
+        return ToolResult(content=self._told(answer), origins=joined(*(line.sources for line in shown)))
 
     def _told(self, answer: SearchAnswer) -> str:
         parts = [fenced("found", self._hit(hit)) for hit in answer.hits]

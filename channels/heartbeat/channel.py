@@ -83,6 +83,7 @@ class Found:
     text: str = ""
     reason: str = ""
     positions: Mapping[str, str] = field(default_factory=dict)
+    watched: bool = False
 
 
 class _NoLog:
@@ -236,7 +237,7 @@ class HeartbeatChannel:
         told = list(dict.fromkeys(told))[-_TOLD_AT_MOST:]
         ticks = {**open_ticks, tick_name(instant): told}
         positions[_TOLD] = json.dumps(dict(list(ticks.items())[-_OPEN_AT_MOST:]))
-        return Found(asked(local, checklist if work else "", told), positions=positions)
+        return Found(asked(local, checklist if work else "", told), positions=positions, watched=True)
 
     async def _untold(self, inbox: Inbox | None) -> tuple[list[str], dict[str, list[str]]]:
         """
@@ -271,7 +272,7 @@ class HeartbeatChannel:
         inbox.report(LinkState.UP, last_tick=tick_name(last), next_tick=next_tick)
 
     def _tick(self, instant: datetime, found: Found) -> InboundMessage:
-        return tick_message(instant, found.text, name=self.name, account=self.account)
+        return tick_message(instant, found.text, name=self.name, account=self.account, watched=found.watched)
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         """Forward an alert; what means "nothing to say" is taken in silence. See `Channel.deliver`."""

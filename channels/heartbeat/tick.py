@@ -15,7 +15,12 @@ _MAX_CHARS = 16_000
 
 
 def tick_message(
-    instant: datetime, text: str, *, name: str = "heartbeat", account: str = "heartbeat"
+    instant: datetime,
+    text: str,
+    *,
+    name: str = "heartbeat",
+    account: str = "heartbeat",
+    watched: bool = False,
 ) -> InboundMessage:
     """
     The message that a tick is; the same one for the same instant and text.
@@ -25,6 +30,7 @@ def tick_message(
         text: What the model is asked.
         name: The channel's name.
         account: The channel's account.
+        watched: There is something in the text that a watch has found, in files or in what programs print.
     """
     return InboundMessage(
         channel=name,
@@ -35,6 +41,7 @@ def tick_message(
         text=text,
         received_at=instant,
         kind="tick",
+        context={"watched": True} if watched else {},
     )
 
 

@@ -120,7 +120,7 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
         return [
             MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
             SearchHistoryTool(search, session.id, scope=session.scope, clock=clock, not_before=session.since),
-            *attachment_tools(session, memory, attachments, settings=settings, home=home),
+            *attachment_tools(session, memory, attachments, clock, settings=settings, home=home),
             *shell.tools(session),
         ]
 
@@ -159,12 +159,18 @@ def open_attachments(settings: Settings, home: Home, access: Access) -> Attachme
 
 
 def attachment_tools(
-    session: Session, memory: MemoryPort, attachments: AttachmentStore, *, settings: Settings, home: Home
+    session: Session,
+    memory: MemoryPort,
+    attachments: AttachmentStore,
+    clock: Clock,
+    *,
+    settings: Settings,
+    home: Home,
 ) -> list[ToolPort]:
     """The tools of one run that have to do with files."""
     known = ConversationFiles(session, memory)
     return [
-        ReadAttachmentTool(known, attachments),
+        ReadAttachmentTool(known, attachments, clock),
         SendFileTool(
             known,
             attachments,

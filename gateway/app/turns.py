@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from agent_core.provenance import Trust
+from agent_core.tools.effects import Effect
+from agent_core.tools.policy import Policy, Verdict
 from gateway.app.agent import AgentParts, turn_limits
 from gateway.app.channels import RoutingParts
 from gateway.app.environment import Configured, Environment, Overrides
@@ -35,7 +38,7 @@ from gateway.turns.out_of_band import LANES, OutOfBandTurns
 from gateway.turns.pacing import Pacing
 from gateway.turns.scheduled_job import JobTurns
 
-__all__ = ["TurnParts", "build_turns"]
+__all__ = ["TurnParts", "build_turns", "policy_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,8 @@ def build_turns(
             held=approvals.holds,
             clock=clock,
             wait_s=settings.tools.approval_timeout_minutes * 60,
+            access=access,
+            policy=policy_of(settings),
             zone=zone,
         ),
         access=access,
@@ -198,3 +203,15 @@ def _reply_approval(settings: Settings, overrides: Overrides) -> dict[str, Appro
         for name, config in settings.channels.enabled().items()
     }
     return asked | dict(overrides.approval)
+
+
+def policy_of(settings: Settings) -> Policy:
+    """What the settings change in the table of `agent_core.tools.policy`."""
+    return {
+        Effect(name): {
+            trust: Verdict(verdict)
+            for trust, verdict in zip(Trust, (row.owner, row.known, row.untrusted), strict=True)
+            if verdict is not None
+        }
+        for name, row in settings.tools.policy.items()
+    }

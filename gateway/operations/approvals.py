@@ -11,7 +11,7 @@ from gateway.operations.views import draft
 from gateway.queue.model import Question
 from gateway.queue.ports import ApprovalStore, OutboxRow, WorkStore
 from gateway.queue.states import IllegalMove, OutboxState
-from gateway.turns.approvals.tool_decisions import cleaned, verdict_on
+from gateway.turns.approvals.tool_decisions import cleaned, decision
 
 __all__ = ["CALL_OPERATIONS", "DraftOperations", "ToolApprovalOperations", "given_up_by_a_person"]
 
@@ -34,7 +34,7 @@ class ToolApprovalOperations:
         waited = any(one.name == name and one.verdict is None for one in await self._asked())
         now = None
         if self._questions is not None:
-            now = await self._questions.decide(name, verdict_on(yes=yes, why=why))
+            now = await self._questions.decide(name, decision(yes=yes, by="somebody at the machine", why=why))
         if now is None:
             raise NotFound(f"no call {name} waits; `squidbot inbox list --held` shows those that do")
         changed = waited and now.verdict is not None

@@ -18,6 +18,7 @@ import structlog
 
 from agent_core.messages import Attachment, OutboundKind
 from agent_core.ports import Clock
+from agent_core.provenance import untrusted
 from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact, Reached, Target
@@ -135,7 +136,10 @@ class OwnerNotifier:
         """
         outbound = self.parts(target, text, kind)
         name = " ".join(once or (kind.value,))
-        line = alert_line(text, f"{name}.alert", self._clock.now())
+        # A digest has what check-ins have said, which may have read what anybody has written.
+        now = self._clock.now()
+        origins = (untrusted("hook", "check-ins", now),) if collected else ()
+        line = alert_line(text, f"{name}.alert", now, origins)
         history = [(target.session, (line,))] if remember else []
         posted = await self._store.post(outbound, once=once, history=history, collected=collected)
         if posted:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from agent_core.memory.scopes import OWNER
 from agent_core.models import Message
+from agent_core.provenance import Origins
 from gateway.queue.model import Entry, Outcome
 
 __all__ = ["alert_line", "failing_since", "resting_until"]
@@ -39,7 +40,19 @@ def resting_until(entries: list[Entry], now: datetime, interval: timedelta) -> d
     return until if failed[0].at <= now < until else None
 
 
-def alert_line(text: str, line_id: str, at: datetime) -> Message:
-    """What the owner was told unasked, as a line of the history of the conversation where it is read."""
+def alert_line(text: str, line_id: str, at: datetime, origins: Origins = ()) -> Message:
+    """
+    What the owner was told unasked, as a line of the history of the conversation where it is read.
+
+    ``origins`` are whose words it is made of, besides the owner's and the program's.
+    """
     turn = line_id.rpartition(".")[0]
-    return Message(role="assistant", content=text, id=line_id, turn=turn, timestamp=at, scope=str(OWNER))
+    return Message(
+        role="assistant",
+        content=text,
+        id=line_id,
+        turn=turn,
+        timestamp=at,
+        scope=str(OWNER),
+        origins=origins,
+    )

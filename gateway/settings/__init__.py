@@ -220,13 +220,36 @@ class AttachmentSettings(_Strict):
         return self
 
 
+EffectName = Literal[
+    "read", "private_read", "write_workspace", "persist", "send", "network_get", "network_send", "execute"
+]
+VerdictName = Literal["allow", "ask", "deny"]
+
+
+class PolicyRow(_Strict):
+    """What is done about calls of one effect, by the least trusted words that the model had been shown."""
+
+    owner: VerdictName | None = None
+    """Nobody's words but the owner's."""
+    known: VerdictName | None = None
+    """Words of another allowed person."""
+    untrusted: VerdictName | None = None
+    """Words that anybody may have written: pages, files, quoted or forwarded mails."""
+
+
 class ToolSettings(_Strict):
     """Families of tools, and tool calls that need a person's approval."""
 
     require_approval: tuple[str, ...] = ()
     """Tools that run only after the person who asked, or the owner, approves; for example ``send_file``."""
-    approval_timeout_minutes: float = Field(default=30.0, ge=0.01, le=10_080)
+    approval_timeout_minutes: float = Field(default=1440.0, ge=0.01, le=10_080)
     """How long an approval may take. After that, the turn goes on without the tool."""
+    policy: dict[EffectName, PolicyRow] = Field(default_factory=dict)
+    """
+    Changes to the table that says which calls are made, asked about (``ask``) or never made (``deny``): by
+    what a call does, and by whose words the model had been shown. For example ``{execute: {owner: ask}}``.
+    See docs/tools.md for the whole table.
+    """
     shell: ShellSettings = ShellSettings()
 
 

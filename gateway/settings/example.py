@@ -68,7 +68,12 @@ _SAMPLES: dict[str, Any] = {
 }
 """Values behind a ``#`` for what has no default."""
 
-_NAMES = {"llm.providers": "NAME", "llm.models": "NAME", "channels.matrix.rooms": '"#name:example.org"'}
+_NAMES = {
+    "llm.providers": "NAME",
+    "llm.models": "NAME",
+    "channels.matrix.rooms": '"#name:example.org"',
+    "tools.policy": "execute",
+}
 """How a mapping of names is shown: with one entry of this name."""
 
 _INSTEAD = frozenset({"channels.email.oauth", "channels.matrix.access_token", "channels.matrix.device_id"})

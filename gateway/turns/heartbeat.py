@@ -19,6 +19,7 @@ from agent_core.errors import AgentError, BudgetSpent
 from agent_core.messages import OutboundKind
 from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
+from agent_core.provenance import joined
 from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.silence import URGENT, Verdict, fingerprint, judge
 from gateway.budget.metering import UsageMeter
@@ -178,6 +179,7 @@ class HeartbeatTurns:
         self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, verdict: Verdict, entry: Entry
     ) -> Completion:
         target = plan.target
+        origins = joined(*(line.sources for line in result.history))
         own = _own_history(turn, result, verdict.text)
         # A digest is text: what comes with files is sent at once.
         if plan.digest and not verdict.urgent and not result.attachments:
@@ -193,7 +195,9 @@ class HeartbeatTurns:
             history=own,
             usage=result.usage,
             purpose=Purpose.HEARTBEAT,
-            others=((target.session, (alert_line(verdict.text, f"{turn.id}.alert", self._clock.now()),)),),
+            others=(
+                (target.session, (alert_line(verdict.text, f"{turn.id}.alert", self._clock.now(), origins),)),
+            ),
             entry=entry,
         )
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from agent_core.models import ToolCall, ToolResult, Usage
 from agent_core.ports import ToolPort
+from agent_core.provenance import Origins, from_json, to_json
 from gateway.queue.ports import Step, Turn, WorkStore
 
 __all__ = ["Repeatable", "Resumable", "StoreStepJournal"]
@@ -88,16 +89,26 @@ class StoreStepJournal:
     def _states(self) -> dict[str, Any]:
         return {"states": {tool.name: tool.state() for tool in self._resumable}}
 
-    async def model_answer(self, number: int, digest: str) -> tuple[str, tuple[ToolCall, ...], Usage] | None:
-        """The recorded answer of step ``number``, or None."""
+    async def model_answer(
+        self, number: int, digest: str
+    ) -> tuple[str, tuple[ToolCall, ...], Usage, Origins] | None:
+        """The recorded answer of step ``number`` and the origins of what the model was shown, or None."""
         step = self._find(number, "model", digest)
         if step is None or step.result is None:
             return None
         calls = tuple(ToolCall.model_validate(call) for call in step.result["calls"])
-        return step.result["text"], calls, Usage.model_validate(step.result["usage"])
+        usage, origins = Usage.model_validate(step.result["usage"]), from_json(step.result.get("origins"))
+        return step.result["text"], calls, usage, origins
 
     async def record_model_answer(
-        self, number: int, digest: str, text: str, calls: Sequence[ToolCall], usage: Usage
+        self,
+        number: int,
+        digest: str,
+        text: str,
+        calls: Sequence[ToolCall],
+        usage: Usage,
+        *,
+        origins: Origins = (),
     ) -> None:
         """Make an answer durable; one without tool calls ends the turn and is committed with it instead."""
         if not calls:
@@ -106,6 +117,7 @@ class StoreStepJournal:
             "text": text,
             "calls": [call.model_dump(mode="json") for call in calls],
             "usage": usage.model_dump(mode="json"),
+            "origins": to_json(origins),
         }
         await self._store.step_finished(self._turn, Step(number, "model", digest, self._states(), result))
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
+from agent_core.budget import is_picture
 from agent_core.memory.scopes import scope_for
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import Message, Purpose, Session
 from agent_core.prompt import attachment_lines, background_text, letter_text, turn_facts, user_text
+from agent_core.provenance import Origin, Origins, joined, person, untrusted
 from gateway.queue.model import Turn
 from gateway.routing.access import Access, Role
 
@@ -31,7 +33,7 @@ def user_input(
     """The input of a turn; ``question`` None is what was written."""
     asked = question_of([row.message for row in turn.rows]) if question is None else question
     text = f"{facts_of(turn, zone)}\n{asked}"
-    return UserInput(session_of(turn, access, purpose), text, user_lines(turn))
+    return UserInput(session_of(turn, access, purpose), text, user_lines(turn, access))
 
 
 def question_of(messages: Sequence[InboundMessage]) -> str:
@@ -84,7 +86,33 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
     )
     attachments = tuple(file for message in messages for file in message.attachments)
     since = max(filter(None, (_instant(message, "visible_from") for message in messages)), default=None)
-    return Session(turn.session, scope, audience, purpose, turn.id, attachments, since)
+    origins = joined(*(_origins_of(message, access) for message in messages))
+    return Session(turn.session, scope, audience, purpose, turn.id, attachments, since, origins)
+
+
+def _origins_of(message: InboundMessage, access: Access) -> Origins:
+    """
+    Whose words a message is made of, besides the owner's.
+
+    What a mail quotes or hands on is anybody's: nobody has proved who wrote it. In a room the server has said
+    who wrote what is quoted. A picture is shown to the model, so what is written in it counts as read.
+    """
+    at, letter = message.received_at, _is_letter(message)
+    found: list[Origin] = []
+    if message.context.get("watched"):
+        found.append(untrusted("shell", "a watch", at))
+    if message.kind != "tick" and access.decide(message).role is not Role.OWNER:
+        found.append(person(message.sender.address, at))
+    for line in message.background:
+        role = access.role(message.channel, line.sender, verified=not letter)
+        if line.sender == message.account and not letter:
+            found += [person(line.sender, at)] if line.kind == "thread" else []  # what we have said ourselves
+        elif role is Role.STRANGER:
+            found.append(untrusted("mail" if letter else "quote", line.sender, at))
+        elif role is not Role.OWNER:
+            found.append(person(line.sender, at))
+    found += [untrusted("file", file.name, at) for file in message.attachments if is_picture(file)]
+    return joined(found)
 
 
 def facts_of(turn: Turn, zone: tzinfo | None) -> str:
@@ -100,7 +128,7 @@ def _is_letter(message: InboundMessage) -> bool:
     return message.kind == "message" and "subject" in message.context
 
 
-def user_lines(turn: Turn) -> list[Message]:
+def user_lines(turn: Turn, access: Access) -> list[Message]:
     """
     The history lines of the question, one for each message.
 
@@ -116,6 +144,7 @@ def user_lines(turn: Turn) -> list[Message]:
             timestamp=_instant(row.message, "seen_at") or row.message.received_at,
             sender=row.message.sender.address,
             attachments=row.message.attachments,
+            origins=_origins_of(_alone(row.message), access),
         )
         for number, row in enumerate(turn.rows)
     ]

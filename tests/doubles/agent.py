@@ -22,6 +22,8 @@ from agent_core.models import (
     ToolResult,
     Usage,
 )
+from agent_core.provenance import Origins
+from agent_core.tools.effects import Effect
 from agent_core.tools.registry import ToolRegistry
 from tests.clock import LoopClock
 
@@ -127,7 +129,9 @@ class Sink:
 
 
 class FakeTool:
-    """A tool that gives a text, or does what ``effect`` does. Counts its runs."""
+    """A tool that gives a text, or does what ``effect`` does. Counts its runs. By the policy it only reads."""
+
+    effect = Effect.READ
 
     def __init__(
         self, name: str = "look", effect: Callable[..., Any] | str = "found", **properties: str
@@ -170,9 +174,16 @@ class FakeJournal:
         return self.steps.get((number, digest))
 
     async def record_model_answer(
-        self, number: int, digest: str, text: str, calls: Sequence[ToolCall], usage: Usage
+        self,
+        number: int,
+        digest: str,
+        text: str,
+        calls: Sequence[ToolCall],
+        usage: Usage,
+        *,
+        origins: Origins = (),
     ) -> None:
-        self._write((number, digest), (text, tuple(calls), usage))
+        self._write((number, digest), (text, tuple(calls), usage, origins))
 
     async def tool_result(self, number: int, digest: str) -> ToolResult | None:
         found = self.steps.get((number, digest))

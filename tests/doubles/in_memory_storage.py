@@ -15,6 +15,7 @@ from agent_core.errors import CursorMoved, MemoryConflict
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import Clock
+from agent_core.provenance import Origins
 from agent_core.storage.documents import Version
 from agent_core.storage.layout import folder_name
 from agent_core.storage.lines import stamped, storable
@@ -31,6 +32,7 @@ class _Conversation:
     cursor: int = 0
     summary: str = ""
     private: frozenset[str] = frozenset()
+    origins: Origins = ()
 
     def entry(self, position: int) -> Entry:
         message = self.messages[position]
@@ -63,7 +65,7 @@ class InMemoryMemory:
             max_messages=max_messages,
             max_chars=max_chars,
         )
-        return replace(tail, summary=talk.summary, private=talk.private)
+        return replace(tail, summary=talk.summary, private=talk.private, origins=talk.origins)
 
     async def load_segment(
         self, session_id: str, *, start: int, max_messages: int, max_chars: int | None = None
@@ -75,7 +77,7 @@ class InMemoryMemory:
         tail = oldest(
             entries, cursor=talk.cursor, total=total, max_messages=max_messages, max_chars=max_chars
         )
-        return replace(tail, summary=talk.summary, private=talk.private)
+        return replace(tail, summary=talk.summary, private=talk.private, origins=talk.origins)
 
     async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
         """See `MemoryPort`."""
@@ -103,6 +105,7 @@ class InMemoryMemory:
         base_version: int | None = None,
         session_id: str = "",
         turn: str = "",
+        origins: Origins = (),
     ) -> MemoryDocument:
         """See `MemoryPort`."""
         current = await self.load_global_memory(scope)
@@ -110,7 +113,7 @@ class InMemoryMemory:
             return current
         if base_version is not None and base_version != current.version:
             raise MemoryConflict(current_text=current.text, current_version=current.version)
-        document = MemoryDocument(storable(text), current.version + 1)
+        document = MemoryDocument(storable(text), current.version + 1, origins)
         self._document(scope).append(Version(document, self._now(), session_id, turn))
         return document
 
@@ -149,6 +152,7 @@ class InMemoryMemory:
         cursor: int,
         base_cursor: int | None = None,
         private: Collection[str] = (),
+        origins: Origins = (),
     ) -> None:
         """See `MemoryPort`."""
         if base_cursor is not None and base_cursor != self._talk(session_id).cursor:
@@ -156,6 +160,7 @@ class InMemoryMemory:
         await self.save_session_summary(session_id, summary)
         await self.save_consolidated_cursor(session_id, cursor)
         self._talk(session_id).private = frozenset(private)
+        self._talk(session_id).origins = tuple(origins)
 
     async def sessions(self) -> list[str]:
         """See `MemoryPort`."""

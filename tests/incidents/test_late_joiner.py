@@ -329,7 +329,7 @@ def test_a_line_of_the_history_holds_nothing_of_before():
     quoted = (Background(kind="quoted", sender=ALICE, text="1234"),)
     at = EPOCH + timedelta(hours=2)
     closed, open_ = [
-        user_lines(turn_of(in_room("$1", context, background=quoted)))[0]
+        user_lines(turn_of(in_room("$1", context, background=quoted)), Access([], {}))[0]
         for context in ({"seen_at": at.isoformat()}, {})
     ]
 

@@ -25,6 +25,7 @@ from agent_core.budget import TokenEstimate, clip
 from agent_core.memory.consolidation.prompts import CONVERSATION_TAG
 from agent_core.memory.scopes import private_in
 from agent_core.models import HistoryTail, Message
+from agent_core.provenance import Origins, joined
 
 __all__ = [
     "META_SUMMARY_SENTENCES",
@@ -87,13 +88,15 @@ class Segment:
     """
     What is to be consolidated: the positions from ``start`` up to ``end``, the cursor's next place.
 
-    ``private`` are the scopes of single people in these messages and in the summary before them.
+    ``private`` are the scopes of single people in these messages and in the summary before them, and
+    ``origins`` all whose words are in them besides the owner's.
     """
 
     messages: tuple[Message, ...]
     start: int
     end: int
     private: frozenset[str] = frozenset()
+    origins: Origins = ()
 
     @property
     def sentences(self) -> int:
@@ -153,7 +156,8 @@ def plan(page: HistoryTail, keep: int, rules: Rules, estimate: TokenEstimate) ->
     if cut <= 0:
         return None
     private = page.private | private_in(message.scope for message in messages[:cut])
-    return Segment(messages[:cut], page.cursor, page.positions[cut], private)
+    origins = joined(page.origins, *(message.sources for message in messages[:cut]))
+    return Segment(messages[:cut], page.cursor, page.positions[cut], private, origins)
 
 
 def _cut(messages: Sequence[Message], wanted: int, last: int) -> int:

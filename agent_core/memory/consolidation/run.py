@@ -200,6 +200,7 @@ class Consolidation:
             cursor=segment.end,
             base_cursor=segment.start,
             private=segment.private,
+            origins=segment.origins,
         )
         log.info(
             "conversation.consolidated",

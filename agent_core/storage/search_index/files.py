@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.models import SearchHit
+from agent_core.provenance import to_json
 from agent_core.storage import lines as codec
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 from agent_core.storage.search_index.rows import Line, line_time
@@ -83,6 +85,7 @@ def _line(value: dict[str, Any] | None, position: int) -> Line | None:
         codec.storable(message.sender) if message.sender is not None else None,
         codec.storable(message.content),
         message.scope,
+        None if message.origins is None else json.dumps(to_json(message.origins)),
     )
 
 

@@ -13,6 +13,7 @@ histories.
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent_core.models import Message
+from agent_core.provenance import from_json
 from agent_core.storage.search_index.text import Query, folded
 
 __all__ = ["Line", "Mark", "Rows", "line_time"]
 
-_VERSION = 1
+_VERSION = 2
 _COUNTER_BITS = 12
 _MOST_TEXT = 20_000
 _BUSY_MS = 2000
@@ -38,7 +40,7 @@ CREATE TABLE sessions (
 );
 CREATE TABLE lines (
     id INTEGER PRIMARY KEY, session INTEGER NOT NULL, position INTEGER NOT NULL, scope INTEGER NOT NULL,
-    role TEXT NOT NULL, sender TEXT, text TEXT NOT NULL
+    role TEXT NOT NULL, sender TEXT, text TEXT NOT NULL, origins TEXT
 );
 CREATE UNIQUE INDEX lines_place ON lines (session, position);
 CREATE VIRTUAL TABLE words USING fts5(text, scope, content='', prefix='3 5',
@@ -56,12 +58,17 @@ class Line:
     sender: str | None
     text: str
     scope: str
+    origins: str | None = None
+    """`Message.origins` as JSON."""
 
     def message(self) -> Message:
         """As a message; long texts are only there as far as they are searched."""
         role = "assistant" if self.role == "assistant" else "user"
         at = datetime.fromtimestamp(self.ms / 1000, UTC) if self.ms else None
-        return Message(role=role, content=self.text, sender=self.sender, timestamp=at)
+        origins = None if self.origins is None else from_json(json.loads(self.origins))
+        return Message(
+            role=role, content=self.text, sender=self.sender, timestamp=at, scope=self.scope, origins=origins
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +156,8 @@ class Rows:
                 scope = scopes.get(line.scope) or self._new_scope(line.scope)
                 scopes[line.scope] = scope
                 added = self._db.execute(
-                    "INSERT OR IGNORE INTO lines (id, session, position, scope, role, sender, text) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT OR IGNORE INTO lines (id, session, position, scope, role, sender, text, origins) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         number,
                         mark.session,
@@ -159,6 +166,7 @@ class Rows:
                         line.role,
                         line.sender,
                         line.text[:_MOST_TEXT],
+                        line.origins,
                     ),
                 )
                 if added.rowcount:
@@ -259,13 +267,14 @@ class Rows:
         lines: list[Line] = []
         for where, order in (("<", "DESC"), ("=", "ASC"), (">", "ASC")):
             near = self._db.execute(
-                "SELECT position, id, role, sender, text FROM lines "  # noqa: S608 - of our own constants
+                "SELECT position, id, role, sender, text, origins FROM lines "  # noqa: S608 - of our own constants
                 f"WHERE session = ? AND position {where} ? AND scope = ? ORDER BY position {order} LIMIT 1",
                 (session, position, scope),
             ).fetchone()
             if near is not None:
-                place, number, role, sender, text = near
-                lines.append(Line(place, number >> _COUNTER_BITS, role, sender, text, scope_name))
+                place, number, role, sender, text, origins = near
+                ms = number >> _COUNTER_BITS
+                lines.append(Line(place, ms, role, sender, text, scope_name, origins))
         return name, lines, next(at for at, line in enumerate(lines) if line.position == position)
 
 

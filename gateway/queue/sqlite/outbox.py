@@ -86,7 +86,11 @@ class OutboxStore(Part):
         if into is not None and row.message.remembered:
             # The key as id: a line that a crash writes twice is recognised.
             line = Message(
-                role="assistant", content=row.message.text, id=row.message.id, timestamp=instant(now)
+                role="assistant",
+                content=row.message.text,
+                id=row.message.id,
+                timestamp=instant(now),
+                origins=(),  # only what somebody at the machine has sent is remembered like this
             )
             said = (str(into), dump(line))
         await self._writer.call(

@@ -16,6 +16,7 @@ import structlog
 
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import ToolCall
+from agent_core.provenance import Origins, Trust, described, trust_of
 from gateway.queue.model import Question
 from gateway.queue.ports import ApprovalStore
 from gateway.routing.access import Access, Role
@@ -28,11 +29,11 @@ __all__ = [
     "ToolDecisions",
     "asking_text",
     "cleaned",
+    "decision",
     "expired_text",
     "is_call",
     "name_of",
     "place_of",
-    "verdict_on",
 ]
 
 APPROVED, REFUSED, EXPIRED = "approved", "refused", "expired"
@@ -56,14 +57,34 @@ def cleaned(name: str) -> str:
     return name.strip().strip("`*:.").lower()
 
 
-def verdict_on(*, yes: bool, why: str = "") -> dict[str, str]:
+def decision(*, yes: bool, by: str, why: str = "") -> dict[str, str]:
     """What is noted of a decision."""
-    return {"verdict": APPROVED if yes else REFUSED, "why": line(why) if why else ""}
+    return {"verdict": APPROVED if yes else REFUSED, "why": line(why) if why else "", "by": by}
 
 
-def asking_text(name: str, call: ToolCall, until: datetime, *, zone: tzinfo | None, letters: bool) -> str:
-    """The question."""
+def asking_text(
+    name: str,
+    call: ToolCall,
+    until: datetime,
+    *,
+    zone: tzinfo | None,
+    letters: bool,
+    origins: Origins = (),
+    review: str = "",
+) -> str:
+    """
+    The question: what would be done, and whose idea it may be.
+
+    ``review`` is what the tool itself shows of it, such as a diff, in the place of the bare arguments.
+    """
     told = {key: _shown(value) for key, value in call.arguments.items()}
+    if review:
+        told = {"what would be done": review}
+    idea = (
+        f"It may not be your idea: before this I was shown {described(origins)}.\n\n"
+        if trust_of(origins) is not Trust.OWNER
+        else ""
+    )
     how = (
         f"Answer with `!approve {name}` or `!reject {name}` in the first line."
         if letters
@@ -73,6 +94,7 @@ def asking_text(name: str, call: ToolCall, until: datetime, *, zone: tzinfo | No
     return (
         f"**{name}**: I need your yes before I use `{call.name}`:\n\n"
         f"{literal(told, _QUOTED_CHARS)}\n\n"
+        f"{idea}"
         f"{how} I wait for it until {at}; what else is written here waits as well."
     )
 
@@ -105,7 +127,7 @@ class ToolDecisions:
         found = [one for one in await self._store.questions() if one.name == name]
         if len(found) != 1 or not self._may_decide(found[0], message):
             return None
-        now = await self._store.decide(name, verdict_on(yes=yes, why=why))
+        now = await self._store.decide(name, decision(yes=yes, by=message.sender.address, why=why))
         if now is None:
             return None
         _log.info(

@@ -1,12 +1,13 @@
 """
 Turns that wait for a person's yes before a tool runs.
 
-Theory of operation. When a call needs a yes, the turn is left (`AwaitsApproval`), and one transaction records
-the question as a step of the turn, puts the notice that asks it into the outbox, and lets the turn wait
-until the question's time is over. It holds no place and no model meanwhile; what was answered before is
-journaled. A decision (``tool_decisions.py``) is another transaction, which makes the turn due; it is taken
-up again like after a crash, comes to the same call by way of its journal, and finds what was decided. So it
-does not matter when the process dies. If nobody decides, the turn is due by itself, and the model is told so.
+Theory of operation. The policy says which calls need a yes (`agent_core.tools.policy`). When one does, the
+turn is left (`AwaitsApproval`), and one transaction records the question as a step of the turn, puts the
+notice that asks it into the outbox, and lets the turn wait until the question's time is over. It holds no
+place and no model meanwhile; what was answered before is journaled. A decision (``tool_decisions.py``) is
+another transaction, which makes the turn due; it is taken up again like after a crash, comes to the same call
+by way of its journal, and finds what was decided. So it does not matter when the process dies. If nobody
+decides, the turn is due by itself, and the model is told so.
 
 Only a person can be asked who waits for the answer: in a check-in or a job of the schedule the call is
 refused at once.
@@ -25,10 +26,14 @@ from agent_core.errors import AwaitsApproval
 from agent_core.messages import OutboundKind
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
+from agent_core.provenance import from_json, to_json
+from agent_core.tools.effects import Effect
+from agent_core.tools.policy import DEFAULT_POLICY, Permission, Policy, Proposal, Verdict, verdict_on
 from channels.base import Channel
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import APPROVAL
 from gateway.queue.ports import ApprovalStore, NewOutbound, Step, Turn
+from gateway.routing.access import Access, Role
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import (
     APPROVED,
@@ -43,6 +48,8 @@ from gateway.turns.commit import TurnCommit
 __all__ = ["Consent", "ToolQuestions", "Waiting"]
 
 _TOPIC = "approvals"
+_OWNERS_ALONE = frozenset({Effect.WRITE_WORKSPACE, Effect.SEND, Effect.NETWORK_SEND, Effect.EXECUTE})
+_OWNER_IS_ASKED = "I need my owner's yes for that, and have asked."
 _log = structlog.get_logger(__name__)
 
 
@@ -64,6 +71,7 @@ class ToolQuestions:
         commit: Makes notices, and waits for the disk.
         held: Whether the owner sees the answer to a turn before anybody else.
         wait_s: How long a question waits for its answer.
+        policy: Which calls are asked about.
         zone: In which people are told until when.
     """
 
@@ -77,9 +85,13 @@ class ToolQuestions:
         held: Callable[[Turn], bool],
         clock: Clock,
         wait_s: float,
+        access: Access,
+        policy: Policy = DEFAULT_POLICY,
         zone: tzinfo | None = None,
     ) -> None:
         self._store = store
+        self._access = access
+        self._policy = policy
         self._commit = commit
         self._channels = channels
         self._notifier = notifier
@@ -104,10 +116,22 @@ class ToolQuestions:
         """
         name = str(waiting.step.request["name"])
         letters = self._channels[turn.session.channel].capabilities.letters
-        text = asking_text(name, waiting.call, waiting.until, zone=self._zone, letters=letters)
-        notice = (
-            await self._to_the_owner(turn, name, text) if self._held(turn) else self._notice(turn, name, text)
+        request = waiting.step.request
+        text = asking_text(
+            name,
+            waiting.call,
+            waiting.until,
+            zone=self._zone,
+            letters=letters,
+            origins=from_json(request.get("origins")),
+            review=str(request.get("review") or ""),
         )
+        if self._held(turn):
+            notice = await self._to_the_owner(turn, name, text)
+        elif not request["asked"]:
+            notice = [*await self._to_the_owner(turn, name, text), *self._notice(turn, name, _OWNER_IS_ASKED)]
+        else:
+            notice = self._notice(turn, name, text)
         delay_s = max((waiting.until - self._clock.now()).total_seconds(), 0.0)
         rows = await self._commit.until_stored(
             lambda: self._store.ask(turn, waiting.step, notice, why=str(waiting), delay_s=delay_s)
@@ -120,17 +144,35 @@ class ToolQuestions:
             told=bool(rows),
         )
 
-    def question(self, turn: Turn, number: int, digest: str, call: ToolCall) -> Waiting:
-        """A new question."""
+    async def question(self, turn: Turn, number: int, digest: str, proposal: Proposal) -> Waiting:
+        """
+        A new question. Whoever asked for what the turn does may decide, and the owner; what reaches beyond
+        the conversation of somebody else is the owner's alone.
+        """
+        call = proposal.call
         until = self._clock.now() + timedelta(seconds=self._wait_s)
         asked = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
+        if not proposal.guarded and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn):
+            asked = []
+        review = None if proposal.review is None else await proposal.review()
         request = {
             "name": name_of(digest),
             "call": call.model_dump(mode="json"),
             "asked": asked,
             "until": until.isoformat(),
+            "effect": proposal.effect.value,
+            "origins": to_json(proposal.origins),
+            "review": review.text if review else "",
+            "state": review.state if review else "",
         }
         return Waiting(Step(number, APPROVAL, digest, request, None), call, until)
+
+    def verdict(self, proposal: Proposal) -> Verdict:
+        """What the policy says."""
+        return verdict_on(proposal, self._policy)
+
+    def _all_owner(self, turn: Turn) -> bool:
+        return all(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
 
     async def too_late(self, turn: Turn, step: Step) -> Mapping[str, Any] | None:
         """
@@ -160,32 +202,53 @@ class ToolQuestions:
 
 
 class Consent:
-    """Implements `agent_core.ports.ConsentPort` for one claimed turn; see `ToolQuestions`."""
+    """Implements `agent_core.tools.policy.ConsentPort` for one claimed turn; see `ToolQuestions`."""
 
     def __init__(self, asking: ToolQuestions, turn: Turn, steps: Sequence[Step]) -> None:
         self._asking = asking
         self._turn = turn
         self._steps = {step.number: step for step in steps}
 
-    async def refusal(self, number: int, digest: str, call: ToolCall) -> ToolResult | None:
-        """None as soon as somebody who may has said yes."""
-        step = self._steps.get(number)
-        if step is not None and step.digest == digest and step.kind == "tool":
-            return None  # it was run before, so there was a yes
+    async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
+        """By the policy, or as soon as somebody who may has said yes."""
+        call, step = proposal.call, self._steps.get(number)
+        known = step if step is not None and step.digest == digest else None
+        if known is not None and known.kind == "tool":
+            return Permission()  # it was run before, so it was allowed
+        verdict = self._asking.verdict(proposal)
+        if verdict is Verdict.DENY:
+            return _refused(call, "The policy of this assistant does not allow it here; it was not run.")
+        # What was asked about once is not run without an answer, even if the prompt has changed since.
+        question = known if known is not None and known.kind == APPROVAL else None
+        if verdict is Verdict.ALLOW and question is None:
+            return Permission()
         if any(row.message.kind != "message" for row in self._turn.rows):
-            return _told(call, "This needs a person's yes, and nobody waits for it here; it was not run.")
-        if step is None or step.digest != digest or step.kind != APPROVAL:
-            raise self._asking.question(self._turn, number, digest, call)
-        verdict = step.result if step.result is not None else await self._asking.too_late(self._turn, step)
-        if verdict is None:
-            raise Waiting(step, call, datetime.fromisoformat(step.request["until"]))
-        if verdict.get("verdict") == APPROVED:
-            return None
-        if verdict.get("verdict") == REFUSED:
-            why = f" ({verdict['why']})" if verdict.get("why") else ""
-            return _told(call, f"The person was asked and said no{why}. It was not run; do not try it again.")
-        return _told(call, "The person was asked and did not answer in time. It was not run.")
+            return _refused(call, "This needs a person's yes, and nobody waits for it here; it was not run.")
+        if question is None:
+            raise await self._asking.question(self._turn, number, digest, proposal)
+        decided = question.result
+        if decided is None:
+            decided = await self._asking.too_late(self._turn, question)
+        if decided is None:
+            raise Waiting(question, call, datetime.fromisoformat(question.request["until"]))
+        return await self._decided(proposal, question, decided)
+
+    async def _decided(self, proposal: Proposal, question: Step, decided: Mapping[str, Any]) -> Permission:
+        call = proposal.call
+        if decided.get("verdict") == APPROVED:
+            review = None if proposal.review is None else await proposal.review()
+            if review is not None and review.state != question.request.get("state", ""):
+                return _refused(
+                    call, "What the person said yes to has changed since. It was not run; look again."
+                )
+            return Permission(approved_by=str(decided.get("by") or "somebody"))
+        if decided.get("verdict") == REFUSED:
+            why = f" ({decided['why']})" if decided.get("why") else ""
+            return _refused(
+                call, f"The person was asked and said no{why}. It was not run; do not try it again."
+            )
+        return _refused(call, "The person was asked and did not answer in time. It was not run.")
 
 
-def _told(call: ToolCall, text: str) -> ToolResult:
-    return ToolResult(content=text, is_error=True, tool_call_id=call.id)
+def _refused(call: ToolCall, text: str) -> Permission:
+    return Permission(ToolResult(content=text, is_error=True, tool_call_id=call.id))

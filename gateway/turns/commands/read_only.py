@@ -17,6 +17,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Message
 from agent_core.prompt import attachment_lines, letter_text
+from agent_core.provenance import untrusted
 from gateway.queue.ports import Completion, Turn
 from gateway.routing.access import Access
 
@@ -57,6 +58,7 @@ class IngestOnly:
                 sender=row.message.sender.address,
                 attachments=row.message.attachments,
                 scope=str(OWNER),
+                origins=(untrusted("mail", row.message.sender.address, row.message.received_at),),
             )
             for number, row in enumerate(turn.rows)
         ]

@@ -52,7 +52,7 @@ def test_a_full_disk_says_so_and_loses_nothing(tmp_path: Path) -> None:
         "refused EFBIG True",
         "refused EFBIG True",
         "['first'] was",
-        "1 MemoryDocument(text='fact', version=1)",
+        "1 MemoryDocument(text='fact', version=1, origins=())",
         "[5, 5000] 1",
         "5000",
     ]
@@ -96,7 +96,7 @@ def test_a_home_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
         tmp_path,
     )
 
-    wanted = ["['first']", "MemoryDocument(text='edited', version=2)", *["refused EACCES"] * 4]
+    wanted = ["['first']", "MemoryDocument(text='edited', version=2, origins=())", *["refused EACCES"] * 4]
     assert [row for row in printed.splitlines() if "[warning" not in row] == wanted
 
 

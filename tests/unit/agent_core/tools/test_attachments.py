@@ -87,7 +87,7 @@ async def test_a_text_is_read_in_portions(store, memory):
     file = await store.save(
         "long.txt", "text/plain", ("0123456789" * 2000).encode() + b"</attachment_text>end"
     )
-    tool = ReadAttachmentTool(ConversationFiles(session(attachments=[file]), memory), store)
+    tool = ReadAttachmentTool(ConversationFiles(session(attachments=[file]), memory), store, LoopClock())
     first = await tool.execute(id=file.id)
     assert first.content.startswith("Characters 0 to 12000 of 20021.\nGo on with offset 12000.")
     rest = await tool.execute(id=file.id, offset=12_000)
@@ -138,7 +138,7 @@ async def test_only_files_of_this_conversation_and_audience_are_found(store, mem
     )
     await memory.append_message(str(SessionKey("matrix", "!other:hs")), line(4, attachments=[elsewhere]))
     await memory.save_consolidated_cursor(str(KEY), 2)
-    tool = ReadAttachmentTool(ConversationFiles(session(attachments=[mine]), memory), store)
+    tool = ReadAttachmentTool(ConversationFiles(session(attachments=[mine]), memory), store, LoopClock())
     answers = {file.name: await tool.execute(id=file.id) for file in (mine, old, theirs, elsewhere)}
     assert {name for name, answer in answers.items() if not answer.is_error} == {"mine.txt", "old.txt"}
     assert mine.id in answers["theirs.txt"].content  # what there is, is told
@@ -149,7 +149,7 @@ async def test_what_cannot_be_read_is_told(store, memory):
     picture = await store.save("a.png", "image/png", png())
     gone = await store.save("gone.txt", "text/plain", b"gone")
     store.path(gone).unlink()
-    tool = ReadAttachmentTool(ConversationFiles(session(attachments=[picture, gone]), memory), store)
+    tool = ReadAttachmentTool(ConversationFiles(session(attachments=[picture, gone]), memory), store, LoopClock())
     assert "picture" in (await tool.execute(id=picture.id)).content
     assert "not kept any more" in (await tool.execute(id=gone.id)).content
 

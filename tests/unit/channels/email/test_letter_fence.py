@@ -16,6 +16,7 @@ from channels.email.intake import MailIntake, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from gateway.queue.model import InboxRow, Turn
 from gateway.queue.states import InboxState
+from gateway.routing.access import Access
 from gateway.turns.user_input import facts_of, question_of, user_lines
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
@@ -90,7 +91,7 @@ def test_a_chat_has_no_fence() -> None:
 def test_the_history_has_the_same_words() -> None:
     """So a mail of last week cannot say in this week's prompt what it could not say then."""
     message = letter("x</mail>y")
-    assert [line.content for line in user_lines(turn(message))] == [question_of([message])]
+    assert [line.content for line in user_lines(turn(message), Access([], {}))] == [question_of([message])]
 
 
 @given(text=HOSTILE, subject=HOSTILE, name=HOSTILE, quoted=HOSTILE, sender=HOSTILE, group=st.booleans())

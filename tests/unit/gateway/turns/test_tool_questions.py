@@ -11,12 +11,15 @@ from agent_core.errors import AwaitsApproval
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import ToolCall, ToolResult
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
+from agent_core.tools.effects import Effect
 from agent_core.tools.memory_write import MemoryWriteTool
+from agent_core.tools.policy import Permission, Proposal
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
 from agent_core.tools.shell.tool import ShellTool
 from gateway.queue.ports import Step, Turn
+from gateway.routing.access import Access, Alias
 from gateway.settings.cross_checks import TOOLS
 from gateway.turns.approvals.tool_decisions import cleaned, is_call, name_of
 from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
@@ -24,6 +27,7 @@ from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import FakeTool, Journey, call
 
 CALL = ToolCall(id="c", name="effect", arguments={"number": 1})
+PROPOSAL = Proposal(CALL, Effect.EXECUTE, guarded=True)
 
 
 def turn_of(kind: str = "message") -> Turn:
@@ -47,6 +51,7 @@ def asking(store: Any = None, clock: ManualClock | None = None) -> ToolQuestions
         channels={},
         notifier=None,  # type: ignore[arg-type] - nor is the owner asked
         held=lambda _: False,
+        access=Access([Alias("test", "@ann:example.org")], {"test": ["*"]}),
         clock=clock or ManualClock(),
         wait_s=60,
     )
@@ -67,7 +72,7 @@ async def test_a_tool_that_nobody_can_approve_is_not_run():
 async def test_a_check_in_asks_nobody():
     """Where nobody waits for the answer, in check-ins and jobs, the call is refused at once."""
     for kind in ("tick", "job"):
-        refused = await asking().consent(turn_of(kind), []).refusal(1, "digest", CALL)
+        refused = (await asking().consent(turn_of(kind), []).permission(1, "digest", PROPOSAL)).refusal
         assert refused is not None
         assert "nobody waits" in refused.content
 
@@ -76,16 +81,16 @@ async def test_the_question_is_about_this_very_call():
     """A yes for another step, or for the same step with other arguments, is none."""
     yes = Step(1, "approval", "digest", {"until": EPOCH.isoformat(), "name": "a"}, {"verdict": "approved"})
     consent = asking().consent(turn_of(), [yes])
-    assert await consent.refusal(1, "digest", CALL) is None
+    assert await consent.permission(1, "digest", PROPOSAL) == Permission(approved_by="somebody")
     for number, digest in ((1, "other"), (2, "digest")):
         with pytest.raises(AwaitsApproval):
-            await consent.refusal(number, digest, CALL)
+            await consent.permission(number, digest, PROPOSAL)
 
 
 async def test_what_had_begun_is_not_asked_about_again():
     """A tool that was cut off in the middle had its yes."""
     began = Step(1, "tool", "digest", {"call": CALL.model_dump()}, None)
-    assert await asking().consent(turn_of(), [began]).refusal(1, "digest", CALL) is None
+    assert await asking().consent(turn_of(), [began]).permission(1, "digest", PROPOSAL) == Permission()
 
 
 async def test_a_question_waits_until_its_time_is_over():
@@ -110,15 +115,15 @@ async def test_a_question_waits_until_its_time_is_over():
     one = asking(store, clock)
     one._commit = Ends()  # type: ignore[assignment]
     with pytest.raises(Waiting) as first:
-        await one.consent(turn_of(), []).refusal(1, "digest", CALL)
+        await one.consent(turn_of(), []).permission(1, "digest", PROPOSAL)
     step = first.value.step
     clock.advance(59.9)
     with pytest.raises(Waiting) as again:
-        await one.consent(turn_of(), [step]).refusal(1, "digest", CALL)
+        await one.consent(turn_of(), [step]).permission(1, "digest", PROPOSAL)
     assert again.value.step == step
     assert store.settled == []
     clock.advance(0.1)
-    late = await one.consent(turn_of(), [step]).refusal(1, "digest", CALL)
+    late = (await one.consent(turn_of(), [step]).permission(1, "digest", PROPOSAL)).refusal
     assert isinstance(late, ToolResult)
     assert "did not answer in time" in late.content
     assert [each.result for each in store.settled] == [{"verdict": "expired"}]

@@ -1,0 +1,158 @@
+"""
+Which calls of tools are made, which are asked about, and which are not made: a table of effect and
+provenance.
+
+A model cannot be kept from believing what it reads. So it is not asked: what a call does (`Effect`) and whose
+words the model had been shown when it made the call (`Trust`) decide, and nothing that the model says. Where
+a call reaches somebody or something, and the owner has named exactly that, the idea is the owner's, whatever
+else was read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from agent_core.models import ToolCall, ToolResult
+from agent_core.provenance import Origins, Trust, trust_of
+from agent_core.tools.effects import Effect, Review
+
+__all__ = [
+    "DEFAULT_POLICY",
+    "HARMLESS",
+    "ConsentPort",
+    "Permission",
+    "Policy",
+    "Proposal",
+    "Verdict",
+    "is_named",
+    "verdict_on",
+]
+
+
+class Verdict(StrEnum):
+    """What is done about a call, from the most lenient on."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+Policy = Mapping[Effect, Mapping[Trust, Verdict]]
+_ALLOW, _ASK, _DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
+
+
+def _row(owner: Verdict, known: Verdict, untrusted: Verdict) -> Mapping[Trust, Verdict]:
+    return {Trust.OWNER: owner, Trust.KNOWN: known, Trust.UNTRUSTED: untrusted}
+
+
+DEFAULT_POLICY: Policy = {
+    Effect.READ: _row(_ALLOW, _ALLOW, _ALLOW),
+    Effect.PRIVATE_READ: _row(_ALLOW, _ALLOW, _ALLOW),
+    Effect.WRITE_WORKSPACE: _row(_ALLOW, _ASK, _ASK),
+    Effect.PERSIST: _row(_ALLOW, _ALLOW, _ASK),
+    Effect.SEND: _row(_ASK, _ASK, _ASK),
+    Effect.NETWORK_GET: _row(_ALLOW, _ALLOW, _ASK),
+    Effect.NETWORK_SEND: _row(_ALLOW, _ASK, _ASK),
+    Effect.EXECUTE: _row(_ALLOW, _ASK, _ASK),
+}
+HARMLESS = frozenset({Effect.READ, Effect.PRIVATE_READ})
+"""What changes nothing and tells nobody anything: it leaves no receipt."""
+_NAMEABLE = frozenset({Effect.SEND, Effect.WRITE_WORKSPACE, Effect.NETWORK_GET})
+"""Where naming the target says whose idea a call was. A program or a lasting note is more than its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """
+    A call that a model wants to make.
+
+    Args:
+        origins: Whose words the model had been shown, besides the owner's.
+        targets: Whom or what the call reaches.
+        named: All targets stand, letter for letter, where a person has named them.
+        guarded: It needs a yes whatever the policy says.
+        review: What a person is shown of it besides its arguments.
+    """
+
+    call: ToolCall
+    effect: Effect
+    origins: Origins = ()
+    targets: Sequence[str] = ()
+    named: bool = False
+    guarded: bool = False
+    review: Callable[[], Awaitable[Review | None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """
+    Whether a proposed call is made.
+
+    Args:
+        refusal: What the model is told instead; None: it is made.
+        approved_by: Who has said yes to this very call; empty where nobody was asked.
+    """
+
+    refusal: ToolResult | None = None
+    approved_by: str = ""
+
+
+class ConsentPort(Protocol):
+    """Whether calls that a model proposes are made: by the policy, or by a person's yes."""
+
+    async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
+        """
+        Whether the call of step ``number`` is made.
+
+        Raises:
+            AwaitsApproval: Nobody has decided yet. The turn is to be left, and taken up again later.
+        """
+        ...
+
+
+def verdict_on(proposal: Proposal, policy: Policy = DEFAULT_POLICY) -> Verdict:
+    """
+    What is done about a proposal.
+
+    A row that is missing in ``policy`` counts as the default's. That the targets are named lets a call pass
+    that would be asked about; it never lets one pass that is denied.
+    """
+    row = {**DEFAULT_POLICY[proposal.effect], **policy.get(proposal.effect, {})}
+    verdict = row[trust_of(proposal.origins)]
+    if verdict is Verdict.ASK and proposal.named and proposal.effect in _NAMEABLE:
+        verdict = Verdict.ALLOW
+    if verdict is Verdict.ALLOW and proposal.guarded:
+        return Verdict.ASK
+    return verdict
+
+
+_PART_OF_NAME = re.compile(r"[\w@%/?#&=+~$*\\-]")
+
+
+def is_named(target: str, texts: Iterable[str]) -> bool:
+    """
+    Whether a target stands in one of the texts as a whole: not as a part of a longer name or address.
+
+    Upper and lower case are the same. Linear in the length of the texts.
+    """
+    wanted = target.strip().casefold()
+    if not wanted:
+        return False
+    for text in texts:
+        folded = text.casefold()
+        at = folded.find(wanted)
+        while at >= 0:
+            end = at + len(wanted)
+            before, after = folded[max(at - 1, 0) : at], folded[end : end + 2]
+            # A dot, colon or comma ends a sentence, unless more of a name follows it.
+            ends = not after[:1] or not _PART_OF_NAME.match(after[:1])
+            if ends and after[:1] in {".", ":", ","} and after[1:] and _PART_OF_NAME.match(after[1:]):
+                ends = False
+            if ends and not (before and (_PART_OF_NAME.match(before) or before == ".")):
+                return True
+            at = folded.find(wanted, at + 1)
+    return False

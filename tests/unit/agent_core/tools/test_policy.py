@@ -1,0 +1,94 @@
+"""The table that decides about calls: what is declared and whose words were read, and nothing a model says."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from agent_core.models import ToolCall
+from agent_core.provenance import Origins, Trust, person, untrusted
+from agent_core.tools.effects import Effect
+from agent_core.tools.policy import DEFAULT_POLICY, HARMLESS, Proposal, Verdict, is_named, verdict_on
+
+CALL = ToolCall(id="1", name="tool")
+PAGE = (untrusted("web", "https://evil.example"),)
+GUEST = (person("@bob:example.org"),)
+
+
+def proposal(
+    effect: Effect, origins: Origins = (), *, named: bool = False, guarded: bool = False
+) -> Proposal:
+    return Proposal(CALL, effect, origins, named=named, guarded=guarded)
+
+
+def test_every_effect_has_a_row_that_only_becomes_stricter() -> None:
+    """Less trust never allows more; a table with a hole would."""
+    order = list(Verdict)
+    for effect in Effect:
+        row = [order.index(DEFAULT_POLICY[effect][trust]) for trust in Trust]
+        assert row == sorted(row), effect
+
+
+def test_nothing_but_reading_passes_unasked_after_something_untrusted_was_read() -> None:
+    """Whatever the effect; the control is the owner's own idea, most of which passes."""
+    after_page = {effect: verdict_on(proposal(effect, PAGE)) for effect in Effect}
+    assert {effect for effect, verdict in after_page.items() if verdict is Verdict.ALLOW} == HARMLESS
+    own = {effect for effect in Effect if verdict_on(proposal(effect)) is Verdict.ALLOW}
+    assert own == set(Effect) - {Effect.SEND}
+
+
+def test_a_target_that_the_owner_has_named_is_the_owners_idea() -> None:
+    """To write to bob is one, whatever was read; to run a program or to note something for ever never is."""
+    passes = {effect for effect in Effect if verdict_on(proposal(effect, PAGE, named=True)) is Verdict.ALLOW}
+    assert passes - HARMLESS == {Effect.SEND, Effect.NETWORK_GET, Effect.WRITE_WORKSPACE}
+
+
+def test_a_denied_row_denies_whatever_is_named() -> None:
+    """A setting that forbids is not talked around."""
+    none = {Effect.SEND: dict.fromkeys(Trust, Verdict.DENY)}
+    for trusted, named, guarded in itertools.product([(), PAGE], [True, False], [True, False]):
+        asked = proposal(Effect.SEND, trusted, named=named, guarded=guarded)
+        assert verdict_on(asked, none) is Verdict.DENY
+
+
+def test_what_always_needs_a_yes_needs_it_from_the_owner_too() -> None:
+    """``tools.require_approval`` is stricter than the table, and never more lenient."""
+    for effect in Effect:
+        assert verdict_on(proposal(effect, guarded=True)) is not Verdict.ALLOW
+    lenient = {Effect.EXECUTE: {Trust.UNTRUSTED: Verdict.ALLOW}}
+    assert verdict_on(proposal(Effect.EXECUTE, PAGE), lenient) is Verdict.ALLOW
+    assert verdict_on(proposal(Effect.EXECUTE, GUEST), lenient) is Verdict.ASK  # the rest is the default's
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "found"),
+    [
+        ("bob@example.org", "Please write to Bob@Example.org.", True),
+        ("bob@example.org", "<bob@example.org>", True),
+        ("bob@example.org", "notbob@example.org", False),
+        ("bob@example.org", "x.bob@example.org", False),
+        ("bob@example.org", "bob@example.organic", False),
+        ("bob@example.org", "bob@example.org.evil.net", False),
+        ("https://example.org/a", "see https://example.org/a, please", True),
+        ("https://example.org/a?d=secret", "see https://example.org/a", False),
+        ("https://example.org/a", "see https://example.org/a?d=1", False),
+        ("https://example.org/a", "see https://example.org/abc", False),
+        ("notes.md", "write it to notes.md", True),
+        ("notes.md", "write it to old/notes.md", False),
+        ("", "anything", False),
+        (" ", " ", False),
+    ],
+)
+def test_a_name_counts_as_a_whole(target: str, text: str, found: bool) -> None:  # noqa: FBT001 - a table
+    """What only holds the beginning or the end of it names something else."""
+    assert is_named(target, [text]) is found
+
+
+def test_a_name_is_looked_for_in_linear_time() -> None:
+    """A megabyte that begins like the target at every place holds nothing up."""
+    began = time.process_time()
+    assert not is_named("a" * 50 + "b@example.org", ["a" * 1_000_000])
+    assert not is_named("a@", ["a@" * 500_000 + "x"])
+    assert time.process_time() - began < 10
