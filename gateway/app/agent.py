@@ -17,7 +17,7 @@ from agent_core.memory.manager import DEFAULT_CONTEXT_TOKENS, MemoryManager
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage
 from agent_core.models import Purpose, Session
-from agent_core.ports import LLMPort, SkillsPort, ToolPort
+from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.jsonl import JsonlMemory

@@ -109,6 +109,7 @@ def build_turns(
             access=access,
             approvals=approvals,
             status=supervision.status.read,
+            clock=clock,
         ),
         conversations=conversations,
         approvals=approvals,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import tzinfo
+from dataclasses import replace
+from datetime import datetime, tzinfo
 
 from agent_core.agent import AgentLoop
 from agent_core.messages import InboundMessage, SessionKey
@@ -19,7 +20,7 @@ from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.kinds import Plan
 from gateway.turns.reply_sink import ReplySink
 from gateway.turns.step_journal import StoreStepJournal
-from gateway.turns.user_input import user_input
+from gateway.turns.user_input import trust_topic, user_input
 
 __all__ = ["ExtraTools", "ModelRun"]
 
@@ -83,7 +84,8 @@ class ModelRun:
         """
         asked = plan.turn
         asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._zone)
-        session = asks.session
+        until = await self._store.read_state(trust_topic(turn.session))
+        session = replace(asks.session, trusted_before=datetime.fromisoformat(until) if until else None)
         tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
         # Nobody reads along in a draft that waits for approval.
         sink = ReplySink(self._channels[turn.session.channel], turn.session, previews=not plan.hold)

@@ -8,14 +8,14 @@ from datetime import datetime, tzinfo
 
 from agent_core.budget import is_picture
 from agent_core.memory.scopes import scope_for
-from agent_core.messages import Audience, InboundMessage
+from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.models import Message, Purpose, Session
 from agent_core.prompt import attachment_lines, background_text, letter_text, turn_facts, user_text
 from agent_core.provenance import Origin, Origins, joined, person, untrusted
 from gateway.queue.model import Turn
 from gateway.routing.access import Access, Role
 
-__all__ = ["UserInput", "facts_of", "question_of", "session_of", "user_input", "user_lines"]
+__all__ = ["UserInput", "facts_of", "question_of", "session_of", "trust_topic", "user_input", "user_lines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +86,18 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
     )
     attachments = tuple(file for message in messages for file in message.attachments)
     since = max(filter(None, (_instant(message, "visible_from") for message in messages)), default=None)
-    origins = joined(*(_origins_of(message, access) for message in messages))
+    origins = joined(*(_origins_of(row.message, access, row.accepted_at) for row in turn.rows))
     return Session(turn.session, scope, audience, purpose, turn.id, attachments, since, origins)
 
 
-def _origins_of(message: InboundMessage, access: Access) -> Origins:
+def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origins:
     """
-    Whose words a message is made of, besides the owner's.
+    Whose words a message is made of, besides the owner's; ``at`` is when it came, by our own clock.
 
     What a mail quotes or hands on is anybody's: nobody has proved who wrote it. In a room the server has said
     who wrote what is quoted. A picture is shown to the model, so what is written in it counts as read.
     """
-    at, letter = message.received_at, _is_letter(message)
+    letter = _is_letter(message)
     found: list[Origin] = []
     if message.context.get("watched"):
         found.append(untrusted("shell", "a watch", at))
@@ -123,6 +123,11 @@ def facts_of(turn: Turn, zone: tzinfo | None) -> str:
     return turn_facts(at, channel=turn.session.channel, shared=shared, letter=_is_letter(last))
 
 
+def trust_topic(session: SessionKey) -> str:
+    """Under which it is remembered until when what came into a conversation is fine (``!trust``)."""
+    return f"trusted:{session}"
+
+
 def _is_letter(message: InboundMessage) -> bool:
     """Whether somebody wrote it with a subject above, be it empty."""
     return message.kind == "message" and "subject" in message.context
@@ -144,7 +149,7 @@ def user_lines(turn: Turn, access: Access) -> list[Message]:
             timestamp=_instant(row.message, "seen_at") or row.message.received_at,
             sender=row.message.sender.address,
             attachments=row.message.attachments,
-            origins=_origins_of(_alone(row.message), access),
+            origins=_origins_of(_alone(row.message), access, row.accepted_at),
         )
         for number, row in enumerate(turn.rows)
     ]

@@ -13,6 +13,7 @@ import pytest
 
 from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
+from agent_core.tools.effects import Effect
 from gateway.system.clock import SystemClock
 from tests.doubles.agent import call
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
@@ -24,7 +25,7 @@ ANN, BOB, EVE = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test"
 class Writer:
     """A tool with an effect."""
 
-    name, description = "write_down", "Writes down."
+    name, description, effect = "write_down", "Writes down.", Effect.PERSIST
     parameters: Mapping[str, Any] = {"type": "object", "properties": {"what": {"type": "string"}}}
 
     def __init__(self) -> None:

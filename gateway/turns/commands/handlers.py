@@ -16,6 +16,7 @@ from agent_core.errors import DocumentUnusable
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import ScopeKind, Session, Usage
+from agent_core.ports import Clock
 from gateway.queue.ports import Turn, WorkStore
 from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role, normalise
@@ -25,6 +26,7 @@ from gateway.turns.approvals.tool_decisions import cleaned, is_call
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
 from gateway.turns.commands.text import about_budget, about_parts, about_usage, and_list
+from gateway.turns.user_input import trust_topic
 
 __all__ = ["CommandHandlers"]
 
@@ -43,8 +45,12 @@ _HELP: dict[str, tuple[str, str]] = {
     "usage": ("what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
     "approve": ("let something through", "`!approve NAME`; without a name I say what waits."),
     "reject": ("do not let it through", "`!reject NAME`, and why, if you like."),
+    "trust": (
+        "what was said and read here is fine",
+        "After this I do not ask you because of what others have written that came in here before.",
+    ),
 }
-_FOR_THE_OWNER = frozenset({"approve", "reject"})
+_FOR_THE_OWNER = frozenset({"approve", "reject", "trust"})
 _DAYS = 30
 _LOOKED_AT = 5000
 _NOTHING = "Nothing waits for your decision."
@@ -80,6 +86,7 @@ class CommandHandlers:
         access: Access,
         approvals: Approvals,
         status: Callable[[], Awaitable[Mapping[str, Any]]],
+        clock: Clock,
     ) -> None:
         self._store = store
         self._memory = memory
@@ -87,6 +94,7 @@ class CommandHandlers:
         self._access = access
         self._approvals = approvals
         self._status = status
+        self._clock = clock
         self._handlers: dict[str, Callable[[_Asked], Awaitable[Decision | str]]] = {
             "help": self._help,
             "new": self._new,
@@ -96,6 +104,7 @@ class CommandHandlers:
             "usage": self._usage,
             "approve": self._approve,
             "reject": self._reject,
+            "trust": self._trust,
         }
 
     async def to(self, turn: Turn, command: Command, session: Session) -> Decision:
@@ -237,6 +246,16 @@ class CommandHandlers:
             others = await self._approvals.overview()
             return "\n".join([others, *lines]) if lines else others
         return "\n".join(["These wait for your decision:", *lines]) if lines else _NOTHING
+
+    async def _trust(self, asked: _Asked) -> str:
+        if not asked.owner:
+            return _NOT_HERE
+        now = self._clock.now()
+        await self._store.write_state(trust_topic(asked.turn.session), now.isoformat())
+        return (
+            "What has come into this conversation until now counts as your own words from now on: I do not "
+            "ask you because of it."
+        )
 
     async def _reject(self, asked: _Asked) -> Decision | str:
         name, _, why = asked.command.argument.partition(" ")

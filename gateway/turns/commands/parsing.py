@@ -33,6 +33,7 @@ COMMANDS: dict[str, Takes] = {
     "usage": Takes.NOTHING,
     "approve": Takes.WORD,
     "reject": Takes.ANYTHING,
+    "trust": Takes.NOTHING,
 }
 """Every command and what it takes. ``!stop`` takes anything: who is in a hurry may be polite or not."""
 

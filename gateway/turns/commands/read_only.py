@@ -58,7 +58,7 @@ class IngestOnly:
                 sender=row.message.sender.address,
                 attachments=row.message.attachments,
                 scope=str(OWNER),
-                origins=(untrusted("mail", row.message.sender.address, row.message.received_at),),
+                origins=(untrusted("mail", row.message.sender.address, row.accepted_at),),
             )
             for number, row in enumerate(turn.rows)
         ]

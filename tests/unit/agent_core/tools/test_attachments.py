@@ -149,7 +149,9 @@ async def test_what_cannot_be_read_is_told(store, memory):
     picture = await store.save("a.png", "image/png", png())
     gone = await store.save("gone.txt", "text/plain", b"gone")
     store.path(gone).unlink()
-    tool = ReadAttachmentTool(ConversationFiles(session(attachments=[picture, gone]), memory), store, LoopClock())
+    tool = ReadAttachmentTool(
+        ConversationFiles(session(attachments=[picture, gone]), memory), store, LoopClock()
+    )
     assert "picture" in (await tool.execute(id=picture.id)).content
     assert "not kept any more" in (await tool.execute(id=gone.id)).content
 

@@ -81,7 +81,7 @@ def test_what_always_needs_a_yes_needs_it_from_the_owner_too() -> None:
         (" ", " ", False),
     ],
 )
-def test_a_name_counts_as_a_whole(target: str, text: str, found: bool) -> None:  # noqa: FBT001 - a table
+def test_a_name_counts_as_a_whole(target: str, text: str, found: bool) -> None:
     """What only holds the beginning or the end of it names something else."""
     assert is_named(target, [text]) is found
 
