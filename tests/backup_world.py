@@ -12,7 +12,7 @@ from gateway.operations.backup.config import kept_config
 from gateway.operations.backup.contents import Choice
 from gateway.operations.backup.create import BackupSource, make_backup
 from gateway.operations.service import Operations
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import EPOCH
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -24,7 +24,7 @@ async def source_of(filled, *, with_secrets=False):
     folder = None
 
     async def snapshot():
-        async with await SqliteWorkStore.open(filled.home.database, clock=filled.clock) as store:
+        async with await SqliteQueue.open(filled.home.database, clock=filled.clock) as store:
             return await Operations(store, None).call("backup_snapshot", {})
 
     folder = await snapshot()

@@ -14,7 +14,7 @@ from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.queue.ports import NewOutbound, Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from tests.clock import EPOCH
@@ -80,7 +80,7 @@ def daemon(home, port=None):
 async def fill(root):
     """A dead message, a waiting one, a history, two versions of a memory."""
     home = open_home(root)
-    store = await SqliteWorkStore.open(home.database, clock=SystemClock())
+    store = await SqliteQueue.open(home.database, clock=SystemClock())
 
     def pending(number, text):
         return Pending(
@@ -90,9 +90,9 @@ async def fill(root):
             )
         )  # fmt: skip
 
-    await store.accept("terminal", "local", [pending(1, "first \x1b[31mred")], {})
-    await store.bury(
-        await store.claim(ROOM), "the model refused", [NewOutbound("terminal", "local", ROOM, "sorry")]
+    await store.inbox.accept("terminal", "local", [pending(1, "first \x1b[31mred")], {})
+    await store.turns.bury(
+        await store.turns.claim(ROOM), "the model refused", [NewOutbound("terminal", "local", ROOM, "sorry")]
     )
     memory = JsonlMemory(root, clock=SystemClock())
     await memory.append_message(

@@ -17,7 +17,7 @@ from agent_core.messages import (
 from agent_core.models import MemoryScope, Message, ScopeKind, Usage
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.queue.ports import Completion, NewOutbound, Pending, Step
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.home import Home, open_home
 from gateway.turns.user_input import question_of
 from tests.clock import EPOCH, ManualClock
@@ -63,13 +63,15 @@ class Filled:
             **more,
         )
         scope = f"room:{session}" if group else "owner" if sender == "@alice:hs.test" else f"person:{sender}"
-        async with await SqliteWorkStore.open(self.home.database, clock=self.clock) as store:
-            [row] = await store.accept("matrix", BOT, [Pending(message)], {"next_batch": f"s{native_id}"})
+        async with await SqliteQueue.open(self.home.database, clock=self.clock) as store:
+            [row] = await store.inbox.accept(
+                "matrix", BOT, [Pending(message)], {"next_batch": f"s{native_id}"}
+            )
             if answer is None:
                 return row.id
-            turn = await store.claim(session)
+            turn = await store.turns.claim(session)
             assert turn is not None
-            await store.step_started(
+            await store.turns.step_started(
                 turn, Step(0, "tool", hashlib.sha256(b"x").hexdigest(), {"said": text}, None)
             )
             lines = (
@@ -92,7 +94,7 @@ class Filled:
                     timestamp=self.clock.now(),
                 ),
             )
-            await store.complete(
+            await store.turns.complete(
                 turn,
                 Completion(
                     history=lines,
@@ -102,10 +104,10 @@ class Filled:
             )
             memory = JsonlMemory(self.home.root, clock=self.clock)
             await memory.append_message(str(session), *lines, durable=True)
-            await store.journal_done([line.id for line in await store.journal(session)])
-            for out in await store.next_sends("matrix", BOT, busy=(), limit=5):
-                await store.sending(out)
-                await store.sent(out, f"$out{out.id}")
+            await store.journal.filed([line.id for line in await store.journal.lines(session)])
+            for out in await store.outbox.next_sends("matrix", BOT, busy=(), limit=5):
+                await store.outbox.sending(out)
+                await store.outbox.sent(out, f"$out{out.id}")
             return row.id
 
     def attach(self, content: bytes, name: str) -> Attachment:

@@ -29,13 +29,13 @@ class Bench:
         self.ask = Operations(store, memory, **options)
 
     async def accepted(self, *messages):
-        rows = await self.store.accept("matrix", "bot", [Pending(message) for message in messages], {})
+        rows = await self.store.inbox.accept("matrix", "bot", [Pending(message) for message in messages], {})
         return [row.id for row in rows]
 
     async def dead(self, number):
         [row] = await self.accepted(inbound(number))
-        turn = await self.store.claim(ROOM)
-        await self.store.bury(turn, "the model said 400", [NewOutbound("matrix", "bot", ROOM, "sorry")])
+        turn = await self.store.turns.claim(ROOM)
+        await self.store.turns.bury(turn, "the model said 400", [NewOutbound("matrix", "bot", ROOM, "sorry")])
         return row
 
     async def talked(self, count):

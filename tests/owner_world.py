@@ -12,7 +12,7 @@ from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import OutboxRow, Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import OutboxState
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Role
@@ -39,12 +39,12 @@ def inbound(number: int, **more: Any) -> InboundMessage:
 class Owner:
     """`OwnerAlerts` on a real store, and whom they reach."""
 
-    def __init__(self, store: SqliteWorkStore) -> None:
+    def __init__(self, store: SqliteQueue) -> None:
         self.store = store
         self.clock = ManualClock()
         self.wakeups = Wakeups()
         self.target = OwnerContact(
-            store,
+            store.state,
             channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")},
             wakeups=self.wakeups,
         )
@@ -70,7 +70,7 @@ class Owner:
 
     async def keep(self, *numbers: int) -> None:
         batch = [Pending(inbound(number), quarantine="sender_not_verified") for number in numbers]
-        await self.store.accept("email", "bot@mail.test", batch, {})
+        await self.store.inbox.accept("email", "bot@mail.test", batch, {})
 
     async def told(self) -> list[OutboxRow]:
         async with anyio.create_task_group() as tasks:
@@ -80,4 +80,4 @@ class Owner:
                 while self.notes._alerts:
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
-        return list(reversed(await self.store.outbox(states=[OutboxState.PENDING])))
+        return list(reversed(await self.store.outbox.rows(states=[OutboxState.PENDING])))

@@ -19,12 +19,12 @@ from pathlib import Path
 import anyio
 
 from agent_core.messages import SessionKey
-from agent_core.models import MemoryScope, Message, ScopeKind, Usage
+from agent_core.models import MemoryScope, Message, Purpose, ScopeKind, Usage
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.queue.model import APPROVAL, Collected, Entry, Job, JobKind, JobState, Outcome
-from gateway.queue.ports import Completion, NewOutbound, Purpose, Step
+from gateway.queue.ports import Completion, NewOutbound, Step
 from gateway.queue.sqlite.migrations import VERSION
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.home import open_home
 from tests.clock import EPOCH, ManualClock
@@ -46,14 +46,14 @@ async def write_home(root: Path) -> None:
     """Fill a folder that does not exist yet."""
     home = open_home(root)
     clock = ManualClock()
-    async with await SqliteWorkStore.open(home.database, clock=clock) as store:
+    async with await SqliteQueue.open(home.database, clock=clock) as store:
         for name in ("$long-ago", "$a-while-ago"):  # of the first only a digest stays
-            await store.accept("matrix", BOT, [pending(name, ignore="sender_not_allowed")], {})
+            await store.inbox.accept("matrix", BOT, [pending(name, ignore="sender_not_allowed")], {})
         clock.advance(2.0)
-        await store.prune(older_than_s=1.0)
-        await store.accept("matrix", BOT, [pending("$died-once", session=_session("died"))], {})
+        await store.maintenance.prune(older_than_s=1.0)
+        await store.inbox.accept("matrix", BOT, [pending("$died-once", session=_session("died"))], {})
         await claim(store, _session("died"))
-        await store.recover()
+        await store.maintenance.recover()
     filled = await fill(root)
     memory = JsonlMemory(root, clock=filled.clock)
     owner = MemoryScope(ScopeKind.OWNER)
@@ -62,7 +62,7 @@ async def write_home(root: Path) -> None:
     await memory.save_global_memory(MemoryScope(ScopeKind.ROOM, str(ROOM)), "a room")
     file = filled.attach(b"another file", "b.txt")
     await filled.say(ROOM, "@bob:hs.test", "look at this", "a file", native_id="$r3", attachments=(file,))
-    async with await SqliteWorkStore.open(filled.home.database, clock=filled.clock) as store:
+    async with await SqliteQueue.open(filled.home.database, clock=filled.clock) as store:
         await _questions_in_every_state(store)
         await _answers_in_every_state(store)
         await _plans(store)
@@ -73,17 +73,17 @@ def _session(name: str) -> SessionKey:
     return SessionKey("matrix", f"!{name}:hs.test")
 
 
-async def _questions_in_every_state(store: SqliteWorkStore) -> None:
+async def _questions_in_every_state(store: SqliteQueue) -> None:
     async def came(name: str, **more: str) -> None:
-        await store.accept("matrix", BOT, [pending(f"${name}", session=_session(name), **more)], {})
+        await store.inbox.accept("matrix", BOT, [pending(f"${name}", session=_session(name), **more)], {})
 
     for name in ("waits", "runs", "answered", "asks", "deferred", "dead"):
         await came(name)
     await came("ignored", ignore="sender_not_allowed")
     await came("quarantined", quarantine="nobody vouches for it")
     running = await claim(store, _session("runs"))
-    await store.step_started(running, Step(0, "tool", "d", {"name": "send_file"}, None))
-    await store.step_finished(running, Step(0, "tool", "d", {"name": "send_file"}, {"done": True}))
+    await store.turns.step_started(running, Step(0, "tool", "d", {"name": "send_file"}, None))
+    await store.turns.step_finished(running, Step(0, "tool", "d", {"name": "send_file"}, {"done": True}))
     answered = await claim(store, _session("answered"))
     reply = NewOutbound("matrix", BOT, _session("answered"), "yes")
     usage, waits = (
@@ -91,7 +91,7 @@ async def _questions_in_every_state(store: SqliteWorkStore) -> None:
         Collected("email", "alice@mail.test", "an alert", EPOCH),
     )
     line = Message(role="assistant", content="yes", id=f"{answered.id}.1", turn=answered.id, timestamp=EPOCH)
-    await store.complete(
+    await store.turns.complete(
         answered, Completion(outbound=(reply,), history=(line,), usage=usage, collected=(waits,))
     )
     asks = await claim(store, _session("asks"))
@@ -103,32 +103,32 @@ async def _questions_in_every_state(store: SqliteWorkStore) -> None:
         asks, Step(0, APPROVAL, "q", request, None), [question], why="waits", delay_s=3600
     )
     deferred = await claim(store, _session("deferred"))
-    await store.retry(deferred, "the model is away", delay_s=60, deferral=True)
+    await store.turns.retry(deferred, "the model is away", delay_s=60, deferral=True)
     dead = await claim(store, _session("dead"))
-    await store.bury(dead, "three starts", [NewOutbound("matrix", BOT, _session("dead"), "sorry")])
+    await store.turns.bury(dead, "three starts", [NewOutbound("matrix", BOT, _session("dead"), "sorry")])
 
 
-async def _answers_in_every_state(store: SqliteWorkStore) -> None:
+async def _answers_in_every_state(store: SqliteQueue) -> None:
     for state in OutboxState:
         if state is OutboxState.PENDING:
             continue
-        [row] = await store.post(
+        [row] = await store.outbox.post(
             [out(f"an answer that is {state}", session=_session(state), hold=state is OutboxState.HELD)]
         )
         if state in (OutboxState.PENDING, OutboxState.HELD):
             continue
-        await store.sending(row)
+        await store.outbox.sending(row)
         if state is OutboxState.SENT:
-            await store.sent(row, "$sent")
+            await store.outbox.sent(row, "$sent")
         elif state is OutboxState.DEAD:
-            await store.send_failed(row, "refused", delay_s=None)
+            await store.outbox.send_failed(row, "refused", delay_s=None)
         elif state is not OutboxState.SENDING:
-            await store.uncertain(row)
+            await store.outbox.uncertain(row)
             if state is OutboxState.UNKNOWN:
-                await store.park(row, "nobody knows")
+                await store.outbox.park(row, "nobody knows")
 
 
-async def _plans(store: SqliteWorkStore) -> None:
+async def _plans(store: SqliteQueue) -> None:
     for kind, state in zip((JobKind.REMIND, JobKind.ASK, JobKind.REMIND), JobState, strict=True):
         job = Job(
             f"job-{state}", kind, "tea", "cron 0 9 * * *", ALICE, BOT, "@alice:hs.test", EPOCH, next_at=LATER
@@ -141,14 +141,14 @@ async def _plans(store: SqliteWorkStore) -> None:
         await store.jobs.note(
             Entry("heartbeat", instant, outcome, "why", tokens=3, calls=1, took_s=0.5, said=f"{number}")
         )
-    await store.add_usage(
+    await store.usage.add(
         ALICE, Usage(prompt_tokens=11, completion_tokens=5, calls=1, model="m"), Purpose.HEARTBEAT
     )
-    await store.write_state(
+    await store.state.write(
         "owner.alerts", '{"at": "2026-01-01T00:00:00+00:00", "alerts": {"brake": "pulled"}}'
     )
-    await store.post([out("the digest")], once=("digest", "2026-01-01"))
-    await store.lease("matrix", holder="a", ttl_s=60)
+    await store.outbox.post([out("the digest")], once=("digest", "2026-01-01"))
+    await store.maintenance.lease("matrix", holder="a", ttl_s=60)
 
 
 def _states(root: Path) -> set[str]:

@@ -72,7 +72,7 @@ def _gateway(
     guard: RollbackGuard,
 ) -> Gateway:
     """What runs from start to stop."""
-    store, by_name = queue.store, {name: channel for name, (channel, _) in channels.items()}
+    store, by_name = queue, {name: channel for name, (channel, _) in channels.items()}
     intake = IntakeGate(guard.perhaps_answered)
     watch_channels(
         supervision.supervisor,

@@ -80,7 +80,7 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
     settings, home, clock, wakeups, overrides = env.settings, env.home, env.clock, env.wakeups, env.overrides
     attachments = open_attachments(settings, home, env.access)
     limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
-    metering = Metering(queue.store, queue.usage, limits, clock)
+    metering = Metering(queue, queue.usage, limits, clock)
     workspace = home.path(settings.agents.workspace)
     files = JsonlMemory(
         home.root,

@@ -114,12 +114,12 @@ def _email(
 
 def build_routing(env: Environment, queue: Queue, channels: Configured) -> RoutingParts:
     """What leaves the queue for the channels."""
-    suspects = CrashIsolation(queue.store)
+    suspects = CrashIsolation(queue.maintenance)
     deliveries = {
         # A local answer waits for its person as long as it takes.
         name: Delivery(
             channel,
-            queue.store,
+            queue,
             env.clock,
             suspects=suspects,
             wakeups=env.wakeups,
@@ -145,7 +145,7 @@ def watch_channels(
         inbox = ChannelInbox(
             name,
             channel.account,
-            store=queue.store,
+            store=queue,
             access=access,
             intake=intake,
             report=partial(supervisor.report, name),

@@ -130,7 +130,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
     """The ways in besides the channels: the port for machines, the sockets for the command line."""
 
     async def refresh() -> None:
-        show_store(await built.store.stats())
+        show_store(await built.store.maintenance.stats())
         show_heartbeat(await built.proactive.monitor.state())
 
     pulse = built.watchdog
@@ -164,7 +164,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         host, port = parse_listen(settings.gateway.http.listen)
         more: list[web.AbstractRouteDef] = []
         if settings.gateway.http.status_page:
-            day = DayHistory(built.store.stats, built.clock)
+            day = DayHistory(built.store.maintenance.stats, built.clock)
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tasks.start_soon(day.run)
             stack.callback(tasks.cancel_scope.cancel)

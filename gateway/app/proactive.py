@@ -49,10 +49,10 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
     channels = {name: channel for name, (channel, _) in accounts.items()}
     zone = zone_named(scheduling.timezone, config.timezone)
     contact = OwnerContact(
-        queue.store, setting=config.target, channels=channels, access=access, wakeups=wakeups
+        queue.state, setting=config.target, channels=channels, access=access, wakeups=wakeups
     )
-    notifier = OwnerNotifier(queue.store, contact, clock)
-    alerts = OwnerAlerts(store=queue.store, target=contact, notifier=notifier, clock=clock, wakeups=wakeups)
+    notifier = OwnerNotifier(queue, contact, clock)
+    alerts = OwnerAlerts(store=queue, target=contact, notifier=notifier, clock=clock, wakeups=wakeups)
     budget = BudgetAlerts(
         notifier=notifier, costs=queue.usage, spending=agent.metering, clock=clock, wakeups=wakeups
     )
@@ -72,7 +72,7 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
     jobs = JobService(queue.jobs, scheduling, zone=zone, clock=clock)
     scheduler = Scheduler(
         plans=queue.jobs,
-        store=queue.store,
+        store=queue,
         access=access,
         channels=channels,
         config=scheduling,

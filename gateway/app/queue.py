@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.app.environment import Environment
 from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 
 __all__ = ["guard_against_rollback", "open_queue"]
 
@@ -19,22 +19,22 @@ async def open_queue(env: Environment) -> Queue:
         StoreUnusable: It is damaged or too new.
     """
     settings = env.settings
-    sqlite = await SqliteWorkStore.open(
+    queue: Queue = await SqliteQueue.open(
         env.home.database,
         clock=env.clock,
         synchronous="full" if settings.gateway.durability == "full" else "normal",
         zone=settings.llm.budget.limits(settings.agents.heartbeat.timezone).zone,
         wakeups=env.wakeups,
     )
-    return env.overrides.wrap_queue(Queue(sqlite, sqlite.jobs, sqlite.costs, sqlite.approvals))
+    return env.overrides.wrap_queue(queue)
 
 
 async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuard:
     """The guard, after its first look at whether the database is an older copy."""
-    store = queue.store
+    maintenance = queue.maintenance
 
     async def extent() -> Extent:
-        return Extent.of(store.identity, *await store.last_ids())
+        return Extent.of(maintenance.identity, *await maintenance.last_ids())
 
     guard = RollbackGuard(env.home.store_mark, extent, env.clock)
     await guard.look()

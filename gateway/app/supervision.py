@@ -43,10 +43,10 @@ def build_supervision(
     clock, wakeups = env.clock, env.wakeups
     dispatcher = SessionDispatcher(
         concurrency=env.settings.gateway.max_concurrent_turns,
-        refill=queue.store.open_sessions,
+        refill=queue.turns.open_sessions,
         comes_first=env.access.comes_first,
     )
-    history = HistoryWriter(queue.store, agent.memory, wakeups)
+    history = HistoryWriter(queue, agent.memory, wakeups)
     post_turn = PostTurn(
         manager=agent.manager,
         history=history,
@@ -58,7 +58,7 @@ def build_supervision(
     supervisor = Supervisor(clock, on_change=wakeups.channel.fire)
     watchdog = _watchdog(env, dispatcher, queue)
     status = StatusReport(
-        store=queue.store,
+        store=queue,
         memory=agent.memory,
         models=agent.models,
         dispatcher=dispatcher,
@@ -76,13 +76,13 @@ def build_supervision(
 def _watchdog(env: Environment, dispatcher: SessionDispatcher, queue: Queue) -> TurnWatchdog:
     """The watch over the turns; no turn may take longer than the longest limit in the settings."""
     settings, allowed_s = env.settings, env.overrides.turn_allowed_s
-    store = queue.store
+    store = queue
     longest_s = max(settings.llm.limits.seconds, settings.agents.heartbeat.limits.seconds)
     return TurnWatchdog(
         dispatcher,
-        store.open_sessions,
+        store.turns.open_sessions,
         allowed_s=allowed_seconds(longest_s) if allowed_s is None else allowed_s,
         look_every_s=LOOK_EVERY_S if allowed_s is None else allowed_s / 2,
         clock=env.clock,
-        blocked=lambda: store.refusing or store.stalled_s > _STALLED_S,
+        blocked=lambda: store.maintenance.refusing or store.maintenance.stalled_s > _STALLED_S,
     )

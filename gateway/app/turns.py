@@ -69,7 +69,7 @@ def build_turns(
         env.wakeups,
         env.overrides,
     )
-    store, questions, notifier = queue.store, queue.approvals, proactive.notifier
+    store, questions, notifier = queue, queue.approvals, proactive.notifier
     history, acknowledgements = supervision.history, routing.acknowledgements
     by_name = {name: channel for name, (channel, _) in channels.items()}
     modes = {name: mode for name, (_, mode) in channels.items()}
@@ -186,7 +186,9 @@ def build_turns(
         wakeups=wakeups,
     )
     out_of_band = OutOfBandTurns(
-        SessionDispatcher(concurrency=LANES, refill=store.open_sessions, comes_first=access.comes_first),
+        SessionDispatcher(
+            concurrency=LANES, refill=store.turns.open_sessions, comes_first=access.comes_first
+        ),
         store=store,
         history=history,
         commands=commands,

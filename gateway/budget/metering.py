@@ -40,7 +40,7 @@ from gateway.budget.policy import (
     tier_of,
 )
 from gateway.observability import metrics
-from gateway.queue.ports import StoreUnavailable, UsageStore, WorkStore
+from gateway.queue.ports import Queue, StoreUnavailable, UsageStore
 
 __all__ = ["ANSWER_TOKENS", "Metering", "UsageMeter", "over_current"]
 
@@ -61,7 +61,7 @@ class Metering:
 
     def __init__(
         self,
-        store: WorkStore,
+        store: Queue,
         costs: UsageStore,
         limits: Limits,
         clock: Clock,
@@ -178,7 +178,7 @@ class Metering:
             try:
                 # What is cut off here is in the writer's hands already.
                 with anyio.move_on_after(_COMMIT_LIMIT_S, shield=True):
-                    await self._store.add_usage(meter.session, usage, meter.purpose)
+                    await self._store.usage.add(meter.session, usage, meter.purpose)
             except StoreUnavailable as error:
                 _log.warning("usage.not_recorded", session=str(meter.session), error=str(error))
                 self._meters.add(meter)

@@ -108,25 +108,25 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
     from gateway.operations.send import accounts_of  # noqa: PLC0415
     from gateway.operations.service import Operations  # noqa: PLC0415
-    from gateway.queue.sqlite.store import SqliteWorkStore  # noqa: PLC0415
+    from gateway.queue.sqlite.store import SqliteQueue  # noqa: PLC0415
     from gateway.system.clock import SystemClock  # noqa: PLC0415
 
     clock = SystemClock()
     memory = JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))
     async with AsyncExitStack() as stack:
         limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
-        store = await SqliteWorkStore.open(home.database, clock=clock, zone=limits.zone)
+        store = await SqliteQueue.open(home.database, clock=clock, zone=limits.zone)
         stack.push_async_callback(store.aclose)
         upkeep = _upkeep(home, settings, memory, clock) if name in _ABOUT_SESSIONS else None
         accounts = accounts_of(settings)
-        planned = planned_at_rest(settings, store, store.jobs, clock)
+        planned = planned_at_rest(settings, store.state, store.jobs, clock)
         operations = Operations(
             store,
             memory,
             upkeep=upkeep,
             accounts=accounts,
             planned=planned,
-            costs=Costs(store.costs, limits, clock),
+            costs=Costs(store.usage, limits, clock),
             questions=store.approvals,
         )
         return await operations.call(name, arguments)

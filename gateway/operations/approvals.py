@@ -9,7 +9,7 @@ from gateway.errors import NotFound
 from gateway.operations.arguments import within
 from gateway.operations.views import draft
 from gateway.queue.model import Question
-from gateway.queue.ports import ApprovalStore, OutboxRow, WorkStore
+from gateway.queue.ports import ApprovalStore, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, OutboxState
 from gateway.turns.approvals.tool_decisions import cleaned, decision
 
@@ -64,35 +64,35 @@ def given_up_by_a_person(row: OutboxRow) -> bool:
 class DraftOperations(ToolApprovalOperations):
     """The part of `Operations` that concerns drafts."""
 
-    _store: WorkStore
+    _store: Queue
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
 
     async def drafts_list(self, limit: int = 50) -> dict[str, Any]:
         """What waits for approval, newest first, whole: it is to be judged. Calls of tools, too."""
-        rows = await self._store.outbox(states=[OutboxState.HELD], limit=within(limit))
+        rows = await self._store.outbox.rows(states=[OutboxState.HELD], limit=within(limit))
         return {"rows": [draft(row) for row in rows], "calls": (await self.calls_list())["rows"]}
 
     async def drafts_show(self, id: int) -> dict[str, Any]:  # noqa: A002
         """One draft, whatever became of it."""
-        row = await self._store.outbox_row(id)
+        row = await self._store.outbox.row(id)
         if row is None:
             raise NotFound(f"there is no draft {id}; `squidbot inbox list --held` shows them")
         return draft(row)
 
     async def drafts_approve(self, id: int, text: str | None = None) -> dict[str, Any]:  # noqa: A002
         """Send a draft, in other words if there are any."""
-        return await self._decided(id, self._store.approve(id, text))
+        return await self._decided(id, self._store.outbox.approve(id, text))
 
     async def drafts_reject(self, id: int, why: str = "") -> dict[str, Any]:  # noqa: A002
         """Never send a draft."""
-        return await self._decided(id, self._store.reject(id, why))
+        return await self._decided(id, self._store.outbox.reject(id, why))
 
     async def _decided(self, number: int, decision: Awaitable[OutboxRow]) -> dict[str, Any]:
         running = self._report is not None
         try:
             row = await decision
         except IllegalMove as error:
-            known = await self._store.outbox_row(number)
+            known = await self._store.outbox.row(number)
             if known is None:
                 raise NotFound(
                     f"there is no draft {number}; `squidbot inbox list --held` shows them"

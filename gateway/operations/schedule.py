@@ -27,7 +27,7 @@ from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Entry, Job, JobKind, JobState
-from gateway.queue.ports import JobStore, Pending, StateStore, WorkStore
+from gateway.queue.ports import JobStore, Pending, Queue, StateStore
 
 if TYPE_CHECKING:
     from agent_core.ports import Clock
@@ -92,7 +92,7 @@ def planned_by(unasked: Proactive) -> Planned:
     )
 
 
-def planned_at_rest(settings: Settings, store: StateStore, plans: JobStore, clock: Clock) -> Planned:
+def planned_at_rest(settings: Settings, state: StateStore, plans: JobStore, clock: Clock) -> Planned:
     """The same on a home folder that no daemon works on."""
     scheduling, heartbeat = settings.agents.schedule, settings.agents.heartbeat
     return Planned(
@@ -100,7 +100,7 @@ def planned_at_rest(settings: Settings, store: StateStore, plans: JobStore, cloc
         desk=JobService(
             plans, scheduling, zone=zone_named(scheduling.timezone, heartbeat.timezone), clock=clock
         ),
-        target=OwnerContact(store),
+        target=OwnerContact(state),
         owner=(*(alias.address for alias in settings.owner.aliases), "local"),
         zone=heartbeat.schedule().zone,
         clock=clock,
@@ -110,7 +110,7 @@ def planned_at_rest(settings: Settings, store: StateStore, plans: JobStore, cloc
 class PlanOperations:
     """The part of `gateway.operations.service.Operations` for check-ins and jobs."""
 
-    _store: WorkStore
+    _store: Queue
     _planned: Planned | None
 
     def _plan(self) -> Planned:
@@ -181,7 +181,7 @@ class PlanOperations:
         now = planned.clock.now()
         instant = now.replace(microsecond=now.microsecond // 1000 * 1000)
         message = job_message(job, instant, late=False, forced=True)
-        rows = await self._store.accept(message.channel, message.account, [Pending(message)], {})
+        rows = await self._store.inbox.accept(message.channel, message.account, [Pending(message)], {})
         return {"id": job.id, "inbox": rows[0].id if rows else None, "running": planned.running}
 
     async def _paused(self, job_id: str, *, paused: bool) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class PlanOperations:
         return job
 
     async def _place_of(self, session: SessionKey) -> Place:
-        rows = await self._store.inbox(session=session, limit=50)
+        rows = await self._store.inbox.rows(session=session, limit=50)
         said = next((row.message for row in rows if row.message.kind == "message"), None)
         if said is None or not said.sender.address:
             raise NotFound(f"nobody has talked in {session} lately; `squidbot sessions list` shows sessions")

@@ -10,7 +10,7 @@ from channels.base import Channel, ChannelError, SupportsDirectMessages
 from channels.matrix.config import MatrixConfig
 from channels.split import split_markdown
 from gateway.operations.arguments import RequestInvalid
-from gateway.queue.ports import NewOutbound, WorkStore
+from gateway.queue.ports import NewOutbound, Queue
 from gateway.settings import Settings
 
 __all__ = ["SendOperations", "accounts_of"]
@@ -30,7 +30,7 @@ def accounts_of(settings: Settings) -> dict[str, str]:
 class SendOperations:
     """The part of `Operations` that sends."""
 
-    _store: WorkStore
+    _store: Queue
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
     _accounts: Mapping[str, str]
     _channels: Mapping[str, Channel]
@@ -56,7 +56,7 @@ class SendOperations:
         if not parts:
             raise RequestInvalid("there is nothing to send")
         session = await self._place(name, place, topic=text.strip().splitlines()[0][:80])
-        rows = await self._store.post(
+        rows = await self._store.outbox.post(
             [
                 NewOutbound(name, account, session, each, OutboundKind.MESSAGE, remembered=True)
                 for each in parts

@@ -35,7 +35,7 @@ from gateway.operations.sessions import SessionCare, SessionOperations
 from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
 from gateway.operations.usage import UsageOperations
 from gateway.operations.views import inbox_row, outbox_row, trouble
-from gateway.queue.ports import ApprovalStore, OutboxRow, WorkStore
+from gateway.queue.ports import ApprovalStore, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.system.version import version_of
 
@@ -67,7 +67,7 @@ class Operations(
 
     def __init__(
         self,
-        store: WorkStore,
+        store: Queue,
         memory: MemoryPort,
         *,
         status: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
@@ -123,13 +123,15 @@ class Operations(
             "version": version_of("squidbot-gateway"),
             "ready": False,
             "channels": {},
-            "work": (await self._store.stats()).as_work(),
+            "work": (await self._store.maintenance.stats()).as_work(),
         }
 
     async def _stuck(self, *, reasons: bool) -> tuple[list[dict[str, Any]], int]:
         """What nobody was told of, and how many were given up with an apology that was delivered."""
-        dead = await self._store.inbox(states=[InboxState.DEAD], limit=_LOOKED_AT)
-        unsent = await self._store.outbox(states=[OutboxState.DEAD, OutboxState.UNKNOWN], limit=_LOOKED_AT)
+        dead = await self._store.inbox.rows(states=[InboxState.DEAD], limit=_LOOKED_AT)
+        unsent = await self._store.outbox.rows(
+            states=[OutboxState.DEAD, OutboxState.UNKNOWN], limit=_LOOKED_AT
+        )
         troubles = [("not answered", row.id, row) for row in dead] + [
             ("not sent" if row.state is OutboxState.DEAD else "perhaps not sent", row.inbox_id, row)
             for row in unsent
@@ -149,14 +151,14 @@ class Operations(
 
     async def _apologised(self, inbox_id: int) -> bool:
         """The person has been told, by the newest apology of this message."""
-        found = await self._store.inbox_row(inbox_id)
+        found = await self._store.inbox.row(inbox_id)
         kind = OutboundKind.APOLOGY
         apologies = [row for row in found[1] if row.message.kind is kind] if found else []
         return bool(apologies) and apologies[-1].state is OutboxState.SENT
 
     async def _trying(self) -> list[dict[str, Any]]:
-        unanswered = await self._store.inbox(states=[InboxState.READY], limit=10)
-        unsent = await self._store.outbox(states=[OutboxState.PENDING, OutboxState.UNCERTAIN], limit=10)
+        unanswered = await self._store.inbox.rows(states=[InboxState.READY], limit=10)
+        unsent = await self._store.outbox.rows(states=[OutboxState.PENDING, OutboxState.UNCERTAIN], limit=10)
         found = [trouble("not answered yet", row.id, row) for row in unanswered if row.error]
         return found + [trouble("not sent yet", row.inbox_id, row) for row in unsent if row.error]
 
@@ -166,7 +168,7 @@ class Operations(
         self, states: list[str] | None = None, session: str | None = None, limit: int = 50
     ) -> dict[str, Any]:
         """Accepted messages, newest first. Without states: all but those that were ignored."""
-        rows = await self._store.inbox(
+        rows = await self._store.inbox.rows(
             states=[parse_state(state) for state in states or ()],
             session=None if session is None else parse_session(session),
             limit=within(limit),
@@ -175,7 +177,7 @@ class Operations(
 
     async def inbox_show(self, id: int) -> dict[str, Any]:  # noqa: A002 - the word that people type
         """One message, and what was or will be sent for it."""
-        found = await self._store.inbox_row(id)
+        found = await self._store.inbox.row(id)
         if found is None:
             raise NotFound(f"there is no message {id}; `squidbot inbox list` shows them")
         row, outbound = found
@@ -184,19 +186,19 @@ class Operations(
     async def inbox_retry(self, id: int) -> dict[str, Any]:  # noqa: A002
         """Try a message that failed once more, from the beginning."""
         await self.inbox_show(id)
-        session = await self._store.requeue(id)
+        session = await self._store.inbox.requeue(id)
         return {"id": id, "changed": session is not None, "running": self._report is not None}
 
     async def inbox_drop(self, id: int) -> dict[str, Any]:  # noqa: A002
         """Give a message up: it is not answered, and what was to be sent for it is not sent."""
         await self.inbox_show(id)
-        return {"id": id, "changed": await self._store.drop(id)}
+        return {"id": id, "changed": await self._store.inbox.drop(id)}
 
     async def inbox_release(self, id: int) -> dict[str, Any]:  # noqa: A002
         """Let a quarantined message in: it is answered, and its sender counts as verified for it."""
         await self.inbox_show(id)
         try:
-            await self._store.admit(id)
+            await self._store.inbox.admit(id)
         except IllegalMove:
             return {"id": id, "changed": False, "running": self._report is not None}
         return {"id": id, "changed": True, "running": self._report is not None}

@@ -12,7 +12,7 @@ from agent_core.models import HistoryTail, Message
 from gateway.errors import NotFound
 from gateway.operations.arguments import parse_session, within
 from gateway.operations.views import inbox_row, message_line
-from gateway.queue.ports import WorkStore
+from gateway.queue.ports import Queue
 from gateway.queue.states import InboxState
 
 __all__ = ["SessionCare", "SessionOperations"]
@@ -35,7 +35,7 @@ class SessionCare(Protocol):
 class SessionOperations:
     """The part of `gateway.operations.service.Operations` that is about conversations."""
 
-    _store: WorkStore
+    _store: Queue
     _memory: MemoryPort
     _upkeep: SessionCare | None
 
@@ -63,7 +63,7 @@ class SessionOperations:
         await self._known(key)
         about = await self._upkeep.about(key) if self._upkeep is not None else {}
         tail = await self._memory.load_history(str(key), max_messages=within(limit))
-        waiting = await self._store.inbox(
+        waiting = await self._store.inbox.rows(
             states=[InboxState.READY, InboxState.RUNNING], session=key, limit=50
         )
         return {
@@ -99,7 +99,7 @@ class SessionOperations:
         """
         key = parse_session(session)
         await self._known(key)
-        await self._store.reset_session(key)
+        await self._store.inbox.reset_session(key)
         tail = await self._memory.load_history(str(key), max_messages=1)
         await self._memory.save_consolidation(str(key), summary="", cursor=tail.total)
         return {"session": str(key), "forgotten": tail.unconsolidated}
@@ -111,7 +111,7 @@ class SessionOperations:
         return dict(await self._upkeep.reindex())
 
     async def _known(self, key: SessionKey) -> None:
-        if str(key) not in await self._memory.sessions() and not await self._store.inbox(
+        if str(key) not in await self._memory.sessions() and not await self._store.inbox.rows(
             session=key, limit=1
         ):
             raise NotFound(f"there is no session {key}; `squidbot sessions list` shows them")

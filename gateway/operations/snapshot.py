@@ -15,11 +15,10 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from gateway.errors import NotFound, StateUnusable
+from gateway.errors import StateUnusable
 from gateway.operations.backup.contents import DATABASE_NAME
-from gateway.queue.ports import WorkStore
+from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent
-from gateway.queue.sqlite.snapshot import Snapshots
 
 __all__ = ["BACKUP_OPERATIONS", "BackupOperations"]
 
@@ -31,7 +30,7 @@ _ABANDONED_S = 86_400.0
 class BackupOperations:
     """The part of `Operations` that concerns backups."""
 
-    _store: WorkStore
+    _store: Queue
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
 
     async def backup_snapshot(self) -> dict[str, Any]:
@@ -40,14 +39,12 @@ class BackupOperations:
 
         Beside the copy lies ``facts.json``: schema, extent, and the length of each history at its moment.
         """
-        store = self._store
-        if not isinstance(store, Snapshots):
-            raise NotFound("there is no database here that can be copied")
-        home = store.file.parent
+        store = self._store.snapshots
+        home = Path(store.file).parent
         folder = home / "run" / f"{_STAGES}{secrets.token_hex(8)}"
         try:
             await anyio.to_thread.run_sync(_make_room, folder)
-            snapshot = await store.snapshot(folder / DATABASE_NAME, home / "sessions")
+            snapshot = await store.snapshot(str(folder / DATABASE_NAME), str(home / "sessions"))
             extent = Extent.of(snapshot.secret, snapshot.inbox, snapshot.outbox)
             facts = {
                 "schema": snapshot.schema,

@@ -30,7 +30,7 @@ from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import Once, OwnerNotifier
-from gateway.queue.ports import InboxRow, StoreUnavailable, WorkStore
+from gateway.queue.ports import InboxRow, Queue, StoreUnavailable
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Alert, Wakeups
 
@@ -92,7 +92,7 @@ class OwnerAlerts:
     def __init__(
         self,
         *,
-        store: WorkStore,
+        store: Queue,
         target: OwnerContact,
         notifier: OwnerNotifier,
         clock: Clock,
@@ -219,7 +219,7 @@ class OwnerAlerts:
         """What an earlier life could not tell comes first."""
         if self._loaded:
             return
-        self._kept = await self._store.read_state(_ALERTS)
+        self._kept = await self._store.state.read(_ALERTS)
         self._loaded = True
         for about, text in reversed(_alerts_of(self._kept).items()):
             self._alerts.setdefault(about, text)
@@ -232,7 +232,7 @@ class OwnerAlerts:
             return
         # The time makes it another value than all before, see `_once`.
         kept = json.dumps({"at": self._clock.now().isoformat(), "alerts": alerts})
-        await self._store.write_state(_ALERTS, kept)
+        await self._store.state.write(_ALERTS, kept)
         self._kept = kept
 
     def _once(self) -> Once | None:
@@ -242,11 +242,11 @@ class OwnerAlerts:
         return "owner alerts", hashlib.sha256(str(self._kept).encode()).hexdigest()
 
     async def _tell_digest(self) -> None:
-        last_at, last_id = _read(await self._store.read_state(_DIGEST_TOLD))
+        last_at, last_id = _read(await self._store.state.read(_DIGEST_TOLD))
         now = self._clock.now()
         if last_at is not None and timedelta(0) <= now - last_at < DIGEST_EVERY:
             return
-        rows = await self._store.inbox(states=[InboxState.QUARANTINED], limit=MAX_ROWS)
+        rows = await self._store.inbox.rows(states=[InboxState.QUARANTINED], limit=MAX_ROWS)
         waiting = [row for row in rows if told_daily(row)]
         newest = max((row.id for row in waiting), default=0)
         if newest <= last_id:
@@ -254,7 +254,7 @@ class OwnerAlerts:
         once = ("quarantine digest", str(newest))
         if (await self._notifier.notify(_TOPIC, _digest(waiting), once=once)).target is None:
             return
-        await self._store.write_state(_DIGEST_TOLD, json.dumps({"at": now.isoformat(), "id": newest}))
+        await self._store.state.write(_DIGEST_TOLD, json.dumps({"at": now.isoformat(), "id": newest}))
         _log.info("owner.quarantine_notified", waiting=len(waiting))
 
 

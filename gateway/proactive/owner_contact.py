@@ -82,14 +82,14 @@ class OwnerContact:
 
     def __init__(
         self,
-        store: StateStore,
+        state: StateStore,
         *,
         setting: str = "",
         channels: Mapping[str, Channel] | None = None,
         access: Access | None = None,
         wakeups: Wakeups | None = None,
     ) -> None:
-        self._store = store
+        self._state = state
         self._wakeups = wakeups
         self.setting = setting
         self.channels = channels or {}
@@ -105,7 +105,7 @@ class OwnerContact:
             StoreUnavailable: It cannot be read now.
         """
         if not self._loaded:
-            self._known = _parsed_or_none(await self._store.read_state(_STATE))
+            self._known = _parsed_or_none(await self._state.read(_STATE))
             self._loaded = True
         return self._known
 
@@ -270,7 +270,7 @@ class OwnerContact:
                 "person": seen.person,
             }
         )
-        await self._store.write_state(_STATE, json.dumps(kept) if kept else "")
+        await self._state.write(_STATE, json.dumps(kept) if kept else "")
         self._known = seen
         if self._wakeups is not None:
             self._wakeups.owner.fire("" if seen is None else seen.channel)

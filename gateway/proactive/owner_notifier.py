@@ -23,7 +23,7 @@ from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact, Reached, Target
 from gateway.proactive.run_ledger import alert_line
-from gateway.queue.ports import NewOutbound, WorkStore
+from gateway.queue.ports import NewOutbound, Queue
 from gateway.routing.delivery import parcels
 
 __all__ = ["Once", "OwnerNotifier"]
@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 class OwnerNotifier:
     """Notifies the owner. One instance serves all callers."""
 
-    def __init__(self, store: WorkStore, contact: OwnerContact, clock: Clock) -> None:
+    def __init__(self, store: Queue, contact: OwnerContact, clock: Clock) -> None:
         self._store = store
         self._contact = contact
         self._clock = clock
@@ -141,7 +141,7 @@ class OwnerNotifier:
         origins = (untrusted("hook", "check-ins", now),) if collected else ()
         line = alert_line(text, f"{name}.alert", now, origins)
         history = [(target.session, (line,))] if remember else []
-        posted = await self._store.post(outbound, once=once, history=history, collected=collected)
+        posted = await self._store.outbox.post(outbound, once=once, history=history, collected=collected)
         if posted:
             _log.info("owner.notified", channel=target.channel, kind=kind.value)
         return bool(posted)

@@ -95,7 +95,7 @@ class Wakeups:
 
     def __init__(self) -> None:
         self.session = Signal[Work]()
-        """A session has something to do. What was given back at once (`WorkStore.release`) is not told."""
+        """A session has something to do. What was given back at once (`TurnStore.release`) is not told."""
         self.stopped = Signal[Stopped]()
         """A turn that runs has lost its messages."""
         self.outbox = Signal[str]()

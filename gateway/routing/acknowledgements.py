@@ -27,7 +27,7 @@ import structlog
 from agent_core.messages import InboundMessage
 from channels.base import AckState, Channel, SupportsAcknowledgements
 from gateway.observability import metrics
-from gateway.queue.ports import StoreUnavailable, WorkStore
+from gateway.queue.ports import Queue, StoreUnavailable
 
 __all__ = ["Acknowledgements", "StaleAcknowledgements"]
 
@@ -46,7 +46,7 @@ class StaleAcknowledgements:
         channels: All channels by name; without one that shows stages nothing is ever looked at.
     """
 
-    def __init__(self, store: WorkStore, stages: Acknowledgements, channels: Mapping[str, Channel]) -> None:
+    def __init__(self, store: Queue, stages: Acknowledgements, channels: Mapping[str, Channel]) -> None:
         self._store = store
         self._stages = stages
         self._needed = any(
@@ -73,7 +73,7 @@ class StaleAcknowledgements:
         Raises:
             StoreUnavailable: Nothing can be known now.
         """
-        begun = await self._store.taken_back(within_s=_AGE_S)
+        begun = await self._store.inbox.taken_back(within_s=_AGE_S)
         for row in begun:
             if row.id not in self._told:
                 # What is kept of it is where and under which id it was said.

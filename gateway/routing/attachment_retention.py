@@ -18,7 +18,7 @@ import structlog
 from agent_core.ports import Clock
 from agent_core.storage.attachment_refs import named_files
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
-from gateway.queue.ports import StoreUnavailable, WorkStore
+from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.states import InboxState, OutboxState
 
 __all__ = ["ORPHAN_AFTER_S", "AttachmentSweeper"]
@@ -42,7 +42,7 @@ class AttachmentSweeper:
     def __init__(
         self,
         attachments: AttachmentStore,
-        store: WorkStore,
+        store: Queue,
         sessions: Path,
         *,
         clock: Clock,
@@ -93,12 +93,12 @@ class AttachmentSweeper:
     async def _open(self) -> set[str] | None:
         """Files of what is not over yet; None if there is too much of it to be sure."""
         waiting = [state for state in InboxState if state not in _OVER_IN]
-        inbox = await self._store.inbox(states=waiting, limit=_MOST_ROWS)
+        inbox = await self._store.inbox.rows(states=waiting, limit=_MOST_ROWS)
         unsent = [state for state in OutboxState if state is not OutboxState.SENT]
-        outbox = await self._store.outbox(states=unsent, limit=_MOST_ROWS)
+        outbox = await self._store.outbox.rows(states=unsent, limit=_MOST_ROWS)
         if len(inbox) >= _MOST_ROWS or len(outbox) >= _MOST_ROWS:
             return None
         files = [file for row in inbox for file in row.message.attachments]
         files += [file for row in outbox for file in row.message.attachments]
-        files += [file for line in await self._store.journal() for file in line.message.attachments]
+        files += [file for line in await self._store.journal.lines() for file in line.message.attachments]
         return {file.path for file in files}

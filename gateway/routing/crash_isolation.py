@@ -6,7 +6,7 @@ was in flight at two deaths is a suspect: from then on nothing else is in flight
 that: what is no suspect passes together with others, a suspect passes alone, and everybody passes in the
 order of coming. While nothing is suspected the gate is open and nobody waits.
 
-What was in flight at the deaths stands in the store (`WorkStore.suspects`); nothing here must survive.
+What was in flight at the deaths stands in the store (`MaintenanceStore.suspects`); nothing here must survive.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import anyio
 import structlog
 
 from agent_core.messages import SessionKey
-from gateway.queue.ports import RunSession, StoreUnavailable, Suspect
+from gateway.queue.ports import MaintenanceStore, RunSession, StoreUnavailable, Suspect
 from gateway.queue.states import Record
 
 __all__ = ["ALONE_AFTER", "MAX_DEATHS", "SUDDEN_END", "CrashIsolation", "kills"]
@@ -33,15 +32,11 @@ SUDDEN_END = "Each time I tried, I came to a sudden end; so I stopped trying."
 _log = structlog.get_logger(__name__)
 
 
-class _Store(Protocol):
-    async def suspects(self) -> list[Suspect]: ...
-
-
 class CrashIsolation:
     """The gate before everything that is in flight. One instance for the whole gateway."""
 
-    def __init__(self, store: _Store) -> None:
-        self._store = store
+    def __init__(self, maintenance: MaintenanceStore) -> None:
+        self._maintenance = maintenance
         self._turns: dict[str, Suspect] = {}
         self._sends: dict[int, Suspect] = {}
         self._sessions: dict[SessionKey, int] = {}
@@ -57,7 +52,7 @@ class CrashIsolation:
         Raises:
             StoreUnavailable: It cannot be asked.
         """
-        found = await self._store.suspects()
+        found = await self._maintenance.suspects()
         self._turns = {one.turn: one for one in found if one.turn is not None}
         self._sends = {one.outbox_id: one for one in found if one.outbox_id is not None}
         self._sessions = {

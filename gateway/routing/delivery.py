@@ -35,7 +35,7 @@ from channels.status import ChannelStatus
 from gateway.errors import describe
 from gateway.observability import metrics
 from gateway.observability.content_redaction import going_out, quiet
-from gateway.queue.ports import OutboxRow, StoreUnavailable, Suspect, WorkStore
+from gateway.queue.ports import OutboxRow, Queue, StoreUnavailable, Suspect
 from gateway.queue.states import IllegalMove, link_of
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, kills
@@ -68,14 +68,14 @@ class Delivery:
     def __init__(
         self,
         channel: Channel,
-        store: WorkStore,
+        store: Queue,
         clock: Clock,
         *,
         give_up_after_s: float = _GIVE_UP_AFTER_S,
         suspects: CrashIsolation | None = None,
         wakeups: Wakeups | None = None,
     ) -> None:
-        self._suspects = suspects or CrashIsolation(store)
+        self._suspects = suspects or CrashIsolation(store.maintenance)
         self._channel = channel
         self._store = store
         self._clock = clock
@@ -150,14 +150,14 @@ class Delivery:
         if room <= 0 or self._closed_link:
             return _IDLE_LOOK_S
         passed_over = tuple(self._busy | self._absent)
-        rows = await self._store.next_sends(name, account, busy=passed_over, limit=room)
+        rows = await self._store.outbox.next_sends(name, account, busy=passed_over, limit=room)
         for row in rows:
             if row.message.session not in self._busy | self._absent:
                 self._busy.add(row.message.session)
                 senders.start_soon(self._send_guarded, row)
         if rows:
             return _IDLE_LOOK_S
-        due_s = await self._store.next_send_in(name, account, busy=tuple(self._busy | self._absent))
+        due_s = await self._store.outbox.next_send_in(name, account, busy=tuple(self._busy | self._absent))
         return _IDLE_LOOK_S if due_s is None else min(max(due_s, 0.05), _IDLE_LOOK_S)
 
     async def _send_guarded(self, row: OutboxRow) -> None:
@@ -187,7 +187,7 @@ class Delivery:
             return
         if row.uncertain_since is not None and not await self._may_repeat(row):
             return
-        await self._store.sending(row)
+        await self._store.outbox.sending(row)
         reached = _Reached(self._store, row)
         # What becomes of this try says nothing about an earlier one that nobody has asked for.
         probed = self._channel.capabilities.redelivery is not Redelivery.SAME_KEY
@@ -222,7 +222,7 @@ class Delivery:
         attempt = 0
         while True:
             try:
-                await self._store.sent(row, receipt.provider_id, into=into)
+                await self._store.outbox.sent(row, receipt.provider_id, into=into)
                 return
             except StoreUnavailable as error:
                 attempt += 1
@@ -237,7 +237,7 @@ class Delivery:
         else:
             metrics.OUTBOUND.labels(name, "dead").inc()
             _log.error("message.dead_lettered", channel=name, outbox=row.id, why="kills", error=why)
-            await self._store.send_failed(row, why, delay_s=None, apology=_apology(row, SUDDEN_END))
+            await self._store.outbox.send_failed(row, why, delay_s=None, apology=_apology(row, SUDDEN_END))
         await self._suspects.look()
 
     async def _may_repeat(self, row: OutboxRow) -> bool:
@@ -251,13 +251,13 @@ class Delivery:
                 return False
 
     async def _park(self, row: OutboxRow, why: str) -> None:
-        await self._store.uncertain(row)  # it may be `sending`, because the server was asked
-        await self._store.park(row, why)
+        await self._store.outbox.uncertain(row)  # it may be `sending`, because the server was asked
+        await self._store.outbox.park(row, why)
         metrics.OUTBOUND.labels(self._channel.name, "unknown").inc()
         _log.error("message.needs_review", channel=self._channel.name, outbox=row.id, why=why)
 
     async def _probe(self, row: OutboxRow) -> bool:
-        await self._store.probing(row)
+        await self._store.outbox.probing(row)
         try:
             with anyio.fail_after(_LIMIT_S):
                 receipt = await self._channel.probe(row.message)
@@ -285,7 +285,7 @@ class Delivery:
         # Probing is not counted in attempts, so the age has to make the tries rarer.
         delay_s = max(self._delay(row, error), min(age_s / 8, 60.0))
         _log.info("outbox.sent_check_deferred", channel=self._channel.name, outbox=row.id, error=text)
-        await self._store.send_failed(
+        await self._store.outbox.send_failed(
             row, text, delay_s=delay_s, certain=False, waits_for=self._waits_for(error)
         )
 
@@ -293,7 +293,7 @@ class Delivery:
         if isinstance(error, NoRecipient):
             self._absent.add(row.message.session)  # before anything is awaited: somebody may come meanwhile
             _log.info("message.kept", channel=self._channel.name, outbox=row.id, error=str(error))
-            await self._store.send_failed(row, str(error), delay_s=0.1, certain=certain)
+            await self._store.outbox.send_failed(row, str(error), delay_s=0.1, certain=certain)
             return
         age_s = (self._clock.now() - row.message.created_at).total_seconds()
         if isinstance(error, DeliveryFailed):
@@ -322,7 +322,7 @@ class Delivery:
                 certain=certain,
             )
         apology = _apology(row, describe(error).public) if give_up in ("refused", "defect") else None
-        await self._store.send_failed(
+        await self._store.outbox.send_failed(
             row,
             text,
             delay_s=delay_s,
@@ -364,7 +364,7 @@ def _is_certain(error: Exception) -> bool:
 class _Reached:
     """Marks the point of no return of one try."""
 
-    def __init__(self, store: WorkStore, row: OutboxRow) -> None:
+    def __init__(self, store: Queue, row: OutboxRow) -> None:
         self._store = store
         self._row = row
         self.uncertain = False
@@ -372,7 +372,7 @@ class _Reached:
     async def mark(self) -> None:
         """Make durable that the server may have the message from now on."""
         self.uncertain = True
-        await self._store.uncertain(self._row)
+        await self._store.outbox.uncertain(self._row)
 
 
 def parcels(

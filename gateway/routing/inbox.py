@@ -20,7 +20,7 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import Amendment, InboundMessage
 from channels.base import LinkState
 from gateway.observability import metrics
-from gateway.queue.ports import Pending, StoreUnavailable, WorkStore
+from gateway.queue.ports import Pending, Queue, StoreUnavailable
 from gateway.queue.sqlite.restore import RESTORED
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.routing.access import Access, Role
@@ -113,7 +113,7 @@ class ChannelInbox:
         channel: str,
         account: str,
         *,
-        store: WorkStore,
+        store: Queue,
         access: Access,
         intake: IntakeGate,
         report: Report,
@@ -146,7 +146,9 @@ class ChannelInbox:
         attempt, rows = 0, None
         while rows is None:
             try:
-                rows = await self._store.accept(self._channel, self._account, batch, positions or {}, changes)
+                rows = await self._store.inbox.accept(
+                    self._channel, self._account, batch, positions or {}, changes
+                )
             except StoreUnavailable as error:
                 attempt += 1
                 delay_s = _STORE_RETRY.delay(attempt, random=random.random())
@@ -174,7 +176,7 @@ class ChannelInbox:
 
     def _pending(self, message: InboundMessage) -> Pending:
         text = self._cut(message.text)
-        # Only the owner's word makes a sender admitted, see `WorkStore.admit`.
+        # Only the owner's word makes a sender admitted, see `InboxStore.admit`.
         context = {name: value for name, value in message.context.items() if name not in _OURS}
         message = message.model_copy(update={"text": text, "context": context})
         ignore, quarantine = admission(message, self._access)
@@ -213,7 +215,7 @@ class ChannelInbox:
         attempt = 0
         while True:
             try:
-                return await self._store.position(self._channel, self._account, name)
+                return await self._store.inbox.position(self._channel, self._account, name)
             except StoreUnavailable:
                 attempt += 1
                 await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
@@ -223,14 +225,14 @@ class ChannelInbox:
         count, attempt = 0, 0
         while True:
             try:
-                rows = await self._store.inbox(states=[InboxState.QUARANTINED], limit=_MOST_LET_IN)
+                rows = await self._store.inbox.rows(states=[InboxState.QUARANTINED], limit=_MOST_LET_IN)
                 for row in reversed(rows):
                     message = row.message
                     ours = (message.channel, message.account) == (self._channel, self._account)
                     again = self._intake.perhaps_answered(message.received_at)
                     if ours and row.error == reason and not again and may(message):
                         with suppress(IllegalMove):  # a person was quicker
-                            await self._store.admit(row.id)
+                            await self._store.inbox.admit(row.id)
                             count += 1
             except StoreUnavailable:
                 attempt += 1
@@ -247,8 +249,8 @@ class ChannelInbox:
 
     async def delivered_id(self, provider_id: str) -> str | None:
         """The outbox id that was delivered as ``provider_id``."""
-        return await self._store.delivered(self._channel, self._account, provider_id)
+        return await self._store.outbox.delivered(self._channel, self._account, provider_id)
 
     async def unconfirmed(self) -> Sequence[str]:
         """The outbox ids that the server may have, and nobody knows under which name."""
-        return await self._store.unconfirmed(self._channel, self._account)
+        return await self._store.outbox.unconfirmed(self._channel, self._account)

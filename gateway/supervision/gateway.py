@@ -37,7 +37,7 @@ from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.ports import ApprovalStore, Dispatcher, JobStore, StoreUnavailable, WorkStore
+from gateway.queue.ports import ApprovalStore, Dispatcher, JobStore, Queue, StoreUnavailable
 from gateway.queue.states import BUDGET
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.crash_isolation import CrashIsolation
@@ -124,7 +124,7 @@ class Gateway:
         *,
         clock: Clock,
         wakeups: Wakeups,
-        store: WorkStore,
+        store: Queue,
         questions: ApprovalStore,
         memory: MemoryPort,
         models: Models,
@@ -222,16 +222,16 @@ class Gateway:
         attempt, listening = 0, False
         while not self.stopping:
             try:
-                await self.store.recover()
-                await self.store.due_now(BUDGET)  # it may be another one
+                await self.store.maintenance.recover()
+                await self.store.maintenance.due_now(BUDGET)  # it may be another one
                 await self.suspects.look()
                 await self.history.recover()
                 if not listening:  # not sooner, because what may have killed the process comes last
                     listening = True
                     self.wakeups.session.connect(self.dispatcher.hear)
                     self.wakeups.session.connect(self.out_of_band.hear)
-                waiting = self.suspects.last_first(await self.store.open_sessions())
-                return waiting, await self.store.waiting_people()
+                waiting = self.suspects.last_first(await self.store.turns.open_sessions())
+                return waiting, await self.store.turns.waiting_people()
             except StoreUnavailable as error:
                 attempt += 1
                 delay_s = _RECOVER_RETRY.delay(attempt, random=random.random())
@@ -260,10 +260,10 @@ class Gateway:
         """Forget the payloads of what ended long ago, and give back the memory of what is over."""
         while True:
             try:
-                forgotten = await self.store.prune(older_than_s=_FORGET_AFTER_S)
+                forgotten = await self.store.maintenance.prune(older_than_s=_FORGET_AFTER_S)
                 if forgotten:
                     _log.info("queue.pruned", rows=forgotten)
-                metrics.show_store(await self.store.stats())
+                metrics.show_store(await self.store.maintenance.stats())
             except StoreUnavailable as error:
                 _log.warning("queue.maintenance_failed", error=str(error))
             await anyio.sleep(_CARE_EVERY_S)

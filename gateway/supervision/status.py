@@ -13,7 +13,7 @@ from agent_core.llm.factory import Models
 from agent_core.memory_ports import MemoryPort
 from agent_core.ports import Clock
 from gateway.budget.alerts import BudgetAlerts
-from gateway.queue.ports import Dispatcher, WorkStore
+from gateway.queue.ports import Dispatcher, Queue
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.version import version, version_of
@@ -32,7 +32,7 @@ class StatusReport:
     def __init__(
         self,
         *,
-        store: WorkStore,
+        store: Queue,
         memory: MemoryPort,
         models: Models,
         dispatcher: Dispatcher,
@@ -64,7 +64,7 @@ class StatusReport:
         Raises:
             StoreUnavailable: The queue cannot be read.
         """
-        stats = await self._store.stats()
+        stats = await self._store.maintenance.stats()
         return {
             "version": version(),
             "pid": os.getpid(),

@@ -85,7 +85,7 @@ class TurnWatchdog:
     Watches the turns. One instance for one dispatcher.
 
     Args:
-        open_sessions: Which sessions have work, and in how many seconds: `WorkStore.open_sessions`.
+        open_sessions: Which sessions have work, and in how many seconds: `TurnStore.open_sessions`.
         allowed_s: How long one run of a session may take.
         blocked: Whether the disk takes nothing at the moment.
     """

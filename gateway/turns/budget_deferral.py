@@ -3,8 +3,8 @@ What becomes of a turn that the daily budget refuses, and what is said about it.
 
 People's messages wait until the budget opens again and are answered then: a question that was accepted needs
 no second writing, and nobody is sent the same apology for every line. One notice for each conversation and
-day says so, with the time. It is committed under a name of its own (`WorkStore.post`), so it is said
-once, whatever crashes. Commands do not wait: they overtake (`WorkStore.claim`).
+day says so, with the time. It is committed under a name of its own (`OutboxStore.post`), so it is said
+once, whatever crashes. Commands do not wait: they overtake (`TurnStore.claim`).
 
 A turn that waits is looked at again at each start, because the limit may be another one, when the day ends or
 the clock is set (`gateway.turns.deferral_wakeups`), and every half hour. A look costs no model call.
@@ -22,7 +22,7 @@ from agent_core.models import Purpose
 from agent_core.ports import Clock
 from gateway.budget.metering import Metering, UsageMeter
 from gateway.budget.policy import day_of, notice_name, opens_at, wait_s
-from gateway.queue.ports import NewOutbound, Turn, WorkStore
+from gateway.queue.ports import NewOutbound, Queue, Turn
 from gateway.queue.states import BUDGET
 from gateway.routing.access import Access, Role
 from gateway.turns.commit import TurnCommit
@@ -45,7 +45,7 @@ class BudgetDeferral:
     def __init__(
         self,
         *,
-        store: WorkStore,
+        store: Queue,
         commit: TurnCommit,
         spending: Metering,
         access: Access,
@@ -69,7 +69,7 @@ class BudgetDeferral:
         owner = any(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
         meter = self._spending.meter(turn.session, purpose, owner=owner)
         refusal = await self._spending.refusal(purpose, owner=owner)
-        if refusal is not None and not await self._store.steps(turn):
+        if refusal is not None and not await self._store.turns.steps(turn):
             raise meter.refuse(refusal)
         return meter
 
@@ -92,15 +92,15 @@ class BudgetDeferral:
         now = self._clock.now()
         until = error.fields.get("until")
         if isinstance(until, datetime) and until <= now:
-            await self._commit.until_stored(lambda: self._store.postpone(turn, str(error), delay_s=0.0))
+            await self._commit.until_stored(lambda: self._store.turns.postpone(turn, str(error), delay_s=0.0))
             return
         day = day_of(now, self._limits.zone)
         name = notice_name(turn.session)
         # In this order: after a crash in between the turn is taken up and put off again, silently.
-        said = await self._commit.until_stored(lambda: self._store.post(notice, once=(name, day)))
+        said = await self._commit.until_stored(lambda: self._store.outbox.post(notice, once=(name, day)))
         delay_s = wait_s(now, self._limits)
         await self._commit.until_stored(
-            lambda: self._store.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)
+            lambda: self._store.turns.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)
         )
         _log.warning(
             "turn.budget_deferred",

@@ -21,7 +21,7 @@ from agent_core.models import TurnResult, Usage
 from channels.base import AckState, Channel
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
-from gateway.queue.ports import Completion, NewOutbound, OutboxRow, StoreUnavailable, Turn, WorkStore
+from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.routing.delivery import parcels
 from gateway.turns.failure_policy import Failure
@@ -39,7 +39,7 @@ class TurnCommit:
     def __init__(
         self,
         *,
-        store: WorkStore,
+        store: Queue,
         channels: Mapping[str, Channel],
         acknowledgements: Acknowledgements,
     ) -> None:
@@ -87,7 +87,7 @@ class TurnCommit:
             LostTurn: Not any more ours.
         """
         completion = replace(completion, usage=meter.due() if meter else Usage())
-        rows = await self.until_stored(lambda: self._store.complete(turn, completion))
+        rows = await self.until_stored(lambda: self._store.turns.complete(turn, completion))
         if meter is not None:
             meter.committed()
         self._acknowledgements.tell((row.message for row in turn.rows), AckState.DONE)
@@ -100,7 +100,7 @@ class TurnCommit:
         Raises:
             LostTurn: Not any more ours.
         """
-        await self.until_stored(lambda: self._store.bury(turn, failure.error, outbound))
+        await self.until_stored(lambda: self._store.turns.bury(turn, failure.error, outbound))
         metrics.TURNS.labels(turn.session.channel, "dead_lettered").inc()
         _log.error(
             "turn.dead_lettered",
@@ -121,7 +121,7 @@ class TurnCommit:
         metrics.TURNS.labels(turn.session.channel, "deferred").inc()
         _log.warning("turn.deferred", channel=turn.session.channel, error=error, retry_in_s=round(delay_s, 1))
         await self.until_stored(
-            lambda: self._store.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
+            lambda: self._store.turns.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
         )
 
     def answered(self, turn: Turn, result: TurnResult, took_s: float) -> None:

@@ -3,7 +3,7 @@ What waits for something is due as soon as that is there, whatever its back-off 
 
 A back-off is a guess at when to look again. Some reasons to wait end with an event that is seen: a channel's
 link comes up, the day of the budget ends. Rows that wait for such a thing carry its name
-(`WorkStore.due_now`). A server that has said itself how long to wait is not asked sooner.
+(`MaintenanceStore.due_now`). A server that has said itself how long to wait is not asked sooner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import structlog
 from agent_core.backoff import BackoffPolicy
 from agent_core.ports import Clock
 from gateway.budget.policy import day_of
-from gateway.queue.ports import StoreUnavailable, WorkStore
+from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.states import BUDGET, link_of
 from gateway.queue.wakeups import Wakeups
 
@@ -40,7 +40,7 @@ class DeferralWakeups:
 
     def __init__(
         self,
-        store: WorkStore,
+        store: Queue,
         *,
         clock: Clock,
         zone: tzinfo | None,
@@ -89,12 +89,12 @@ class DeferralWakeups:
             StoreUnavailable: Not now; it is tried again with the next look.
         """
         for channel in sorted(self._came_up):
-            await self._store.due_now(link_of(channel))
+            await self._store.maintenance.due_now(link_of(channel))
             self._came_up.discard(channel)
             self._wakeups.link.fire(channel)
         now = self._clock.now()
         if _another_day(self._seen, now, self._zone):
-            await self._store.due_now(BUDGET)
+            await self._store.maintenance.due_now(BUDGET)
         self._seen = now
 
 

@@ -37,7 +37,7 @@ from gateway.queue.wakeups import Work
 __all__ = ["Refill", "SessionDispatcher"]
 
 Refill = Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
-"""Gives the sessions that have work and in how many seconds: `WorkStore.open_sessions`."""
+"""Gives the sessions that have work and in how many seconds: `TurnStore.open_sessions`."""
 
 _FAILED = BackoffPolicy(first_s=1.0, cap_s=300.0, jitter=0.5)
 _DELAYS = 4

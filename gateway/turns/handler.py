@@ -29,7 +29,7 @@ from agent_core.ports import Clock
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
-from gateway.queue.ports import LostTurn, Stopped, StoreUnavailable, Turn, WorkStore
+from gateway.queue.ports import LostTurn, Queue, Stopped, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
 from gateway.turns.batching import Batching
 from gateway.turns.commit import STORE_RETRY, TurnCommit
@@ -66,7 +66,7 @@ class TurnHandler:
     def __init__(
         self,
         *,
-        store: WorkStore,
+        store: Queue,
         history: HistoryWriter,
         batching: Batching,
         kinds: Mapping[str, TurnKind[Any]],
@@ -120,10 +120,10 @@ class TurnHandler:
                 _log.warning("session.channel_off", channel=key.channel)
                 return None
             await self._history.flush(key)
-            turn = await self._store.claim(key, merge=merge)
+            turn = await self._store.turns.claim(key, merge=merge)
             if turn is None:
                 # Woken too soon: by a clock that was put back, or beside a turn that runs.
-                due_s = await self._store.due_in(key)
+                due_s = await self._store.turns.due_in(key)
             else:
                 await self._run_claimed(turn, run)
         except (StoreUnavailable, StorageUnavailable) as error:
@@ -159,7 +159,7 @@ class TurnHandler:
                     anyio.move_on_after(_PARK_LIMIT_S, shield=True),
                     suppress(LostTurn, StoreUnavailable),  # it was ended already, or will be recovered
                 ):
-                    await self._store.release(turn)
+                    await self._store.turns.release(turn)
                 raise
             finally:
                 if run.meter is not None:
@@ -172,7 +172,7 @@ class TurnHandler:
         try:
             await self._run_turn(turn, run)
         except StoreUnavailable:
-            await self._commit.until_stored(lambda: self._store.release(turn))
+            await self._commit.until_stored(lambda: self._store.turns.release(turn))
             raise
 
     async def _run_turn(self, turn: Turn, run: _Run) -> None:

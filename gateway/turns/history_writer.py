@@ -18,7 +18,7 @@ import structlog
 from agent_core.errors import StorageUnavailable
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
-from gateway.queue.ports import JournalLine, StoreUnavailable, WorkStore
+from gateway.queue.ports import JournalLine, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 
 __all__ = ["HistoryWriter"]
@@ -36,7 +36,7 @@ class HistoryWriter:
         wakeups: Say in which sessions there are lines in the journal.
     """
 
-    def __init__(self, store: WorkStore, memory: MemoryPort, wakeups: Wakeups | None = None) -> None:
+    def __init__(self, store: Queue, memory: MemoryPort, wakeups: Wakeups | None = None) -> None:
         self._store = store
         self._memory = memory
         # How often a session was marked: what is committed while a flush runs must not be forgotten with it.
@@ -58,7 +58,7 @@ class HistoryWriter:
         Raises:
             StoreUnavailable: Not now; nothing is lost, call again.
         """
-        lines = await self._store.journal()
+        lines = await self._store.journal.lines()
         by_session: dict[SessionKey, list[JournalLine]] = {}
         for line in lines:
             by_session.setdefault(line.session, []).append(line)
@@ -88,7 +88,7 @@ class HistoryWriter:
         mark = self._unappended.get(session)
         if mark is None:
             return
-        await self._append(session, await self._store.journal(session))
+        await self._append(session, await self._store.journal.lines(session))
         if self._unappended.get(session) == mark:
             del self._unappended[session]
 
@@ -100,13 +100,13 @@ class HistoryWriter:
             StorageUnavailable, StoreUnavailable: Not now; the journal still has the lines, call again.
         """
         mark = self._unappended.get(session)
-        lines = await self._store.journal(session) if mark is not None else ()
+        lines = await self._store.journal.lines(session) if mark is not None else ()
         waiting = self._unsynced.get(session, {})
         new = [line for line in lines if line.id not in waiting]
         ids = [*waiting, *(line.id for line in new)]
         if ids:
             await self._durably(session, new)
-            await self._store.journal_done(ids)
+            await self._store.journal.filed(ids)
         left = self._unsynced.get(session, {})
         for line_id in ids:
             left.pop(line_id, None)

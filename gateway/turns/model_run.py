@@ -12,7 +12,7 @@ from agent_core.models import Purpose, Session, TurnResult
 from agent_core.ports import LLMPort, ToolPort
 from channels.base import AckState, Channel
 from gateway.budget.metering import UsageMeter
-from gateway.queue.ports import Turn, WorkStore
+from gateway.queue.ports import Queue, Turn
 from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
@@ -40,7 +40,7 @@ class ModelRun:
     def __init__(
         self,
         *,
-        store: WorkStore,
+        store: Queue,
         agent: AgentLoop,
         channels: Mapping[str, Channel],
         extra_tools: ExtraTools,
@@ -84,12 +84,12 @@ class ModelRun:
         """
         asked = plan.turn
         asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._zone)
-        until = await self._store.read_state(trust_topic(turn.session))
+        until = await self._store.state.read(trust_topic(turn.session))
         session = replace(asks.session, trusted_before=datetime.fromisoformat(until) if until else None)
         tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
         # Nobody reads along in a draft that waits for approval.
         sink = ReplySink(self._channels[turn.session.channel], turn.session, previews=not plan.hold)
-        steps = await self._store.steps(turn)
+        steps = await self._store.turns.steps(turn)
         try:
             async with sink.shown():
                 return await self._agent.run(

@@ -3,7 +3,7 @@ What is done beside a turn that runs: commands and reactions of the same convers
 
 A turn may take minutes, and "stop", "how are you?" or "yes, do it" must not wait for its end. So what needs
 no model has lanes of its own, a few for all conversations, and a session may have one such turn besides its
-other one. The store sees to it that there are never two of a kind (`WorkStore.claim` with ``aside``);
+other one. The store sees to it that there are never two of a kind (`TurnStore.claim` with ``aside``);
 whichever ends last, the queue says what waits behind both.
 """
 
@@ -16,7 +16,7 @@ import structlog
 
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
-from gateway.queue.ports import Dispatcher, RunSession, StoreUnavailable, Turn, WorkStore
+from gateway.queue.ports import Dispatcher, Queue, RunSession, StoreUnavailable, Turn
 from gateway.queue.wakeups import Work
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import STORE_RETRY
@@ -45,7 +45,7 @@ class OutOfBandTurns:
         self,
         lanes: Dispatcher,
         *,
-        store: WorkStore,
+        store: Queue,
         history: HistoryWriter,
         commands: CommandService,
         channels: Collection[str],
@@ -84,12 +84,12 @@ class OutOfBandTurns:
             return None
         try:
             await self._history.flush(key)
-            turn = await self._store.claim(key, aside=True)
+            turn = await self._store.turns.claim(key, aside=True)
             if turn is not None and self._commands.is_quick(turn):
                 await self._run_claimed(turn)
                 self._lanes.wake(key)
             elif turn is not None:
-                await self._store.release(turn)  # edited into a question: that has its turn in order
+                await self._store.turns.release(turn)  # edited into a question: that has its turn in order
                 self._dispatcher.wake(key)
         except (StoreUnavailable, StorageUnavailable) as error:
             self._blocked += 1

@@ -15,7 +15,7 @@ import structlog
 
 from agent_core.messages import InboundMessage
 from agent_core.ports import Clock
-from gateway.queue.ports import InboxRow, NewOutbound, Turn, WorkStore
+from gateway.queue.ports import InboxRow, NewOutbound, Queue, Turn
 from gateway.queue.states import PLACE
 from gateway.turns.commit import TurnCommit
 
@@ -67,7 +67,7 @@ class Pacing:
     def __init__(
         self,
         *,
-        store: WorkStore,
+        store: Queue,
         commit: TurnCommit,
         clock: Clock,
     ) -> None:
@@ -94,10 +94,10 @@ class Pacing:
         if message.context.get("tell_wait"):
             # In this order: after a crash in between the turn is taken up and put off again, silently.
             await self._commit.until_stored(
-                lambda: self._store.post(notice, once=(_name(message), message.native_id))
+                lambda: self._store.outbox.post(notice, once=(_name(message), message.native_id))
             )
         await self._commit.until_stored(
-            lambda: self._store.postpone(turn, "waits for its place", delay_s=wait_s, waits_for=PLACE)
+            lambda: self._store.turns.postpone(turn, "waits for its place", delay_s=wait_s, waits_for=PLACE)
         )
         _log.info("turn.waits", channel=turn.session.channel, wait_s=round(wait_s))
 

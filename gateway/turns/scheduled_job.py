@@ -33,7 +33,7 @@ from gateway.proactive.jobs.scheduler import NOT_ALLOWED, ledger_name
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
-from gateway.queue.ports import Completion, JobStore, NewOutbound, Turn, WorkStore
+from gateway.queue.ports import Completion, JobStore, NewOutbound, Queue, Turn
 from gateway.routing.access import Access, Role
 from gateway.routing.delivery import parcels
 from gateway.turns.approvals.review import Approvals
@@ -72,7 +72,7 @@ class JobTurns:
     def __init__(
         self,
         *,
-        store: WorkStore,
+        store: Queue,
         plans: JobStore,
         commit: TurnCommit,
         budget: BudgetDeferral,
@@ -164,7 +164,7 @@ class JobTurns:
             return "it was paused"
         # What waited for a model for a day comes once, and not once for each hour.
         newer = job.last_at is not None and turn.head.message.received_at < job.last_at <= self._clock.now()
-        if newer and not forced and not await self._store.steps(turn):
+        if newer and not forced and not await self._store.turns.steps(turn):
             return MERGED
         try:
             role = role_now(self._access, channel, turn.head.message)

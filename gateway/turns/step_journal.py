@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 from agent_core.models import ToolCall, ToolResult, Usage
 from agent_core.ports import ToolPort
 from agent_core.provenance import Origins, from_json, to_json
-from gateway.queue.ports import Step, Turn, WorkStore
+from gateway.queue.ports import Queue, Step, Turn
 
 __all__ = ["Repeatable", "Resumable", "StoreStepJournal"]
 
@@ -57,12 +57,12 @@ class StoreStepJournal:
     Implements `agent_core.ports.StepJournal` for a claimed turn.
 
     Args:
-        steps: What ``store.steps(turn)`` gave at its start.
+        steps: What ``store.turns.steps(turn)`` gave at its start.
         tools: The tools of this run; of interest are the `Resumable` and the `Repeatable` ones.
     """
 
     def __init__(
-        self, store: WorkStore, turn: Turn, steps: Sequence[Step], tools: Sequence[ToolPort] = ()
+        self, store: Queue, turn: Turn, steps: Sequence[Step], tools: Sequence[ToolPort] = ()
     ) -> None:
         self._store = store
         self._turn = turn
@@ -71,9 +71,9 @@ class StoreStepJournal:
         self._repeatable = {tool.name for tool in tools if isinstance(tool, Repeatable) and tool.repeatable}
 
     @classmethod
-    async def load(cls, store: WorkStore, turn: Turn, tools: Sequence[ToolPort] = ()) -> StoreStepJournal:
+    async def load(cls, store: Queue, turn: Turn, tools: Sequence[ToolPort] = ()) -> StoreStepJournal:
         """The journal of a turn, with what its earlier starts have done."""
-        return cls(store, turn, await store.steps(turn), tools)
+        return cls(store, turn, await store.turns.steps(turn), tools)
 
     def _find(self, number: int, kind: str, digest: str) -> Step | None:
         """The recorded step; the tools know again what they knew when it was recorded."""
@@ -119,7 +119,9 @@ class StoreStepJournal:
             "usage": usage.model_dump(mode="json"),
             "origins": to_json(origins),
         }
-        await self._store.step_finished(self._turn, Step(number, "model", digest, self._states(), result))
+        await self._store.turns.step_finished(
+            self._turn, Step(number, "model", digest, self._states(), result)
+        )
 
     async def tool_result(self, number: int, digest: str) -> ToolResult | None:
         """The recorded result; for a tool that had only started "outcome unknown", or None: run it."""
@@ -135,9 +137,11 @@ class StoreStepJournal:
     async def record_tool_start(self, number: int, digest: str, call: ToolCall) -> None:
         """Make durable that a tool is about to run."""
         request = {"call": call.model_dump(mode="json"), **self._states()}
-        await self._store.step_started(self._turn, Step(number, "tool", digest, request, None))
+        await self._store.turns.step_started(self._turn, Step(number, "tool", digest, request, None))
 
     async def record_tool_result(self, number: int, digest: str, result: ToolResult) -> None:
         """Make the result durable."""
         stored = result.model_dump(mode="json")
-        await self._store.step_finished(self._turn, Step(number, "tool", digest, self._states(), stored))
+        await self._store.turns.step_finished(
+            self._turn, Step(number, "tool", digest, self._states(), stored)
+        )

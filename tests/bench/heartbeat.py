@@ -40,7 +40,7 @@ async def _idle_week(folder: Path) -> tuple[int, int, float]:
         took_s = time.process_time() - began
         [entry] = await home.plans.ledger(name="heartbeat")
         assert entry.ticks == 336
-        usage = await home.built.store.usage(days=30)
+        usage = await home.built.store.usage.rows(days=30)
     tokens = sum(
         row.usage.prompt_tokens + row.usage.completion_tokens for row in usage if row.purpose != "chat"
     )

@@ -19,7 +19,7 @@ from agent_core.storage import JsonlMemory
 from agent_core.storage.lines import to_line
 from agent_core.storage.search_index import SearchIndex
 from gateway.queue.ports import Completion, Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.history_writer import HistoryWriter
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median, share
@@ -133,7 +133,7 @@ async def _filing(home: Path, count: int) -> list[float]:
     session = SessionKey.parse(S)
     memory = JsonlMemory(home / "filing", clock=ManualClock())
     took: list[float] = []
-    async with await SqliteWorkStore.open(home / "gateway.db", clock=ManualClock()) as store:
+    async with await SqliteQueue.open(home / "gateway.db", clock=ManualClock()) as store:
         writer = HistoryWriter(store, memory)
         for number in range(0, 2 * count, 2):
             said = InboundMessage(
@@ -145,10 +145,10 @@ async def _filing(home: Path, count: int) -> list[float]:
                 text="x",
                 received_at=EPOCH,
             )
-            await store.accept("bench", "bot", [Pending(said)], {})
-            turn = await store.claim(session)
+            await store.inbox.accept("bench", "bot", [Pending(said)], {})
+            turn = await store.turns.claim(session)
             assert turn is not None
-            await store.complete(turn, Completion(history=[_message(number), _message(number + 1)]))
+            await store.turns.complete(turn, Completion(history=[_message(number), _message(number + 1)]))
             writer.committed(session)
             begun = time.perf_counter()
             await writer.settle(session)

@@ -19,8 +19,6 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.lines import encode_object, to_line
 from gateway.app import Overrides, build
 from gateway.observability.logs import configure_logs
-from gateway.queue.ports import Completion, OutboxRow, Pending, Turn, WorkStore
+from gateway.queue.ports import Queue
 from gateway.settings import Settings
 from gateway.system.home import open_home
 from tests.bench.rig import Rig, in_child
@@ -105,14 +103,14 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
     server = LoopbackServer()
     watches: list[_StopWatch] = []
 
-    def watched(store: WorkStore) -> WorkStore:
-        watches.append(_StopWatch(store))
-        return watches[0]
+    def watched(queue: Queue) -> Queue:
+        watches.append(_StopWatch(queue))
+        return queue
 
     overrides = Overrides(
         channels={"loopback": (LoopbackChannel(server), "merge")},
         allow_from={"loopback": ("alice",)},
-        wrap_queue=lambda queue: replace(queue, store=watched(queue.store)),
+        wrap_queue=watched,
     )
     built = await build(settings, home, overrides)
     floor = _Floor(folder)
@@ -154,32 +152,25 @@ async def _run(folder: Path, turns: int) -> dict[str, Any]:
 
 
 class _StopWatch:
-    """A store that notes when a message was handed over, accepted and answered."""
+    """Notes when a message was handed over, accepted and answered."""
 
-    def __init__(self, store: WorkStore) -> None:
-        self._store = store
+    def __init__(self, queue: Queue) -> None:
         self.handed = self.accepted = self.answered = 0.0
+        accept, complete = queue.inbox.accept, queue.turns.complete
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        async def timed_accept(*arguments: Any, **named: Any) -> Any:
+            self.handed = time.perf_counter()
+            rows = await accept(*arguments, **named)
+            self.accepted = time.perf_counter()
+            return rows
 
-    async def accept(
-        self,
-        channel: str,
-        account: str,
-        messages: Sequence[Pending],
-        positions: Any,
-        amendments: Any = (),
-    ) -> Any:
-        self.handed = time.perf_counter()
-        rows = await self._store.accept(channel, account, messages, positions, amendments)
-        self.accepted = time.perf_counter()
-        return rows
+        async def timed_complete(*arguments: Any, **named: Any) -> Any:
+            rows = await complete(*arguments, **named)
+            self.answered = time.perf_counter()
+            return rows
 
-    async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
-        rows = await self._store.complete(turn, completion)
-        self.answered = time.perf_counter()
-        return list(rows)
+        queue.inbox.accept = timed_accept  # type: ignore[method-assign]
+        queue.turns.complete = timed_complete  # type: ignore[method-assign]
 
 
 class _Floor:

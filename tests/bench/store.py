@@ -27,7 +27,7 @@ import anyio
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from gateway.queue.ports import Completion, NewOutbound, Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.turns.dispatcher import SessionDispatcher
 
@@ -82,7 +82,7 @@ async def _run(
     acceptors: int = ACCEPTORS,
     pause_s: float = 0.0,
 ) -> dict[str, Any]:
-    store = await SqliteWorkStore.open(folder / "gateway.db", clock=SystemClock())
+    store = await SqliteQueue.open(folder / "gateway.db", clock=SystemClock())
     load = _Load(store, handler_s, send=send, pause_s=pause_s)
     total = sessions * messages
     keys = [SessionKey("bench", f"!room{number}:hs.test") for number in range(sessions)]
@@ -117,7 +117,7 @@ async def _run(
 class _Load:
     """The acceptors, the handler and what they see."""
 
-    def __init__(self, store: SqliteWorkStore, handler_s: float, *, send: bool, pause_s: float) -> None:
+    def __init__(self, store: SqliteQueue, handler_s: float, *, send: bool, pause_s: float) -> None:
         self.store = store
         self.dispatcher = SessionDispatcher(concurrency=1000)
         self.progress = anyio.Event()
@@ -144,7 +144,9 @@ class _Load:
                 context={"event": f"${number}"},
             )
             begun = time.perf_counter()
-            await self.store.accept("bench", "@bot:hs.test", [Pending(message)], {"next_batch": f"s{number}"})
+            await self.store.inbox.accept(
+                "bench", "@bot:hs.test", [Pending(message)], {"next_batch": f"s{number}"}
+            )
             now = time.perf_counter()
             self.accept_s.append(now - begun)
             self._accepted_at[key, number] = now
@@ -153,14 +155,14 @@ class _Load:
                 await anyio.sleep(self._pause_s)
 
     async def work(self, key: SessionKey) -> None:
-        while (turn := await self.store.claim(key)) is not None:
+        while (turn := await self.store.turns.claim(key)) is not None:
             number = int(turn.head.message.native_id.rpartition("#")[2])
             now = time.perf_counter()
             # A session's next turn can begin when it was accepted and the one before has ended.
             self.dispatch_s.append(now - max(self._accepted_at.get((key, number), now), self._freed_at[key]))
             await anyio.sleep(self._handler_s)
             self._seen[key].append(number)
-            rows = await self.store.complete(
+            rows = await self.store.turns.complete(
                 turn,
                 Completion(
                     outbound=[NewOutbound("bench", "@bot:hs.test", key, f"answer to {number}")],
@@ -173,9 +175,9 @@ class _Load:
             self._freed_at[key] = time.perf_counter()
             if self._send:
                 for row in rows:
-                    await self.store.sending(row)
-                    await self.store.uncertain(row)
-                    await self.store.sent(row, f"${row.id}")
+                    await self.store.outbox.sending(row)
+                    await self.store.outbox.uncertain(row)
+                    await self.store.outbox.sent(row, f"${row.id}")
             self.done += 1
             self.progress.set()
 

@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.turns import SqliteTurns
 from tests.clock import ManualClock
 from tests.contract.work_store import WorkStoreContract
+from tests.doubles.broken_queue import opened_with
 
 
-class CountsWaiting(SqliteWorkStore):
+class CountsWaiting(SqliteTurns):
     """Takes a wait for a failure of somebody else."""
 
     async def postpone(self, turn, why, *, delay_s):
         await super().retry(turn, why, delay_s=delay_s, deferral=True)
 
 
-class LetsAllPast(SqliteWorkStore):
+class LetsAllPast(SqliteTurns):
     """Answers younger questions while the head waits."""
 
     async def claim(self, session, *, merge=1, aside=False):
@@ -27,7 +28,7 @@ class LetsAllPast(SqliteWorkStore):
         return await super().claim(session, merge=merge, aside=aside)
 
 
-class HoldsCommands(SqliteWorkStore):
+class HoldsCommands(SqliteTurns):
     """Has commands wait like everything else."""
 
     async def claim(self, session, *, merge=1, aside=False):
@@ -36,7 +37,7 @@ class HoldsCommands(SqliteWorkStore):
         return await super().claim(session, merge=merge, aside=aside)
 
 
-class PostponesForOthers(SqliteWorkStore):
+class PostponesForOthers(SqliteTurns):
     """Lets an older claim postpone."""
 
     async def postpone(self, turn, why, *, delay_s):
@@ -58,6 +59,6 @@ BROKEN = [
 async def test_the_contract_sees_a_store_that_waits_wrongly(broken, test, tmp_path):
     """The named test of the contract fails on a store with this defect."""
     clock = ManualClock()
-    async with await broken.open(tmp_path / "gateway.db", clock=clock) as store:
+    async with await opened_with(broken, tmp_path / "gateway.db", clock) as store:
         with pytest.raises((AssertionError, pytest.fail.Exception)):
             await getattr(WorkStoreContract(), test)(store, clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
 from tests.contract.work_store import WorkStoreContract
 
@@ -12,5 +12,5 @@ from tests.contract.work_store import WorkStoreContract
 class TestSqlite(WorkStoreContract):
     """All of them."""
 
-    async def opened(self, folder: Path, clock: ManualClock) -> SqliteWorkStore:
-        return await SqliteWorkStore.open(folder / "gateway.db", clock=clock)
+    async def opened(self, folder: Path, clock: ManualClock) -> SqliteQueue:
+        return await SqliteQueue.open(folder / "gateway.db", clock=clock)

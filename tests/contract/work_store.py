@@ -1,5 +1,5 @@
 """
-What every `WorkStore` promises, as tests. An adapter is held to it by a subclass that says how it is opened.
+What every `Queue` promises, as tests. An adapter is held to it by a subclass that says how it is opened.
 
 Tests take ``store`` and ``clock`` and nothing of the adapter; the clock stands still until a test moves it.
 `test_work_store.py` runs them for SQLite, and `test_work_store_catches.py` shows on broken stores that they
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.ports import WorkStore
+from gateway.queue.ports import Queue
 from tests.clock import ManualClock
 from tests.contract import work_store_data as data
 from tests.contract.work_store_accept import AcceptContract
@@ -38,7 +38,7 @@ class WorkStoreContract(
 ):
     """All promises. A subclass implements `opened`."""
 
-    async def opened(self, folder: Path, clock: ManualClock) -> WorkStore:
+    async def opened(self, folder: Path, clock: ManualClock) -> Queue:
         """Open the store that lives in ``folder``; a second call after ``aclose`` finds what was there."""
         raise NotImplementedError
 
@@ -47,7 +47,7 @@ class WorkStoreContract(
         return ManualClock()
 
     @pytest.fixture
-    async def store(self, tmp_path: Path, clock: ManualClock) -> AsyncIterator[WorkStore]:
+    async def store(self, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Queue]:
         store = await self.opened(tmp_path, clock)
         yield store
         await store.aclose()
@@ -58,11 +58,11 @@ class WorkStoreContract(
         store = await self.opened(tmp_path, clock)
         await data.accept(store, "a", "b", "c")
         await data.answer(store, await data.claim(store))
-        kept = [await store.inbox(), await store.outbox(), await store.journal()]
+        kept = [await store.inbox.rows(), await store.outbox.rows(), await store.journal.lines()]
         await store.aclose()
         store = await self.opened(tmp_path, clock)
         try:
-            assert [await store.inbox(), await store.outbox(), await store.journal()] == kept
-            assert await store.position("matrix", data.BOT, "next_batch") == "s3"
+            assert [await store.inbox.rows(), await store.outbox.rows(), await store.journal.lines()] == kept
+            assert await store.inbox.position("matrix", data.BOT, "next_batch") == "s3"
         finally:
             await store.aclose()

@@ -1,4 +1,4 @@
-"""The promises of `WorkStore` about what changes a message after it was accepted."""
+"""The promises of `Queue` about what changes a message after it was accepted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from agent_core.messages import Amendment, Sender, SessionKey
 from gateway.queue.model import Accepted
-from gateway.queue.ports import LostTurn, WorkStore
+from gateway.queue.ports import LostTurn, Queue
 from gateway.queue.states import InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import (
@@ -40,25 +40,25 @@ def replace(native_id: str, text: str, *, sender: str = ALICE) -> Amendment:
     return Amendment(kind="replace", native_id=native_id, sender=sender, text=text)
 
 
-async def amend(store: WorkStore, *amendments: Amendment) -> Accepted:
-    return await store.accept("matrix", BOT, [], {}, amendments)
+async def amend(store: Queue, *amendments: Amendment) -> Accepted:
+    return await store.inbox.accept("matrix", BOT, [], {}, amendments)
 
 
-async def stop(store: WorkStore, native_id: str = "!stop", session: SessionKey = ROOM) -> Accepted:
+async def stop(store: Queue, native_id: str = "!stop", session: SessionKey = ROOM) -> Accepted:
     asked = Amendment(kind="stop", native_id=native_id, session=session)
     batch = [pending(native_id, session=session, text="!stop")]
-    return await store.accept("matrix", BOT, batch, {}, [asked])
+    return await store.inbox.accept("matrix", BOT, batch, {}, [asked])
 
 
-async def states(store: WorkStore) -> dict[str, tuple[InboxState, str | None]]:
-    rows = await store.inbox(states=list(InboxState), limit=1000)
+async def states(store: Queue) -> dict[str, tuple[InboxState, str | None]]:
+    rows = await store.inbox.rows(states=list(InboxState), limit=1000)
     return {row.message.native_id: (row.state, row.error) for row in rows}
 
 
 class AmendContract:
     """Amendments: edited, taken back, left, stopped."""
 
-    async def test_an_edited_message_says_the_new_text(self, store: WorkStore, clock: ManualClock):
+    async def test_an_edited_message_says_the_new_text(self, store: Queue, clock: ManualClock):
         """What waits and was never in a turn is answered as its sender has put it last."""
         await accept(store, "a", "b")
         await amend(store, replace("a", "better"), replace("b", "forged", sender="@eve:hs.test"))
@@ -66,9 +66,9 @@ class AmendContract:
         assert [row.message.text for row in turn.rows] == ["better", "text of b"]
         assert turn.head.message.context == {"event_id": "a"}
 
-    async def test_an_edit_may_come_with_its_message(self, store: WorkStore, clock: ManualClock):
+    async def test_an_edit_may_come_with_its_message(self, store: Queue, clock: ManualClock):
         """Amendments are applied after the messages of their batch; the returned rows are those after it."""
-        rows = await store.accept(
+        rows = await store.inbox.accept(
             "matrix", BOT, [pending("a"), pending("b")], {}, [replace("a", "better"), withdraw("b")]
         )
         assert [(row.message.native_id, row.message.text, row.state) for row in rows] == [
@@ -77,52 +77,52 @@ class AmendContract:
         ]
         assert [row.message.text for row in (await claim(store, merge=5)).rows] == ["better"]
 
-    async def test_what_a_model_has_seen_is_not_edited(self, store: WorkStore, clock: ManualClock):
+    async def test_what_a_model_has_seen_is_not_edited(self, store: Queue, clock: ManualClock):
         """A message of a turn stays what it is, also when the turn waits for its next try."""
         await accept(store, "a")
         turn = await claim(store)
         await amend(store, replace("a", "later"))
-        await store.retry(turn, "away", delay_s=0, deferral=True)
+        await store.turns.retry(turn, "away", delay_s=0, deferral=True)
         await amend(store, replace("a", "later"))
         again = await claim(store)
         assert again.head.message.text == "text of a"
         await answer(store, again)
         await amend(store, replace("a", "too late"))
-        assert {row.message.text for row in await store.inbox()} == {"text of a"}
+        assert {row.message.text for row in await store.inbox.rows()} == {"text of a"}
 
-    async def test_what_was_taken_back_is_not_answered(self, store: WorkStore, clock: ManualClock):
+    async def test_what_was_taken_back_is_not_answered(self, store: Queue, clock: ManualClock):
         """A waiting message of the same sender is ignored without its text; somebody else's stays."""
         await accept(store, "a", "b")
         done = await amend(store, withdraw("a"), withdraw("b", sender="@eve:hs.test"), withdraw("unknown"))
         assert done.stopped == ()
         assert await states(store) == {"a": (InboxState.IGNORED, "withdrawn"), "b": (InboxState.READY, None)}
-        (gone,) = await store.inbox(states=[InboxState.IGNORED])
+        (gone,) = await store.inbox.rows(states=[InboxState.IGNORED])
         assert (gone.message.text, gone.message.context) == ("", {})
         assert [row.message.native_id for row in (await claim(store, merge=5)).rows] == ["b"]
         assert await accept(store, "a") == [], "it must not come again"
 
-    async def test_a_running_turn_is_lost_with_its_last_message(self, store: WorkStore, clock: ManualClock):
+    async def test_a_running_turn_is_lost_with_its_last_message(self, store: Queue, clock: ManualClock):
         """When all of a turn is taken back it ends there: nothing is sent, and it does not come again."""
         await accept(store, "a", "b", "next")
         turn = await claim(store, merge=2)
-        await store.step_finished(turn, step(0, result={}))
+        await store.turns.step_finished(turn, step(0, result={}))
         assert (await amend(store, withdraw("a"))).stopped == ()
         assert (await states(store))["a"] == (InboxState.RUNNING, None)
         (stopped,) = (await amend(store, withdraw("b"))).stopped
         assert (stopped.session, stopped.turn, stopped.why) == (ROOM, turn.id, "withdrawn")
         for late in (
-            partial(store.complete, turn, reply("no")),
-            partial(store.bury, turn, "no", [out("sorry")]),
-            partial(store.release, turn),
+            partial(store.turns.complete, turn, reply("no")),
+            partial(store.turns.bury, turn, "no", [out("sorry")]),
+            partial(store.turns.release, turn),
         ):
             with pytest.raises(LostTurn):
                 await late()
-        await store.recover()
-        assert await store.outbox() == []
+        await store.maintenance.recover()
+        assert await store.outbox.rows() == []
         assert (await states(store))["a"] == (InboxState.IGNORED, "withdrawn")
         assert (await claim(store, merge=5)).head.message.native_id == "next"
 
-    async def test_a_turn_goes_on_for_those_who_still_want_it(self, store: WorkStore, clock: ManualClock):
+    async def test_a_turn_goes_on_for_those_who_still_want_it(self, store: Queue, clock: ManualClock):
         """A turn of which a part was taken back is answered as it is, and is settled whole."""
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
@@ -130,7 +130,9 @@ class AmendContract:
         await answer(store, turn, "both")
         assert {state for state, _ in (await states(store)).values()} == {InboxState.ANSWERED}
         await amend(store, withdraw("b"))
-        assert [row.message.text for row in await store.outbox()] == ["both"], "an answer is not taken back"
+        assert [row.message.text for row in await store.outbox.rows()] == ["both"], (
+            "an answer is not taken back"
+        )
 
     @pytest.mark.parametrize("acted", [False, True], ids=["nothing-done", "steps-done"])
     async def test_a_start_after_a_crash_knows_what_was_taken_back(self, store, clock, acted: bool):
@@ -138,38 +140,38 @@ class AmendContract:
         await accept(store, "a", "b", "c")
         turn = await claim(store, merge=2)
         if acted:
-            await store.step_finished(turn, step(0, result={}))
+            await store.turns.step_finished(turn, step(0, result={}))
         await amend(store, withdraw("a"))
-        await store.recover()
+        await store.maintenance.recover()
         again = await claim(store, merge=5)
         assert again.id == turn.id
         assert [row.message.native_id for row in again.rows] == (["a", "b"] if acted else ["b"])
-        assert len(await store.steps(again)) == acted
+        assert len(await store.turns.steps(again)) == acted
         await answer(store, again)
         assert [row.message.native_id for row in (await claim(store, merge=5)).rows] == ["c"]
 
-    async def test_a_turn_that_waits_can_be_taken_back(self, store: WorkStore, clock: ManualClock):
+    async def test_a_turn_that_waits_can_be_taken_back(self, store: Queue, clock: ManualClock):
         """Whole, also with steps; and a marked message does not survive those that held it."""
         first, second, _ = await accept(store, "a", "b", "c")
         turn = await claim(store, merge=2)
-        await store.step_finished(turn, step(0, result={}))
-        await store.retry(turn, "away", delay_s=60, deferral=True)
+        await store.turns.step_finished(turn, step(0, result={}))
+        await store.turns.retry(turn, "away", delay_s=60, deferral=True)
         assert (await amend(store, withdraw("a"))).stopped == ()
         assert (await states(store))["a"][0] is InboxState.READY
-        assert await store.drop(second.id)
+        assert await store.inbox.drop(second.id)
         clock.advance(61)
         assert (await claim(store, merge=5)).head.message.native_id == "c"
         assert (await states(store))["a"] == (InboxState.IGNORED, "withdrawn")
         assert first.id < second.id
 
-    async def test_a_stop_ends_what_came_before_it(self, store: WorkStore, clock: ManualClock):
+    async def test_a_stop_ends_what_came_before_it(self, store: Queue, clock: ManualClock):
         """Running and waiting messages of the session are stopped and counted; later and other ones are not."""
         await accept(store, "a", "b")
         await accept(store, "x", session=OTHER)
         turn = await claim(store)
         asked = Amendment(kind="stop", native_id="!stop", session=ROOM)
         batch = [pending("c"), pending("!stop", text="!stop"), pending("d")]
-        done = await store.accept("matrix", BOT, batch, {}, [asked])
+        done = await store.inbox.accept("matrix", BOT, batch, {}, [asked])
         assert [(each.session, each.turn, each.why) for each in done.stopped] == [(ROOM, turn.id, "stopped")]
         assert {name for name, (_, why) in (await states(store)).items() if why == "stopped"} == {
             "a",
@@ -177,25 +179,25 @@ class AmendContract:
             "c",
         }
         with pytest.raises(LostTurn):
-            await store.complete(turn, reply("no"))
+            await store.turns.complete(turn, reply("no"))
         head = (await claim(store)).head.message
         assert (head.native_id, head.context["stopped"], head.context["event_id"]) == ("!stop", 3, "!stop")
         assert (await claim(store, OTHER)).head.message.native_id == "x"
         assert (await states(store))["d"][0] is InboxState.READY
 
-    async def test_a_stop_of_one_person_ends_only_what_they_said(self, store: WorkStore):
+    async def test_a_stop_of_one_person_ends_only_what_they_said(self, store: Queue):
         """What others have said in the same conversation waits and runs on."""
         await accept(store, "a", "b", sender=Sender(address="@ann:hs.test", verified=True))
         turn = await claim(store)
         await accept(store, "c", sender=Sender(address="@bob:hs.test", verified=True))
         asked = Amendment(kind="stop", native_id="!stop", session=ROOM, sender="@bob:hs.test")
-        done = await store.accept("matrix", BOT, [pending("!stop", text="!stop")], {}, [asked])
+        done = await store.inbox.accept("matrix", BOT, [pending("!stop", text="!stop")], {}, [asked])
         assert done.stopped == ()
         assert {name for name, (_, why) in (await states(store)).items() if why == "stopped"} == {"c"}
-        await store.complete(turn, reply("yes"))
+        await store.turns.complete(turn, reply("yes"))
         assert (await claim(store)).head.message.native_id == "b"
 
-    async def test_a_stop_that_comes_again_stops_nothing(self, store: WorkStore, clock: ManualClock):
+    async def test_a_stop_that_comes_again_stops_nothing(self, store: Queue, clock: ManualClock):
         """What was said after a stop is not stopped by its repetition."""
         assert (await stop(store))[0].message.context["stopped"] == 0
         await answer(store, await claim(store))
@@ -204,15 +206,15 @@ class AmendContract:
         assert (list(done), done.stopped) == ([], ())
         assert (await claim(store)).head.message.native_id == "a"
 
-    async def test_who_has_left_says_nothing_more(self, store: WorkStore, clock: ManualClock):
+    async def test_who_has_left_says_nothing_more(self, store: Queue, clock: ManualClock):
         """Nothing that waits, runs or is unsent in a conversation and its threads survives leaving it."""
         await answered(store, "old", "unsent")
-        await store.post([out("draft", hold=True)])
+        await store.outbox.post([out("draft", hold=True)])
         await accept(store, "a")
         await accept(store, "t", session=THREAD)
         await accept(store, "n", session=NEIGHBOUR)
         turn = await claim(store, THREAD)
-        await store.post([out("elsewhere", session=OTHER)])
+        await store.outbox.post([out("elsewhere", session=OTHER)])
         done = await amend(store, Amendment(kind="leave", session=ROOM))
         assert [each.turn for each in done.stopped] == [turn.id]
         assert {name: why for name, (_, why) in (await states(store)).items()} == {
@@ -221,37 +223,37 @@ class AmendContract:
             "t": "left",
             "n": None,
         }
-        assert {row.message.text: (row.state, row.error) for row in await store.outbox()} == {
+        assert {row.message.text: (row.state, row.error) for row in await store.outbox.rows()} == {
             "unsent": (OutboxState.DEAD, "left"),
             "draft": (OutboxState.DEAD, "left"),
             "elsewhere": (OutboxState.PENDING, None),
         }
 
-    async def test_what_came_back_says_why_and_stays_sent(self, store: WorkStore, clock: ManualClock):
+    async def test_what_came_back_says_why_and_stays_sent(self, store: Queue, clock: ManualClock):
         """Only what the server took under this name, in this account; told again it changes nothing."""
-        rows = await store.post([out("back"), out("arrived"), out("unsent")])
+        rows = await store.outbox.post([out("back"), out("arrived"), out("unsent")])
         for row in rows[:2]:
-            await store.sending(row)
-            await store.sent(row, f"<{row.message.text}>")
+            await store.outbox.sending(row)
+            await store.outbox.sent(row, f"<{row.message.text}>")
         for name in ("<back>", "<nothing>", "<back>"):
             await amend(store, Amendment(kind="bounce", native_id=name, text="550 no such user"))
         other = [Amendment(kind="bounce", native_id="<arrived>", text="x")]
-        await store.accept("matrix", "@other:hs.test", [], {}, other)
-        assert {row.message.text: (row.state, row.error) for row in await store.outbox()} == {
+        await store.inbox.accept("matrix", "@other:hs.test", [], {}, other)
+        assert {row.message.text: (row.state, row.error) for row in await store.outbox.rows()} == {
             "back": (OutboxState.SENT, "undeliverable: 550 no such user"),
             "arrived": (OutboxState.SENT, None),
             "unsent": (OutboxState.PENDING, None),
         }
 
-    async def test_amendments_are_of_their_channel_and_account(self, store: WorkStore, clock: ManualClock):
+    async def test_amendments_are_of_their_channel_and_account(self, store: Queue, clock: ManualClock):
         """The same name or place in another account is not meant."""
         await accept(store, "a")
         other = [withdraw("a"), replace("a", "no"), Amendment(kind="leave", session=ROOM)]
-        await store.accept("matrix", "@second:hs.test", [], {}, other)
-        await store.accept("other", BOT, [], {}, other)
+        await store.inbox.accept("matrix", "@second:hs.test", [], {}, other)
+        await store.inbox.accept("other", BOT, [], {}, other)
         assert (await claim(store)).head.message.text == "text of a"
 
-    async def test_what_is_alone_is_never_merged(self, store: WorkStore, clock: ManualClock):
+    async def test_what_is_alone_is_never_merged(self, store: Queue, clock: ManualClock):
         """A command and a reaction are turns of their own, in their place."""
         batch = [
             pending("a"),
@@ -260,9 +262,9 @@ class AmendContract:
             pending("r", kind="reaction"),
             pending("c"),
         ]
-        await store.accept("matrix", BOT, batch, {})
+        await store.inbox.accept("matrix", BOT, batch, {})
         turns = []
-        while (turn := await store.claim(ROOM, merge=10)) is not None:
+        while (turn := await store.turns.claim(ROOM, merge=10)) is not None:
             turns.append([(row.message.native_id, row.message.kind) for row in turn.rows])
             await answer(store, turn)
         assert turns == [
@@ -273,22 +275,22 @@ class AmendContract:
             [("c", "message")],
         ]
 
-    async def test_what_is_alone_has_its_turn_beside_another(self, store: WorkStore, clock: ManualClock):
+    async def test_what_is_alone_has_its_turn_beside_another(self, store: Queue, clock: ManualClock):
         """With ``aside`` commands and reactions are taken beside a turn that runs, one at a time, nothing else."""
         batch = [pending("a"), pending("!new", alone=True), pending("b"), pending("r", kind="reaction")]
-        await store.accept("matrix", BOT, batch, {})
+        await store.inbox.accept("matrix", BOT, batch, {})
         running = await claim(store)
-        first = await store.claim(ROOM, aside=True)
+        first = await store.turns.claim(ROOM, aside=True)
         assert first is not None
         assert first.head.message.native_id == "!new"
-        assert await store.claim(ROOM, aside=True) is None
-        assert await store.claim(ROOM) is None
-        assert await store.due_in(ROOM) is None
+        assert await store.turns.claim(ROOM, aside=True) is None
+        assert await store.turns.claim(ROOM) is None
+        assert await store.turns.due_in(ROOM) is None
         await answer(store, first)
-        second = await store.claim(ROOM, aside=True)
+        second = await store.turns.claim(ROOM, aside=True)
         assert second is not None
         assert second.head.message.kind == "reaction"
         await answer(store, second)
-        assert await store.claim(ROOM, aside=True) is None
+        assert await store.turns.claim(ROOM, aside=True) is None
         await answer(store, running)
         assert (await claim(store)).head.message.native_id == "b"

@@ -1,10 +1,10 @@
-"""The promises of `WorkStore` about starting, looking, mending, forgetting, and leases."""
+"""The promises of `Queue` about starting, looking, mending, forgetting, and leases."""
 
 from __future__ import annotations
 
 import pytest
 
-from gateway.queue.ports import IGNORED_S, WorkStore
+from gateway.queue.ports import IGNORED_S, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import (
@@ -28,55 +28,55 @@ DAY_S = 86_400
 class CareContract:
     """Everything that is not the way of a message."""
 
-    async def test_what_waits_for_something_is_due_when_that_is_there(
-        self, store: WorkStore, clock: ManualClock
-    ):
+    async def test_what_waits_for_something_is_due_when_that_is_there(self, store: Queue, clock: ManualClock):
         """Turns and sends that wait for it, and no others; a later wait is a wait of its own."""
         await accept(store, "a")
         await accept(store, "x", session=OTHER)
-        await store.postpone(await claim(store), "later", delay_s=60, waits_for="budget")
-        await store.retry(await claim(store, OTHER), "away", delay_s=60, deferral=True, waits_for="link:m")
-        posted = await store.post([out("one"), out("two", session=OTHER)])
+        await store.turns.postpone(await claim(store), "later", delay_s=60, waits_for="budget")
+        await store.turns.retry(
+            await claim(store, OTHER), "away", delay_s=60, deferral=True, waits_for="link:m"
+        )
+        posted = await store.outbox.post([out("one"), out("two", session=OTHER)])
         for row, waits_for in zip(posted, ("link:m", None), strict=True):
-            await store.sending(row)
-            await store.send_failed(row, "away", delay_s=60, waits_for=waits_for)
-        await store.due_now("nothing")
-        assert dict(await store.open_sessions()) == {ROOM: pytest.approx(60), OTHER: pytest.approx(60)}
-        await store.due_now("link:m")
-        assert dict(await store.open_sessions()) == {ROOM: pytest.approx(60), OTHER: 0.0}
-        assert [row.id for row in await store.next_sends("matrix", BOT)] == [posted[0].id]
-        await store.due_now("budget")
-        assert dict(await store.open_sessions()) == {ROOM: 0.0, OTHER: 0.0}
-        await store.postpone(await claim(store), "later", delay_s=60)
-        await store.due_now("budget")
-        assert await store.due_in(ROOM) == pytest.approx(60)
+            await store.outbox.sending(row)
+            await store.outbox.send_failed(row, "away", delay_s=60, waits_for=waits_for)
+        await store.maintenance.due_now("nothing")
+        assert dict(await store.turns.open_sessions()) == {ROOM: pytest.approx(60), OTHER: pytest.approx(60)}
+        await store.maintenance.due_now("link:m")
+        assert dict(await store.turns.open_sessions()) == {ROOM: pytest.approx(60), OTHER: 0.0}
+        assert [row.id for row in await store.outbox.next_sends("matrix", BOT)] == [posted[0].id]
+        await store.maintenance.due_now("budget")
+        assert dict(await store.turns.open_sessions()) == {ROOM: 0.0, OTHER: 0.0}
+        await store.turns.postpone(await claim(store), "later", delay_s=60)
+        await store.maintenance.due_now("budget")
+        assert await store.turns.due_in(ROOM) == pytest.approx(60)
 
-    async def test_open_sessions_are_those_with_something_to_do(self, store: WorkStore, clock: ManualClock):
+    async def test_open_sessions_are_those_with_something_to_do(self, store: Queue, clock: ManualClock):
         """Each session with a waiting head comes once, with the seconds until it is due."""
         await accept(store, "a", "b")
         await accept(store, "x", session=OTHER)
-        await store.accept("matrix", BOT, [pending("i", ignore="no")], {})
-        await store.retry(await claim(store), "later", delay_s=40, deferral=True)
-        assert dict(await store.open_sessions()) == {ROOM: pytest.approx(40), OTHER: 0.0}
+        await store.inbox.accept("matrix", BOT, [pending("i", ignore="no")], {})
+        await store.turns.retry(await claim(store), "later", delay_s=40, deferral=True)
+        assert dict(await store.turns.open_sessions()) == {ROOM: pytest.approx(40), OTHER: 0.0}
         running = await claim(store, OTHER)
-        assert [session for session, _ in await store.open_sessions()] == [ROOM]
-        await store.recover()
-        assert len(await store.open_sessions()) == 2
+        assert [session for session, _ in await store.turns.open_sessions()] == [ROOM]
+        await store.maintenance.recover()
+        assert len(await store.turns.open_sessions()) == 2
         del running
         clock.advance(41)
         for session in (ROOM, ROOM, OTHER):
             await answer(store, await claim(store, session))
-        assert await store.open_sessions() == []
+        assert await store.turns.open_sessions() == []
 
-    async def test_rows_are_shown_newest_first(self, store: WorkStore, clock: ManualClock):
+    async def test_rows_are_shown_newest_first(self, store: Queue, clock: ManualClock):
         """By states, by session and up to a limit; without states all but the ignored."""
         await accept(store, "a", "b")
         await accept(store, "x", session=OTHER)
-        await store.accept("matrix", BOT, [pending("i", ignore="no")], {})
+        await store.inbox.accept("matrix", BOT, [pending("i", ignore="no")], {})
         await answer(store, await claim(store))
 
         async def names(**by):
-            return [row.message.native_id for row in await store.inbox(**by)]
+            return [row.message.native_id for row in await store.inbox.rows(**by)]
 
         assert await names() == ["x", "b", "a"]
         assert await names(limit=2) == ["x", "b"]
@@ -85,130 +85,130 @@ class CareContract:
         assert await names(states=[InboxState.READY]) == ["x", "b"]
         assert await names(states=[InboxState.ANSWERED, InboxState.READY], limit=2) == ["x", "b"]
         assert await names(states=[InboxState.ANSWERED, InboxState.READY], session=ROOM) == ["b", "a"]
-        await store.post([out("p")])
-        assert [row.message.text for row in await store.outbox()] == ["p", "answer to a"]
-        assert [row.message.text for row in await store.outbox(limit=1)] == ["p"]
-        assert await store.outbox(states=[OutboxState.SENT]) == []
+        await store.outbox.post([out("p")])
+        assert [row.message.text for row in await store.outbox.rows()] == ["p", "answer to a"]
+        assert [row.message.text for row in await store.outbox.rows(limit=1)] == ["p"]
+        assert await store.outbox.rows(states=[OutboxState.SENT]) == []
 
-    async def test_one_row_with_what_was_sent_for_it(self, store: WorkStore, clock: ManualClock):
+    async def test_one_row_with_what_was_sent_for_it(self, store: Queue, clock: ManualClock):
         """Every row of a merged turn shows the turn's answers."""
         first, second = await accept(store, "a", "b")
         rows = await answer(store, await claim(store, merge=2), "one", "two")
         for accepted in (first, second):
-            found = await store.inbox_row(accepted.id)
+            found = await store.inbox.row(accepted.id)
             assert found is not None
             assert (found[0].message.native_id, found[1]) == (accepted.message.native_id, rows)
-        assert await store.inbox_row(999) is None
+        assert await store.inbox.row(999) is None
 
-    async def test_a_dead_message_can_be_tried_again(self, store: WorkStore, clock: ManualClock):
+    async def test_a_dead_message_can_be_tried_again(self, store: Queue, clock: ManualClock):
         """It is READY with fresh counters and before what came after it; its turn is another one."""
         await accept(store, "a", "b")
         turn = await claim(store)
-        await store.retry(turn, "x", delay_s=0, deferral=True)
+        await store.turns.retry(turn, "x", delay_s=0, deferral=True)
         turn = await claim(store)
-        await store.bury(turn, "no", [out("sorry")])
-        assert await store.requeue(turn.head.id) == ROOM
+        await store.turns.bury(turn, "no", [out("sorry")])
+        assert await store.inbox.requeue(turn.head.id) == ROOM
         again = await claim(store, merge=5)
         assert [row.message.native_id for row in again.rows] == ["a", "b"]
         assert (again.attempts, again.deferrals, again.head.error) == (1, 0, None)
         assert again.id != turn.id
         (row,) = await answer(store, again)
-        await store.sending(row)
-        await store.sent(row, "$1")
-        assert {found.state for found in await store.inbox()} == {InboxState.SETTLED}, (
+        await store.outbox.sending(row)
+        await store.outbox.sent(row, "$1")
+        assert {found.state for found in await store.inbox.rows()} == {InboxState.SETTLED}, (
             "the apology blocked it"
         )
 
-    async def test_sends_that_failed_can_be_tried_again(self, store: WorkStore, clock: ManualClock):
+    async def test_sends_that_failed_can_be_tried_again(self, store: Queue, clock: ManualClock):
         """DEAD and UNKNOWN answers become PENDING with fresh counters; what was sent stays sent."""
         sent, dead, unknown = await answered(store, "a", "1", "2", "3")
         for row in (sent, dead, unknown):
-            await store.sending(row)
-        await store.sent(sent, "$1")
-        await store.send_failed(dead, "403", delay_s=None)
-        await store.uncertain(unknown)
-        await store.park(unknown, "?")
+            await store.outbox.sending(row)
+        await store.outbox.sent(sent, "$1")
+        await store.outbox.send_failed(dead, "403", delay_s=None)
+        await store.outbox.uncertain(unknown)
+        await store.outbox.park(unknown, "?")
         inbox_id = sent.inbox_id
         assert inbox_id is not None
-        assert await store.requeue(inbox_id) == ROOM
-        states = {row.message.text: (row.state, row.attempts) for row in await store.outbox()}
+        assert await store.inbox.requeue(inbox_id) == ROOM
+        states = {row.message.text: (row.state, row.attempts) for row in await store.outbox.rows()}
         assert states == {
             "1": (OutboxState.SENT, 1),
             "2": (OutboxState.PENDING, 0),
             "3": (OutboxState.PENDING, 0),
         }
         for _ in range(2):
-            (row,) = await store.next_sends("matrix", BOT)
-            await store.sending(row)
-            await store.sent(row, f"again{row.id}")
-        assert (await store.inbox())[0].state is InboxState.SETTLED
+            (row,) = await store.outbox.next_sends("matrix", BOT)
+            await store.outbox.sending(row)
+            await store.outbox.sent(row, f"again{row.id}")
+        assert (await store.inbox.rows())[0].state is InboxState.SETTLED
 
-    async def test_there_is_nothing_to_requeue_elsewhere(self, store: WorkStore, clock: ManualClock):
+    async def test_there_is_nothing_to_requeue_elsewhere(self, store: Queue, clock: ManualClock):
         """A waiting, a running, a settled, an ignored or an unknown message stays what it is."""
         (waiting,) = await accept(store, "a")
-        assert await store.requeue(waiting.id) is None
+        assert await store.inbox.requeue(waiting.id) is None
         turn = await claim(store)
-        assert await store.requeue(waiting.id) is None
+        assert await store.inbox.requeue(waiting.id) is None
         (row,) = await answer(store, turn)
-        assert await store.requeue(waiting.id) is None
-        await store.sending(row)
-        await store.sent(row, "$1")
-        assert await store.requeue(waiting.id) is None
-        (ignored,) = await store.accept("matrix", BOT, [pending("i", ignore="no")], {})
-        assert await store.requeue(ignored.id) is None
-        assert await store.requeue(999) is None
+        assert await store.inbox.requeue(waiting.id) is None
+        await store.outbox.sending(row)
+        await store.outbox.sent(row, "$1")
+        assert await store.inbox.requeue(waiting.id) is None
+        (ignored,) = await store.inbox.accept("matrix", BOT, [pending("i", ignore="no")], {})
+        assert await store.inbox.requeue(ignored.id) is None
+        assert await store.inbox.requeue(999) is None
 
-    async def test_a_message_can_be_given_up(self, store: WorkStore, clock: ManualClock):
+    async def test_a_message_can_be_given_up(self, store: Queue, clock: ManualClock):
         """A READY or DEAD one becomes IGNORED without its text; a turn loses the row and keeps the others."""
         first, second, _ = await accept(store, "a", "b", "c")
         turn = await claim(store, merge=2)
-        await store.step_finished(turn, step(0, result={}))
-        assert await store.drop(first.id) is False, "it is running"
-        await store.release(turn)
-        assert await store.drop(first.id) is True
-        assert await store.drop(first.id) is False
-        (ignored,) = await store.inbox(states=[InboxState.IGNORED])
+        await store.turns.step_finished(turn, step(0, result={}))
+        assert await store.inbox.drop(first.id) is False, "it is running"
+        await store.turns.release(turn)
+        assert await store.inbox.drop(first.id) is True
+        assert await store.inbox.drop(first.id) is False
+        (ignored,) = await store.inbox.rows(states=[InboxState.IGNORED])
         assert (ignored.id, ignored.message.text, ignored.error) == (first.id, "", "dropped")
         rest = await claim(store, merge=5)
         assert [row.id for row in rest.rows] == [second.id]
-        assert len(await store.steps(rest)) == 1
-        await store.bury(rest, "no", [out("sorry")])
-        assert await store.drop(second.id) is True
-        assert [row.state for row in await store.outbox()] == [OutboxState.DEAD]
-        assert await store.drop(999) is False
+        assert len(await store.turns.steps(rest)) == 1
+        await store.turns.bury(rest, "no", [out("sorry")])
+        assert await store.inbox.drop(second.id) is True
+        assert [row.state for row in await store.outbox.rows()] == [OutboxState.DEAD]
+        assert await store.inbox.drop(999) is False
 
-    async def test_unsent_answers_are_given_up_with_their_message(self, store: WorkStore, clock: ManualClock):
+    async def test_unsent_answers_are_given_up_with_their_message(self, store: Queue, clock: ManualClock):
         """What was not sent becomes DEAD; a send that was under way and arrived is sent all the same."""
         first, second = await answered(store, "a", "1", "2")
-        await store.sending(first)
+        await store.outbox.sending(first)
         assert first.inbox_id is not None
-        assert await store.drop(first.inbox_id) is True
-        assert {row.state for row in await store.outbox()} == {OutboxState.DEAD}
+        assert await store.inbox.drop(first.inbox_id) is True
+        assert {row.state for row in await store.outbox.rows()} == {OutboxState.DEAD}
         with pytest.raises(IllegalMove):
-            await store.sending(second)
-        await store.send_failed(first, "too late", delay_s=5)
-        assert {row.state for row in await store.outbox()} == {OutboxState.DEAD}
-        await store.sent(first, "$1")
-        assert [row.state for row in await store.outbox()] == [OutboxState.DEAD, OutboxState.SENT]
+            await store.outbox.sending(second)
+        await store.outbox.send_failed(first, "too late", delay_s=5)
+        assert {row.state for row in await store.outbox.rows()} == {OutboxState.DEAD}
+        await store.outbox.sent(first, "$1")
+        assert [row.state for row in await store.outbox.rows()] == [OutboxState.DEAD, OutboxState.SENT]
 
-    async def test_a_reset_drops_what_waits(self, store: WorkStore, clock: ManualClock):
+    async def test_a_reset_drops_what_waits(self, store: Queue, clock: ManualClock):
         """Waiting messages and lines on their way to the history are gone; other sessions keep theirs."""
         await answered(store, "a")
         await answered(store, "x", session=OTHER)
         await accept(store, "b", "c")
-        await store.retry(await claim(store), "later", delay_s=5, deferral=True)
+        await store.turns.retry(await claim(store), "later", delay_s=5, deferral=True)
         await accept(store, "y", session=OTHER)
-        await store.reset_session(ROOM)
+        await store.inbox.reset_session(ROOM)
         clock.advance(10)
-        assert await store.claim(ROOM) is None
-        assert await store.journal(ROOM) == []
-        assert len(await store.journal(OTHER)) == 2
+        assert await store.turns.claim(ROOM) is None
+        assert await store.journal.lines(ROOM) == []
+        assert len(await store.journal.lines(OTHER)) == 2
         assert (await claim(store, OTHER)).head.message.native_id == "y"
-        assert {row.message.text for row in await store.inbox(states=[InboxState.IGNORED])} == {""}
+        assert {row.message.text for row in await store.inbox.rows(states=[InboxState.IGNORED])} == {""}
 
-    async def test_counts_and_ages(self, store: WorkStore, clock: ManualClock):
+    async def test_counts_and_ages(self, store: Queue, clock: ManualClock):
         """Every state is counted, also with 0; ages are those of the oldest open rows."""
-        empty = await store.stats()
+        empty = await store.maintenance.stats()
         assert set(empty.inbox) == set(InboxState)
         assert set(empty.outbox) == set(OutboxState)
         assert {*empty.inbox.values(), *empty.outbox.values(), empty.journal_lines} == {0}
@@ -217,89 +217,94 @@ class CareContract:
         await answer(store, await claim(store))
         clock.advance(7)
         await accept(store, "c")
-        stats = await store.stats()
+        stats = await store.maintenance.stats()
         assert (stats.inbox[InboxState.ANSWERED], stats.inbox[InboxState.READY]) == (1, 2)
         assert (stats.outbox[OutboxState.PENDING], stats.journal_lines) == (1, 2)
         assert (stats.oldest_unanswered_s, stats.oldest_unsent_s) == (pytest.approx(7), pytest.approx(7))
 
-    async def test_what_ended_long_ago_is_forgotten(self, store: WorkStore, clock: ManualClock):
+    async def test_what_ended_long_ago_is_forgotten(self, store: Queue, clock: ManualClock):
         """Texts of ended rows go, those of open ones stay, and the keys of all stay."""
         (row,) = await answered(store, "done", "answer")
-        await store.sending(row)
-        await store.sent(row, "$1")
+        await store.outbox.sending(row)
+        await store.outbox.sent(row, "$1")
         (open_row,) = await answered(store, "open", "unsent", session=OTHER)
         await accept(store, "waiting")
         clock.advance(10 * DAY_S)
         await answered(store, "young")
-        assert await store.prune(older_than_s=5 * DAY_S) == 2
-        assert await store.prune(older_than_s=5 * DAY_S) == 0
-        texts = {found.message.native_id: found.message.text for found in await store.inbox()}
+        assert await store.maintenance.prune(older_than_s=5 * DAY_S) == 2
+        assert await store.maintenance.prune(older_than_s=5 * DAY_S) == 0
+        texts = {found.message.native_id: found.message.text for found in await store.inbox.rows()}
         assert texts == {
             "done": "",
             "open": "text of open",
             "waiting": "text of waiting",
             "young": "text of young",
         }
-        sent = {found.message.id: found.message.text for found in await store.outbox()}
+        sent = {found.message.id: found.message.text for found in await store.outbox.rows()}
         assert (sent[row.message.id], sent[open_row.message.id]) == ("", "unsent")
         assert await accept(store, "done", "open", "young") == []
 
-    async def test_what_was_forgotten_cannot_be_tried_again(self, store: WorkStore, clock: ManualClock):
+    async def test_what_was_forgotten_cannot_be_tried_again(self, store: Queue, clock: ManualClock):
         """A dead message without its text has nothing to be answered."""
         await accept(store, "a")
         turn = await claim(store)
-        await store.bury(turn, "no")
+        await store.turns.bury(turn, "no")
         clock.advance(10)
-        assert await store.prune(older_than_s=5) == 1
-        assert await store.requeue(turn.head.id) is None
+        assert await store.maintenance.prune(older_than_s=5) == 1
+        assert await store.inbox.requeue(turn.head.id) is None
 
-    async def test_an_ignored_message_is_recognised_for_ever(self, store: WorkStore, clock: ManualClock):
+    async def test_an_ignored_message_is_recognised_for_ever(self, store: Queue, clock: ManualClock):
         """After a week its row is gone and a repetition is known all the same; ids are not given out again."""
-        ignored = await store.accept("matrix", BOT, [pending(f"i{n}", ignore="no") for n in range(3)], {})
+        ignored = await store.inbox.accept(
+            "matrix", BOT, [pending(f"i{n}", ignore="no") for n in range(3)], {}
+        )
         (dropped,) = await accept(store, "d")
         turn = await claim(store)
-        await store.bury(turn, "no", [out("sorry")])
-        await store.drop(dropped.id)
-        (last,) = await store.accept("matrix", BOT, [pending("last", ignore="no")], {})
+        await store.turns.bury(turn, "no", [out("sorry")])
+        await store.inbox.drop(dropped.id)
+        (last,) = await store.inbox.accept("matrix", BOT, [pending("last", ignore="no")], {})
         clock.advance(IGNORED_S - 60)
-        await store.prune(older_than_s=90 * DAY_S)
-        assert len(await store.inbox(states=[InboxState.IGNORED])) == 5
+        await store.maintenance.prune(older_than_s=90 * DAY_S)
+        assert len(await store.inbox.rows(states=[InboxState.IGNORED])) == 5
         clock.advance(120)
-        assert await store.prune(older_than_s=90 * DAY_S) == 3
-        assert [row.id for row in await store.inbox(states=[InboxState.IGNORED])] == [last.id, dropped.id]
+        assert await store.maintenance.prune(older_than_s=90 * DAY_S) == 3
+        assert [row.id for row in await store.inbox.rows(states=[InboxState.IGNORED])] == [
+            last.id,
+            dropped.id,
+        ]
         again = [pending(name) for name in ("i0", "i1", "i2", "d", "last")]
-        assert await store.accept("matrix", BOT, again, {}) == []
-        (new,) = await store.accept("matrix", BOT, [pending("n"), pending("i1")], {})
+        assert await store.inbox.accept("matrix", BOT, again, {}) == []
+        (new,) = await store.inbox.accept("matrix", BOT, [pending("n"), pending("i1")], {})
         assert new.id > last.id
-        assert await store.inbox_row(ignored[0].id) is None
+        assert await store.inbox.row(ignored[0].id) is None
         assert (
             len(
-                await store.accept(
+                await store.inbox.accept(
                     "matrix", "@second:hs.test", [pending("i0", account="@second:hs.test")], {}
                 )
             )
             == 1
         )
 
-    async def test_a_lease_has_one_holder(self, store: WorkStore, clock: ManualClock):
+    async def test_a_lease_has_one_holder(self, store: Queue, clock: ManualClock):
         """It is taken until it ends or is given back; its fence grows with each new holder only."""
-        first = await store.lease("matrix", holder="a", ttl_s=30)
+        first = await store.maintenance.lease("matrix", holder="a", ttl_s=30)
         assert first is not None
-        assert await store.lease("matrix", holder="b", ttl_s=30) is None
-        assert await store.lease("email", holder="b", ttl_s=30) is not None
+        assert await store.maintenance.lease("matrix", holder="b", ttl_s=30) is None
+        assert await store.maintenance.lease("email", holder="b", ttl_s=30) is not None
         clock.advance(20)
-        assert await store.lease("matrix", holder="a", ttl_s=30) == first
+        assert await store.maintenance.lease("matrix", holder="a", ttl_s=30) == first
         clock.advance(29)
-        assert await store.lease("matrix", holder="b", ttl_s=30) is None
+        assert await store.maintenance.lease("matrix", holder="b", ttl_s=30) is None
         clock.advance(1)
-        second = await store.lease("matrix", holder="b", ttl_s=30)
+        second = await store.maintenance.lease("matrix", holder="b", ttl_s=30)
         assert second is not None
         assert second > first
-        assert await store.lease("matrix", holder="a", ttl_s=30) is None
-        await store.release_lease("matrix", holder="a")
-        assert await store.lease("matrix", holder="a", ttl_s=30) is None
-        await store.release_lease("matrix", holder="b")
-        third = await store.lease("matrix", holder="a", ttl_s=30)
+        assert await store.maintenance.lease("matrix", holder="a", ttl_s=30) is None
+        await store.maintenance.release_lease("matrix", holder="a")
+        assert await store.maintenance.lease("matrix", holder="a", ttl_s=30) is None
+        await store.maintenance.release_lease("matrix", holder="b")
+        third = await store.maintenance.lease("matrix", holder="a", ttl_s=30)
         assert third is not None
         assert third > second
-        await store.release_lease("nothing", holder="a")
+        await store.maintenance.release_lease("nothing", holder="a")

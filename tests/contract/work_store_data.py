@@ -1,4 +1,4 @@
-"""Messages, batches and short ways through a `WorkStore` for its tests."""
+"""Messages, batches and short ways through a `Queue` for its tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.ports import Completion, InboxRow, NewOutbound, OutboxRow, Pending, Step, Turn, WorkStore
+from gateway.queue.ports import Completion, InboxRow, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
 from tests.clock import EPOCH
 
 __all__ = ["BOT", "OTHER", "ROOM", "accept", "answer", "claim", "message", "out", "pending", "reply", "step"]
@@ -47,17 +47,15 @@ def pending(
     return Pending(message(native_id, **more), ignore, quarantine, alone)
 
 
-async def accept(
-    store: WorkStore, *native_ids: str, session: SessionKey = ROOM, **more: Any
-) -> list[InboxRow]:
+async def accept(store: Queue, *native_ids: str, session: SessionKey = ROOM, **more: Any) -> list[InboxRow]:
     """Accept a batch; the position tells its size."""
     batch = [pending(native_id, session=session, **more) for native_id in native_ids]
-    return await store.accept(session.channel, BOT, batch, {"next_batch": f"s{len(batch)}"})
+    return await store.inbox.accept(session.channel, BOT, batch, {"next_batch": f"s{len(batch)}"})
 
 
-async def claim(store: WorkStore, session: SessionKey = ROOM, *, merge: int = 1) -> Turn:
+async def claim(store: Queue, session: SessionKey = ROOM, *, merge: int = 1) -> Turn:
     """Claim what must be there."""
-    turn = await store.claim(session, merge=merge)
+    turn = await store.turns.claim(session, merge=merge)
     assert turn is not None
     return turn
 
@@ -74,7 +72,7 @@ def reply(
     return Completion(outbound=[out(text, session=session) for text in texts], history=history, **more)
 
 
-async def answer(store: WorkStore, turn: Turn, *texts: str) -> list[OutboxRow]:
+async def answer(store: Queue, turn: Turn, *texts: str) -> list[OutboxRow]:
     """Complete a turn with an answer and two lines of history."""
     lines = [
         Message(
@@ -83,12 +81,10 @@ async def answer(store: WorkStore, turn: Turn, *texts: str) -> list[OutboxRow]:
         Message(role="assistant", content="yes", id=f"{turn.id}.1", turn=turn.id, timestamp=EPOCH),
     ]
     given = texts or (f"answer to {turn.head.message.native_id}",)
-    return await store.complete(turn, reply(*given, session=turn.session, history=lines))
+    return await store.turns.complete(turn, reply(*given, session=turn.session, history=lines))
 
 
-async def answered(
-    store: WorkStore, native_id: str, *texts: str, session: SessionKey = ROOM
-) -> list[OutboxRow]:
+async def answered(store: Queue, native_id: str, *texts: str, session: SessionKey = ROOM) -> list[OutboxRow]:
     """A message that has come and was answered; its unsent answers."""
     await accept(store, native_id, session=session)
     return await answer(store, await claim(store, session), *texts)

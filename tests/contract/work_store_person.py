@@ -1,4 +1,4 @@
-"""The promises of `WorkStore` about what waits for a person: drafts and quarantined messages."""
+"""The promises of `Queue` about what waits for a person: drafts and quarantined messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from agent_core.messages import Amendment, Attachment
-from gateway.queue.ports import QUARANTINE_S, Completion, WorkStore
+from gateway.queue.ports import QUARANTINE_S, Completion, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, ROOM, accept, claim, out, pending
@@ -17,141 +17,143 @@ __all__ = ["PersonContract"]
 DAY_S = 86_400
 
 
-async def quarantined(store: WorkStore, native_id: str = "q"):
+async def quarantined(store: Queue, native_id: str = "q"):
     """A message that waits for a person."""
     entry = pending(native_id, quarantine="sender_not_verified", sender={"address": "bob@x.test"})
-    (row,) = await store.accept("matrix", BOT, [entry], {})
+    (row,) = await store.inbox.accept("matrix", BOT, [entry], {})
     return row
 
 
 class PersonContract:
     """What is held, and what is in quarantine."""
 
-    async def test_a_draft_is_not_sent(self, store: WorkStore, clock: ManualClock):
+    async def test_a_draft_is_not_sent(self, store: Queue, clock: ManualClock):
         """It is kept whole, blocks nothing of its session, and its turn is not settled without it."""
         await accept(store, "a")
         turn = await claim(store)
         file = Attachment(name="a.txt", media_type="text/plain", size_bytes=3, path="attachments/a")
-        held, later = await store.complete(
+        held, later = await store.turns.complete(
             turn, Completion(outbound=[out("draft", hold=True, attachments=(file,)), out("later")])
         )
         assert (held.state, later.state) == (OutboxState.HELD, OutboxState.PENDING)
-        assert await store.next_sends("matrix", BOT) == [later]
-        await store.recover()
-        assert await store.outbox(states=[OutboxState.HELD]) == [held]
-        assert await store.outbox_row(held.id) == held
+        assert await store.outbox.next_sends("matrix", BOT) == [later]
+        await store.maintenance.recover()
+        assert await store.outbox.rows(states=[OutboxState.HELD]) == [held]
+        assert await store.outbox.row(held.id) == held
         assert held.message.attachments == (file,)
-        await store.sending(later)
-        await store.sent(later, "$1")
-        assert (await store.inbox())[0].state is InboxState.ANSWERED
-        assert await store.next_send_in("matrix", BOT) is None
+        await store.outbox.sending(later)
+        await store.outbox.sent(later, "$1")
+        assert (await store.inbox.rows())[0].state is InboxState.ANSWERED
+        assert await store.outbox.next_send_in("matrix", BOT) is None
         for move in (
-            partial(store.sending, held),
-            partial(store.sent, held, "$2"),
-            partial(store.send_failed, held, "no", delay_s=None),
+            partial(store.outbox.sending, held),
+            partial(store.outbox.sent, held, "$2"),
+            partial(store.outbox.send_failed, held, "no", delay_s=None),
         ):
             with pytest.raises(IllegalMove):
                 await move()
 
-    async def test_an_approved_draft_goes_its_way_once(self, store: WorkStore, clock: ManualClock):
+    async def test_an_approved_draft_goes_its_way_once(self, store: Queue, clock: ManualClock):
         """With the same key, at the age of its approval, in the person's words if there are any."""
-        (held,) = await store.post([out("draft", hold=True)])
+        (held,) = await store.outbox.post([out("draft", hold=True)])
         clock.advance(10 * DAY_S)
-        approved = await store.approve(held.id, "improved")
+        approved = await store.outbox.approve(held.id, "improved")
         assert (approved.state, approved.message.text) == (OutboxState.PENDING, "improved")
         assert (approved.message.id, approved.message.created_at) == (held.message.id, clock.now())
-        assert await store.next_sends("matrix", BOT) == [approved]
+        assert await store.outbox.next_sends("matrix", BOT) == [approved]
         for again in (
-            partial(store.approve, held.id),
-            partial(store.reject, held.id),
-            partial(store.approve, 999),
+            partial(store.outbox.approve, held.id),
+            partial(store.outbox.reject, held.id),
+            partial(store.outbox.approve, 999),
         ):
             with pytest.raises(IllegalMove):
                 await again()
-        await store.sending(approved)
-        await store.sent(approved, "$1")
+        await store.outbox.sending(approved)
+        await store.outbox.sent(approved, "$1")
         with pytest.raises(IllegalMove):
-            await store.approve(held.id)
+            await store.outbox.approve(held.id)
 
-    async def test_a_draft_is_approved_as_it_stands(self, store: WorkStore, clock: ManualClock):
+    async def test_a_draft_is_approved_as_it_stands(self, store: Queue, clock: ManualClock):
         """Without other words its own are sent."""
-        (held,) = await store.post([out("draft", hold=True)])
-        assert (await store.approve(held.id)).message.text == "draft"
+        (held,) = await store.outbox.post([out("draft", hold=True)])
+        assert (await store.outbox.approve(held.id)).message.text == "draft"
 
-    async def test_a_rejected_draft_is_never_sent(self, store: WorkStore, clock: ManualClock):
+    async def test_a_rejected_draft_is_never_sent(self, store: Queue, clock: ManualClock):
         """It is dead with the reason, and cannot be approved afterwards."""
-        (held,) = await store.post([out("draft", hold=True)])
-        rejected = await store.reject(held.id, "too blunt")
+        (held,) = await store.outbox.post([out("draft", hold=True)])
+        rejected = await store.outbox.reject(held.id, "too blunt")
         assert (rejected.state, rejected.error) == (OutboxState.DEAD, "rejected: too blunt")
-        assert await store.next_sends("matrix", BOT) == []
+        assert await store.outbox.next_sends("matrix", BOT) == []
         with pytest.raises(IllegalMove):
-            await store.approve(held.id)
+            await store.outbox.approve(held.id)
 
     async def test_a_rejected_draft_does_not_come_back_with_its_message(
-        self, store: WorkStore, clock: ManualClock
+        self, store: Queue, clock: ManualClock
     ):
         """What is tried again is what failed, not what somebody did not want."""
         (accepted,) = await accept(store, "a")
         turn = await claim(store)
-        held, failed = await store.complete(
+        held, failed = await store.turns.complete(
             turn, Completion(outbound=[out("draft", hold=True), out("failed")])
         )
-        await store.reject(held.id)
-        assert await store.requeue(accepted.id) is None
-        await store.send_failed(failed, "403", delay_s=None)
-        assert await store.requeue(accepted.id) == ROOM
-        assert [row.message.text for row in await store.next_sends("matrix", BOT)] == ["failed"]
-        assert {row.state for row in await store.outbox()} == {OutboxState.PENDING, OutboxState.DEAD}
+        await store.outbox.reject(held.id)
+        assert await store.inbox.requeue(accepted.id) is None
+        await store.outbox.send_failed(failed, "403", delay_s=None)
+        assert await store.inbox.requeue(accepted.id) == ROOM
+        assert [row.message.text for row in await store.outbox.next_sends("matrix", BOT)] == ["failed"]
+        assert {row.state for row in await store.outbox.rows()} == {OutboxState.PENDING, OutboxState.DEAD}
 
-    async def test_what_is_in_quarantine_is_kept_and_not_answered(self, store: WorkStore, clock: ManualClock):
+    async def test_what_is_in_quarantine_is_kept_and_not_answered(self, store: Queue, clock: ManualClock):
         """It is known, whole, and nobody gets to claim it; a waiting message behind it is not held up."""
         row = await quarantined(store)
         assert (row.state, row.error) == (InboxState.QUARANTINED, "sender_not_verified")
         await accept(store, "b")
         assert (await claim(store, merge=5)).head.message.native_id == "b"
-        assert await store.inbox(states=[InboxState.QUARANTINED]) == [row]
+        assert await store.inbox.rows(states=[InboxState.QUARANTINED]) == [row]
         assert (row.message.text, row.message.context) == ("text of q", {"event_id": "q"})
-        stats = await store.stats()
+        stats = await store.maintenance.stats()
         assert (stats.inbox[InboxState.QUARANTINED], stats.outbox[OutboxState.HELD]) == (1, 0)
-        assert await store.accept("matrix", BOT, [pending("q")], {}) == [], "a repetition does not let it out"
+        assert await store.inbox.accept("matrix", BOT, [pending("q")], {}) == [], (
+            "a repetition does not let it out"
+        )
 
-    async def test_what_is_let_in_is_answered_once(self, store: WorkStore, clock: ManualClock):
+    async def test_what_is_let_in_is_answered_once(self, store: Queue, clock: ManualClock):
         """It waits in its session like any other, its sender counts as verified, and it is let in only once."""
         row = await quarantined(store)
-        assert await store.admit(row.id) == ROOM
+        assert await store.inbox.admit(row.id) == ROOM
         turn = await claim(store)
         admitted = turn.head.message
         assert (admitted.sender.verified, admitted.context) == (True, {"event_id": "q", "admitted": True})
         assert (admitted.text, turn.head.error) == ("text of q", None)
         for wrong in (row.id, 999):
             with pytest.raises(IllegalMove):
-                await store.admit(wrong)
+                await store.inbox.admit(wrong)
 
     async def test_what_is_in_quarantine_can_be_dropped_and_taken_back(
-        self, store: WorkStore, clock: ManualClock
+        self, store: Queue, clock: ManualClock
     ):
         """Then its text is gone, and it cannot be let in."""
         first, second = await quarantined(store, "q1"), await quarantined(store, "q2")
-        assert await store.drop(first.id)
+        assert await store.inbox.drop(first.id)
         taken = Amendment(kind="withdraw", native_id="q2", sender="bob@x.test")
-        await store.accept("matrix", BOT, [], {}, [taken])
+        await store.inbox.accept("matrix", BOT, [], {}, [taken])
         for row in (first, second):
-            found = await store.inbox_row(row.id)
+            found = await store.inbox.row(row.id)
             assert found is not None
             assert (found[0].state, found[0].message.text) == (InboxState.IGNORED, "")
             with pytest.raises(IllegalMove):
-                await store.admit(row.id)
+                await store.inbox.admit(row.id)
 
-    async def test_quarantine_ends(self, store: WorkStore, clock: ManualClock):
+    async def test_quarantine_ends(self, store: Queue, clock: ManualClock):
         """Whom nobody lets in is forgotten in the end, not before, and does not come again."""
         row = await quarantined(store)
         clock.advance(QUARANTINE_S - 60)
-        await store.prune(older_than_s=DAY_S)
-        assert (await store.inbox(states=[InboxState.QUARANTINED]))[0].message.text == "text of q"
+        await store.maintenance.prune(older_than_s=DAY_S)
+        assert (await store.inbox.rows(states=[InboxState.QUARANTINED]))[0].message.text == "text of q"
         clock.advance(120)
-        assert await store.prune(older_than_s=90 * DAY_S) == 1
-        (gone,) = await store.inbox(states=[InboxState.IGNORED])
+        assert await store.maintenance.prune(older_than_s=90 * DAY_S) == 1
+        (gone,) = await store.inbox.rows(states=[InboxState.IGNORED])
         assert (gone.error, gone.message.text) == ("quarantine_expired", "")
         with pytest.raises(IllegalMove):
-            await store.admit(row.id)
-        assert await store.accept("matrix", BOT, [pending("q")], {}) == []
+            await store.inbox.admit(row.id)
+        assert await store.inbox.accept("matrix", BOT, [pending("q")], {}) == []

@@ -1,11 +1,11 @@
-"""The promises of `WorkStore` about working on turns and answering them."""
+"""The promises of `Queue` about working on turns and answering them."""
 
 from __future__ import annotations
 
 import pytest
 
 from agent_core.models import Message, Purpose, Usage
-from gateway.queue.ports import Completion, WorkStore
+from gateway.queue.ports import Completion, Queue
 from gateway.queue.states import InboxState, OutboxState
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_accept import natives
@@ -26,11 +26,11 @@ __all__ = ["TurnsContract"]
 class TurnsContract:
     """From ``claim`` to ``complete``."""
 
-    async def test_an_answer_commits_everything_together(self, store: WorkStore, clock: ManualClock):
+    async def test_an_answer_commits_everything_together(self, store: Queue, clock: ManualClock):
         """Rows, answers, history and usage are there after `complete`, and the steps are gone."""
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
-        await store.step_finished(turn, step(0, result={"x": 1}))
+        await store.turns.step_finished(turn, step(0, result={"x": 1}))
         lines = [
             Message(
                 role="user",
@@ -43,18 +43,18 @@ class TurnsContract:
             Message(role="assistant", content="r", id="2", turn=turn.id, timestamp=EPOCH),
         ]
         usage = Usage(prompt_tokens=10, completion_tokens=3, calls=1, cost_usd=0.5, model="m")
-        rows = await store.complete(turn, reply("one", "two", history=lines, usage=usage))
+        rows = await store.turns.complete(turn, reply("one", "two", history=lines, usage=usage))
         assert [row.message.text for row in rows] == ["one", "two"]
         assert {row.inbox_id for row in rows} == {turn.rows[-1].id}
         assert {row.state for row in rows} == {OutboxState.PENDING}
         assert rows[0].message.context == turn.rows[-1].message.context
         assert rows[0].message.created_at == clock.now()
-        assert sorted(await store.outbox(), key=lambda row: row.id) == rows
-        assert {row.state for row in await store.inbox()} == {InboxState.ANSWERED}
-        journal = await store.journal(ROOM)
+        assert sorted(await store.outbox.rows(), key=lambda row: row.id) == rows
+        assert {row.state for row in await store.inbox.rows()} == {InboxState.ANSWERED}
+        journal = await store.journal.lines(ROOM)
         assert [line.message.id for line in journal] == ["1", "2"]
         assert [line.message for line in journal][1] == lines[1]
-        (spent,) = await store.usage()
+        (spent,) = await store.usage.rows()
         assert (spent.day, spent.session, spent.purpose, spent.model) == (
             "2026-01-01",
             str(ROOM),
@@ -62,131 +62,134 @@ class TurnsContract:
             "m",
         )
         assert spent.usage == usage
-        assert await store.claim(ROOM) is None
+        assert await store.turns.claim(ROOM) is None
 
-    async def test_without_an_answer_the_rows_are_settled(self, store: WorkStore, clock: ManualClock):
+    async def test_without_an_answer_the_rows_are_settled(self, store: Queue, clock: ManualClock):
         """A turn with nothing to send is over at once."""
         await accept(store, "a")
-        assert await store.complete(await claim(store), Completion()) == []
-        assert (await store.inbox())[0].state is InboxState.SETTLED
+        assert await store.turns.complete(await claim(store), Completion()) == []
+        assert (await store.inbox.rows())[0].state is InboxState.SETTLED
 
-    async def test_the_context_is_that_of_the_message(self, store: WorkStore, clock: ManualClock):
+    async def test_the_context_is_that_of_the_message(self, store: Queue, clock: ManualClock):
         """An answer gets the last message's context; another one's own stays, and other places get none."""
         await accept(store, "a", "b")
-        rows = await store.complete(
+        rows = await store.turns.complete(
             await claim(store, merge=2),
             Completion(outbound=[out("x"), out("y", context={"own": 1}), out("z", session=OTHER)]),
         )
         assert [row.message.context for row in rows] == [{"event_id": "b"}, {"own": 1}, {}]
 
-    async def test_a_retry_keeps_the_order(self, store: WorkStore, clock: ManualClock):
+    async def test_a_retry_keeps_the_order(self, store: Queue, clock: ManualClock):
         """The head waits for its time and its session with it; nobody else does. Then it is first again."""
         await accept(store, "a", "b")
         turn = await claim(store)
-        await store.retry(turn, "boom", delay_s=30, deferral=False)
+        await store.turns.retry(turn, "boom", delay_s=30, deferral=False)
         await accept(store, "x", session=OTHER)
-        assert await store.claim(ROOM) is None
+        assert await store.turns.claim(ROOM) is None
         assert natives(await claim(store, OTHER)) == ["x"]
-        assert await store.due_in(ROOM) == pytest.approx(30)
+        assert await store.turns.due_in(ROOM) == pytest.approx(30)
         clock.advance(29)
-        assert await store.claim(ROOM) is None
+        assert await store.turns.claim(ROOM) is None
         clock.advance(1)
         again = await claim(store)
         assert (again.id, natives(again), again.attempts) == (turn.id, ["a"], 2)
         assert again.head.error == "boom"
 
-    async def test_a_deferral_is_not_an_attempt(self, store: WorkStore, clock: ManualClock):
+    async def test_a_deferral_is_not_an_attempt(self, store: Queue, clock: ManualClock):
         """A start that was not the message's fault counts as a deferral, and since when is known."""
         await accept(store, "a", "b")
         for number in (1, 2, 3):
             turn = await claim(store, merge=2)
             assert (turn.attempts, turn.deferrals) == (1, number - 1)
             assert turn.first_deferred_s == pytest.approx((number - 1) * 60)
-            await store.retry(turn, "the provider is away", delay_s=60, deferral=True)
+            await store.turns.retry(turn, "the provider is away", delay_s=60, deferral=True)
             clock.advance(60)
         assert natives(await claim(store, merge=2)) == ["a", "b"]
 
-    async def test_a_buried_turn_makes_way(self, store: WorkStore, clock: ManualClock):
+    async def test_a_buried_turn_makes_way(self, store: Queue, clock: ManualClock):
         """The turn is DEAD with its error, the apology is in the outbox, and the session goes on."""
         await accept(store, "a", "b")
         turn = await claim(store)
-        await store.step_finished(turn, step(0, result={}))
-        (apology,) = await store.bury(turn, "it cannot be", [out("sorry")])
+        await store.turns.step_finished(turn, step(0, result={}))
+        (apology,) = await store.turns.bury(turn, "it cannot be", [out("sorry")])
         assert (apology.message.text, apology.inbox_id) == ("sorry", turn.head.id)
-        dead = (await store.inbox(states=[InboxState.DEAD]))[0]
+        dead = (await store.inbox.rows(states=[InboxState.DEAD]))[0]
         assert (dead.id, dead.error) == (turn.head.id, "it cannot be")
         assert natives(await claim(store)) == ["b"]
-        await store.sending(apology)
-        await store.sent(apology, "$1")
-        assert (await store.inbox(states=[InboxState.DEAD]))[0].id == turn.head.id
+        await store.outbox.sending(apology)
+        await store.outbox.sent(apology, "$1")
+        assert (await store.inbox.rows(states=[InboxState.DEAD]))[0].id == turn.head.id
 
-    async def test_a_released_turn_is_as_if_it_had_not_begun(self, store: WorkStore, clock: ManualClock):
+    async def test_a_released_turn_is_as_if_it_had_not_begun(self, store: Queue, clock: ManualClock):
         """Parking does not count as a start; the turn and its steps stay."""
         await accept(store, "a", "b")
         turn = await claim(store, merge=2)
-        await store.step_finished(turn, step(0, result={"done": True}))
-        await store.release(turn)
+        await store.turns.step_finished(turn, step(0, result={"done": True}))
+        await store.turns.release(turn)
         again = await claim(store, merge=2)
         assert (again.id, again.attempts, again.fence > turn.fence) == (turn.id, 1, True)
-        assert await store.steps(again) == [step(0, result={"done": True})]
+        assert await store.turns.steps(again) == [step(0, result={"done": True})]
 
-    async def test_steps_survive_the_start(self, store: WorkStore, clock: ManualClock):
+    async def test_steps_survive_the_start(self, store: Queue, clock: ManualClock):
         """A later start finds what was started and what was finished, by number, whatever it holds."""
         await accept(store, "a")
         turn = await claim(store)
         odd = {"text": "\udc80 ☃", "list": [1, 2.5, None, True]}
-        await store.step_finished(turn, step(1, kind="model", digest="m", result=odd))
-        await store.step_started(turn, step(0))
-        await store.step_started(turn, step(2))
-        await store.step_finished(turn, step(2, result={"n": 1}))
-        await store.step_finished(turn, step(2, digest="other", result={"n": 2}))
-        await store.recover()
-        assert await store.steps(await claim(store)) == [
+        await store.turns.step_finished(turn, step(1, kind="model", digest="m", result=odd))
+        await store.turns.step_started(turn, step(0))
+        await store.turns.step_started(turn, step(2))
+        await store.turns.step_finished(turn, step(2, result={"n": 1}))
+        await store.turns.step_finished(turn, step(2, digest="other", result={"n": 2}))
+        await store.maintenance.recover()
+        assert await store.turns.steps(await claim(store)) == [
             step(0),
             step(1, kind="model", digest="m", result=odd),
             step(2, digest="other", result={"n": 2}),
         ]
 
-    async def test_the_journal_holds_lines_until_they_are_done(self, store: WorkStore, clock: ManualClock):
+    async def test_the_journal_holds_lines_until_they_are_done(self, store: Queue, clock: ManualClock):
         """Lines come oldest first, of one session or all; those that are done are gone, and only those."""
         for session, name in ((ROOM, "a"), (OTHER, "b"), (ROOM, "c")):
             await accept(store, name, session=session)
             await answer(store, await claim(store, session))
-        every = await store.journal()
+        every = await store.journal.lines()
         assert [line.id for line in every] == sorted(line.id for line in every)
         assert [line.session for line in every] == [ROOM, ROOM, OTHER, OTHER, ROOM, ROOM]
-        assert [line.message.content for line in await store.journal(ROOM)][::2] == ["text of a", "text of c"]
-        await store.journal_done([line.id for line in every[:3]])
-        await store.journal_done([])
-        assert await store.journal() == every[3:]
-        await store.journal_done([line.id for line in every])
+        assert [line.message.content for line in await store.journal.lines(ROOM)][::2] == [
+            "text of a",
+            "text of c",
+        ]
+        await store.journal.filed([line.id for line in every[:3]])
+        await store.journal.filed([])
+        assert await store.journal.lines() == every[3:]
+        await store.journal.filed([line.id for line in every])
         await accept(store, "d")
         await answer(store, await claim(store))
-        await store.journal_done([line.id for line in every])
-        assert len(await store.journal()) == 2, "an id of a line was used again"
+        await store.journal.filed([line.id for line in every])
+        assert len(await store.journal.lines()) == 2, "an id of a line was used again"
 
-    async def test_when_a_session_is_due(self, store: WorkStore, clock: ManualClock):
+    async def test_when_a_session_is_due(self, store: Queue, clock: ManualClock):
         """`due_in` knows the head's time; nothing waits where there is nothing or a turn is running."""
-        assert await store.due_in(ROOM) is None
+        assert await store.turns.due_in(ROOM) is None
         await accept(store, "a")
-        assert await store.due_in(ROOM) == 0.0
+        assert await store.turns.due_in(ROOM) == 0.0
         turn = await claim(store)
-        assert await store.due_in(ROOM) is None
-        await store.retry(turn, "later", delay_s=9, deferral=True)
-        assert await store.due_in(ROOM) == pytest.approx(9)
+        assert await store.turns.due_in(ROOM) is None
+        await store.turns.retry(turn, "later", delay_s=9, deferral=True)
+        assert await store.turns.due_in(ROOM) == pytest.approx(9)
         clock.advance(20)
-        assert await store.due_in(ROOM) == 0.0
+        assert await store.turns.due_in(ROOM) == 0.0
 
-    async def test_usage_adds_up_by_day_session_purpose_and_model(self, store: WorkStore, clock: ManualClock):
+    async def test_usage_adds_up_by_day_session_purpose_and_model(self, store: Queue, clock: ManualClock):
         """Equal keys are one row whose numbers are sums; an unknown cost does not hide the known ones."""
         spend = Usage(prompt_tokens=1, completion_tokens=2, calls=1, cost_usd=0.25, model="m")
         for _ in range(2):
-            await store.add_usage(ROOM, spend, Purpose.CONSOLIDATION)
-        await store.add_usage(ROOM, spend.model_copy(update={"cost_usd": None}), Purpose.CONSOLIDATION)
-        await store.add_usage(ROOM, Usage(), Purpose.CHAT)
+            await store.usage.add(ROOM, spend, Purpose.CONSOLIDATION)
+        await store.usage.add(ROOM, spend.model_copy(update={"cost_usd": None}), Purpose.CONSOLIDATION)
+        await store.usage.add(ROOM, Usage(), Purpose.CHAT)
         clock.advance(86_400)
-        await store.add_usage(ROOM, spend, Purpose.HEARTBEAT)
-        newest, oldest = await store.usage()
+        await store.usage.add(ROOM, spend, Purpose.HEARTBEAT)
+        newest, oldest = await store.usage.rows()
         assert (newest.day, newest.purpose) == ("2026-01-02", "heartbeat")
         assert oldest.usage == Usage(prompt_tokens=3, completion_tokens=6, calls=3, cost_usd=0.5, model="m")
-        assert [row.day for row in await store.usage(days=1)] == ["2026-01-02"]
+        assert [row.day for row in await store.usage.rows(days=1)] == ["2026-01-02"]

@@ -11,7 +11,6 @@ Everything else is the daemon as it is.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,16 @@ import anyio
 from agent_core.messages import SessionKey
 from gateway.app import Overrides
 from gateway.app.daemon import run_daemon
-from gateway.queue.ports import WorkStore
+from gateway.queue.ports import TurnStore
 from gateway.settings import load_settings
 from gateway.system.home import open_home
+from tests.doubles.queue import wrapping
 
 ALLOWED_S = 2.0
 
 
 class _Hanging:
-    def __init__(self, store: WorkStore, sign: Path) -> None:
+    def __init__(self, store: TurnStore, sign: Path) -> None:
         self._store = store
         self._sign = sign
 
@@ -47,7 +47,7 @@ def main() -> int:
     """Run on the home folder that is named."""
     root = Path(sys.argv[1])
     overrides = Overrides(
-        wrap_queue=lambda queue: replace(queue, store=_Hanging(queue.store, root / "hang")),  # type: ignore[arg-type]
+        wrap_queue=wrapping(turns=lambda turns: _Hanging(turns, root / "hang")),
         turn_allowed_s=ALLOWED_S,
     )
     settings = load_settings(root / "squidbot.yaml", missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from copy import copy
 from typing import Any
 
 from gateway.queue.ports import Queue
@@ -13,4 +13,11 @@ __all__ = ["wrapping"]
 
 def wrapping(**stores: Callable[[Any], Any]) -> Callable[[Queue], Queue]:
     """What is put around the stores of these names."""
-    return lambda queue: replace(queue, **{name: wrap(getattr(queue, name)) for name, wrap in stores.items()})
+
+    def wrapped(queue: Queue) -> Queue:
+        changed = copy(queue)
+        for name, wrap in stores.items():
+            setattr(changed, name, wrap(getattr(queue, name)))
+        return changed
+
+    return wrapped

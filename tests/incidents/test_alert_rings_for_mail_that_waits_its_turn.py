@@ -15,7 +15,7 @@ from agent_core.errors import BudgetSpent
 from agent_core.messages import OutboundKind
 from gateway.budget.policy import Limits
 from gateway.queue.ports import Turn
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.pacing import Pacing
 from tests.clock import ManualClock
@@ -36,13 +36,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteWorkStore]:
-    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=clock)
+async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteQueue]:
+    store = await SqliteQueue.open(tmp_path / "gateway.db", clock=clock)
     yield store
     await store.aclose()
 
 
-def for_the_place(store: SqliteWorkStore, clock: ManualClock) -> Wait:
+def for_the_place(store: SqliteQueue, clock: ManualClock) -> Wait:
     pacing = Pacing(
         store=store,
         commit=cast("Any", StoredAtOnce()),
@@ -55,7 +55,7 @@ def for_the_place(store: SqliteWorkStore, clock: ManualClock) -> Wait:
     return wait
 
 
-def for_the_budget(store: SqliteWorkStore, clock: ManualClock) -> Wait:
+def for_the_budget(store: SqliteQueue, clock: ManualClock) -> Wait:
     class Spending:
         limits = Limits()
 
@@ -75,28 +75,28 @@ def for_the_budget(store: SqliteWorkStore, clock: ManualClock) -> Wait:
 
 @pytest.mark.parametrize("reason", [for_the_place, for_the_budget])
 async def test_what_waits_for_a_time_that_was_told_has_no_age(
-    store: SqliteWorkStore,
+    store: SqliteQueue,
     clock: ManualClock,
-    reason: Callable[[SqliteWorkStore, ManualClock], Wait],
+    reason: Callable[[SqliteQueue, ManualClock], Wait],
 ) -> None:
     """Nor what was written after it in the same conversation; that of others counts, and so does this when it is due."""
     await accept(store, "waits", "behind it")
     turn = await claim(store)
     await reason(store, clock)(turn)
     clock.advance(600)
-    assert (await store.stats()).oldest_unanswered_s is None
+    assert (await store.maintenance.stats()).oldest_unanswered_s is None
     await accept(store, "of somebody else", session=OTHER)
     clock.advance(60)
-    assert (await store.stats()).oldest_unanswered_s == pytest.approx(60)
+    assert (await store.maintenance.stats()).oldest_unanswered_s == pytest.approx(60)
     clock.advance(5500 - 660)
-    assert (await store.stats()).oldest_unanswered_s == pytest.approx(5500)
+    assert (await store.maintenance.stats()).oldest_unanswered_s == pytest.approx(5500)
 
 
 async def test_what_waits_because_something_is_broken_has_an_age(
-    store: SqliteWorkStore, clock: ManualClock
+    store: SqliteQueue, clock: ManualClock
 ) -> None:
     """The control: a model that is away, however often it is tried again."""
     await accept(store, "waits")
-    await store.retry(await claim(store), "the model is away", delay_s=3600, deferral=True)
+    await store.turns.retry(await claim(store), "the model is away", delay_s=3600, deferral=True)
     clock.advance(1900)
-    assert (await store.stats()).oldest_unanswered_s == pytest.approx(1900)
+    assert (await store.maintenance.stats()).oldest_unanswered_s == pytest.approx(1900)

@@ -19,7 +19,7 @@ from channels.matrix.rooms.state import Rooms
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.access import Access, Alias
 from gateway.system.clock import SystemClock
 from tests.clock import LoopClock
@@ -30,8 +30,8 @@ ANN, MAIL = "@ann:hs.test", "ann@mail.test"
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
         yield opened
 
 
@@ -54,7 +54,7 @@ def channels(*names: str) -> dict[str, Channel]:
 
 def target_of(store, on, **settings) -> OwnerContact:
     access = Access([Alias("matrix", ANN), Alias("email", MAIL)], {})
-    return OwnerContact(store, channels=on, access=access, **settings)
+    return OwnerContact(store.state, channels=on, access=access, **settings)
 
 
 def notes_of(store, target) -> OwnerAlerts:
@@ -72,7 +72,7 @@ async def test_an_alert_before_the_owners_first_words_goes_to_the_owner(store) -
     notes.alert("brake", "Something needs you.")
     await notes._tell_alerts()
 
-    [row] = await store.outbox()
+    [row] = await store.outbox.rows()
     assert row.message.session == SessionKey("matrix", f"dm-{ANN}")
 
 
@@ -88,7 +88,7 @@ async def test_the_conversation_is_there_from_the_first_start(store) -> None:
     known = await again.get()
     assert known is not None
     assert (known.session, known.person) == (SessionKey("matrix", f"dm-{ANN}"), ANN)
-    assert await store.outbox() == []
+    assert await store.outbox.rows() == []
 
 
 async def test_while_the_channel_is_away_it_is_begun_later(store) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from agent_core.messages import OutboundKind, OutboundMessage
 from channels.base import Capabilities, DeliveryFailed, DeliveryUncertain, Inbox, Receipt, Redelivery
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import OutboxState
 from gateway.routing.delivery import Delivery
 from gateway.system.clock import SystemClock
@@ -56,13 +56,13 @@ class Picky:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
         yield opened
 
 
 @asynccontextmanager
-async def running(channel: Picky, store: SqliteWorkStore) -> AsyncIterator[None]:
+async def running(channel: Picky, store: SqliteQueue) -> AsyncIterator[None]:
     delivery = Delivery(channel, store, SystemClock())
     delivery.link(up=True)
     async with anyio.create_task_group() as tasks:
@@ -71,15 +71,15 @@ async def running(channel: Picky, store: SqliteWorkStore) -> AsyncIterator[None]
         tasks.cancel_scope.cancel()
 
 
-async def quiet(store: SqliteWorkStore) -> None:
+async def quiet(store: SqliteQueue) -> None:
     """Wait until nothing is left to send."""
     opened = [OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN]
     with anyio.fail_after(15):
-        while await store.outbox(states=opened):
+        while await store.outbox.rows(states=opened):
             await anyio.sleep(0.01)
 
 
-async def test_who_asked_is_told(store: SqliteWorkStore) -> None:
+async def test_who_asked_is_told(store: SqliteQueue) -> None:
     """The apology goes where the answer would have gone, says why, and hangs on the same message."""
     rows = await answered(store, "a", "the answer")
     channel = Picky("the answer")
@@ -90,12 +90,12 @@ async def test_who_asked_is_told(store: SqliteWorkStore) -> None:
     assert told.kind is OutboundKind.APOLOGY
     assert "could not send it. My answer is too large." in told.text
     assert (told.session, told.context) == (ROOM, rows[0].message.context)
-    found = await store.inbox_row(rows[0].inbox_id or 0)
+    found = await store.inbox.row(rows[0].inbox_id or 0)
     assert found is not None
     assert [row.state for row in found[1]] == [OutboxState.DEAD, OutboxState.SENT]
 
 
-async def test_many_refused_parts_are_one_apology(store: SqliteWorkStore) -> None:
+async def test_many_refused_parts_are_one_apology(store: SqliteQueue) -> None:
     """An answer in parts is one answer; an apology that is refused too is the end of it."""
     await answered(store, "a", "part 1", "part 2", "part 3")
     some = Picky("part 2", "part 3")
@@ -106,10 +106,10 @@ async def test_many_refused_parts_are_one_apology(store: SqliteWorkStore) -> Non
     await answered(store, "b", "again")
     async with running(Picky("again", "Sorry"), store):
         await quiet(store)
-    assert len(await store.outbox(states=[OutboxState.DEAD])) == 4
+    assert len(await store.outbox.rows(states=[OutboxState.DEAD])) == 4
 
 
-async def test_what_may_have_arrived_is_not_apologised_for(store: SqliteWorkStore) -> None:
+async def test_what_may_have_arrived_is_not_apologised_for(store: SqliteQueue) -> None:
     """After silence a refusal may speak of the repetition only: an answer and an apology would be two."""
     await answered(store, "a", "the answer")
     channel = Picky("the answer", uncertain=1)
@@ -119,9 +119,9 @@ async def test_what_may_have_arrived_is_not_apologised_for(store: SqliteWorkStor
     assert channel.taken == []
 
 
-async def test_what_nobody_asked_for_is_not_apologised_for(store: SqliteWorkStore) -> None:
+async def test_what_nobody_asked_for_is_not_apologised_for(store: SqliteQueue) -> None:
     """A message that answers nothing just dies."""
-    await store.post([out("news")])
+    await store.outbox.post([out("news")])
     channel = Picky("news")
     async with running(channel, store):
         await quiet(store)

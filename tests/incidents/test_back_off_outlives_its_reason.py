@@ -98,7 +98,7 @@ async def tried(one: World, times: int) -> None:
     """An answer has been tried so often, and waits."""
 
     async def so_often() -> bool:
-        rows = await one.built.store.outbox(states=[OutboxState.PENDING, OutboxState.UNCERTAIN])
+        rows = await one.built.store.outbox.rows(states=[OutboxState.PENDING, OutboxState.UNCERTAIN])
         return bool(rows) and rows[0].attempts == times and rows[0].error is not None
 
     await until(so_often)
@@ -166,7 +166,7 @@ def spent(tokens: int) -> dict[str, Any]:
 
 
 async def _waiting(one: World) -> bool:
-    rows = await one.built.store.inbox(states=[InboxState.READY])
+    rows = await one.built.store.inbox.rows(states=[InboxState.READY])
     return bool(rows) and rows[-1].next_at is not None
 
 
@@ -225,7 +225,7 @@ async def test_the_clock_is_set_while_questions_wait_for_the_budget(
             return
 
         async def looked_at() -> bool:
-            rows = await one.built.store.inbox(states=[InboxState.READY])
+            rows = await one.built.store.inbox.rows(states=[InboxState.READY])
             due_at = rows[-1].next_at if rows else None
             return due_at is not None and due_at - clock.now() <= timedelta(minutes=30)
 
@@ -250,7 +250,7 @@ async def test_what_the_disk_did_not_take_is_ended_later(tmp_path: Path) -> None
 
         return Refusing()
 
-    channel, there = house(tmp_path, wrap_queue=wrapping(store=wrap))
+    channel, there = house(tmp_path, wrap_queue=wrapping(maintenance=wrap))
     async with there as one:
         one.server.fail_deliveries(ChannelUnavailable("502"))
         one.server.say(ANN, "hello")

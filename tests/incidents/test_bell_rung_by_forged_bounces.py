@@ -56,8 +56,8 @@ async def test_one_alert_for_one_person(mail_server: MailServer, tmp_path: Path,
                 raw = bounce(mail, f"invented{each}@elsewhere.test", bot)
                 await run_sync(partial(mail_server.inject, bot, raw, sender=""))
         with anyio.fail_after(60):
-            while (await built.store.stats()).inbox.get(InboxState.IGNORED, 0) < REPORTS + 1:
+            while (await built.store.maintenance.stats()).inbox.get(InboxState.IGNORED, 0) < REPORTS + 1:
                 await anyio.sleep(0.1)
         whom = addresses if number == 0 else allowed
         assert set(told) == {f"undelivered {each}" for each in whom}
-        assert not any(row.error for row in await built.store.outbox(states=[OutboxState.SENT]))
+        assert not any(row.error for row in await built.store.outbox.rows(states=[OutboxState.SENT]))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gateway.queue.sqlite.crash_records import Death, judged
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import Record
 from gateway.routing.crash_isolation import kills
 from tests.clock import ManualClock
@@ -133,35 +133,35 @@ def test_a_question_to_the_server_that_kills_needs_review(nursery: Nursery, tmp_
 # ── the store ──
 async def test_what_was_in_flight_is_remembered(tmp_path: Path) -> None:
     """Turns and sends, alone or with others; what is dead-lettered is forgotten, and so is tried like a new one."""
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock()) as store:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock()) as store:
         [row] = await accept(store, "a")
         await accept(store, "b", session=OTHER)
         turn = await claim(store)
         await claim(store, OTHER)
-        await store.recover()
-        await store.recover()  # nothing was in flight any more
-        assert {one.session: one.record for one in await store.suspects()} == {
+        await store.maintenance.recover()
+        await store.maintenance.recover()  # nothing was in flight any more
+        assert {one.session: one.record for one in await store.maintenance.suspects()} == {
             ROOM: Record(deaths=1),
             OTHER: Record(deaths=1),
         }
         turn = await claim(store)
-        await store.recover()
-        [mine] = [one for one in await store.suspects() if one.turn == turn.id]
+        await store.maintenance.recover()
+        [mine] = [one for one in await store.maintenance.suspects() if one.turn == turn.id]
         assert mine.record == Record(deaths=2, alone=1, in_a_row=1)
-        await store.bury(await claim(store), "it kills")
-        assert [one.session for one in await store.suspects()] == [OTHER]
-        await store.requeue(row.id)
+        await store.turns.bury(await claim(store), "it kills")
+        assert [one.session for one in await store.maintenance.suspects()] == [OTHER]
+        await store.inbox.requeue(row.id)
         await claim(store)
-        await store.recover()
-        assert {one.record.deaths for one in await store.suspects() if one.session == ROOM} == {1}
+        await store.maintenance.recover()
+        assert {one.record.deaths for one in await store.maintenance.suspects() if one.session == ROOM} == {1}
 
-        [sending] = await store.post([out("text")])
-        await store.sending(sending)
-        await store.recover()
-        [suspect] = [one for one in await store.suspects() if one.outbox_id is not None]
+        [sending] = await store.outbox.post([out("text")])
+        await store.outbox.sending(sending)
+        await store.maintenance.recover()
+        [suspect] = [one for one in await store.maintenance.suspects() if one.outbox_id is not None]
         assert (suspect.outbox_id, suspect.record) == (sending.id, Record(1, 1, 1))
-        await store.send_failed(sending, "it kills", delay_s=None)
-        assert [one for one in await store.suspects() if one.outbox_id is not None] == []
+        await store.outbox.send_failed(sending, "it kills", delay_s=None)
+        assert [one for one in await store.maintenance.suspects() if one.outbox_id is not None] == []
 
 
 # ── the judgement ──

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from gateway.queue.ports import Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackServer
@@ -25,16 +25,16 @@ async def test_what_came_by_a_channel_that_is_off_waits_untouched(tmp_path: Path
         channel="matrix", account="@bot:hs.test", native_id="$1", session=SessionKey("matrix", "!r:hs.test"),
         sender=Sender(address="@ann:hs.test", verified=True), text="hello?", received_at=EPOCH,
     )  # fmt: skip
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as store:
-        await store.accept("matrix", "@bot:hs.test", [Pending(waiting)], {})
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock()) as store:
+        await store.inbox.accept("matrix", "@bot:hs.test", [Pending(waiting)], {})
 
     server = LoopbackServer()
     for _ in range(STARTS):
         async with world(tmp_path, server=server) as there:
             assert (await there.asked("hello")).text
-            assert await there.built.store.claim(SessionKey("loopback", "dm-ann")) is None
+            assert await there.built.store.turns.claim(SessionKey("loopback", "dm-ann")) is None
 
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as store:
-        turn = await store.claim(waiting.session)
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock()) as store:
+        turn = await store.turns.claim(waiting.session)
         assert turn is not None
         assert turn.attempts == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answered, claim
 
@@ -33,32 +33,32 @@ def clock() -> Wrong:
 
 
 @pytest.fixture
-async def store(tmp_path: Path, clock: Wrong) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=clock) as opened:
+async def store(tmp_path: Path, clock: Wrong) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=clock) as opened:
         yield opened
 
 
-async def put_off(store: SqliteWorkStore) -> None:
+async def put_off(store: SqliteQueue) -> None:
     """One message waits for its model, one answer for its server."""
     await accept(store, "question")
-    await store.retry(await claim(store), "the model is away", delay_s=WAIT_S, deferral=True)
+    await store.turns.retry(await claim(store), "the model is away", delay_s=WAIT_S, deferral=True)
     [answer] = await answered(store, "asked", "answer", session=OTHER)
-    await store.sending(answer)
-    await store.send_failed(answer, "the server is away", delay_s=WAIT_S)
+    await store.outbox.sending(answer)
+    await store.outbox.send_failed(answer, "the server is away", delay_s=WAIT_S)
 
 
-async def due(store: SqliteWorkStore) -> tuple[bool, bool]:
+async def due(store: SqliteQueue) -> tuple[bool, bool]:
     """Whether the message and the answer are due."""
-    waiting: dict[SessionKey, float] = dict(await store.open_sessions())
-    assert waiting[ROOM] == await store.due_in(ROOM)
-    sends = await store.next_sends("matrix", BOT)
-    assert bool(sends) is (await store.next_send_in("matrix", BOT) == 0.0)
-    turn = await store.claim(ROOM)
+    waiting: dict[SessionKey, float] = dict(await store.turns.open_sessions())
+    assert waiting[ROOM] == await store.turns.due_in(ROOM)
+    sends = await store.outbox.next_sends("matrix", BOT)
+    assert bool(sends) is (await store.outbox.next_send_in("matrix", BOT) == 0.0)
+    turn = await store.turns.claim(ROOM)
     assert (turn is not None) is (waiting[ROOM] == 0.0)
     return turn is not None, bool(sends)
 
 
-async def test_nothing_waits_for_a_day_that_never_comes(store: SqliteWorkStore, clock: Wrong) -> None:
+async def test_nothing_waits_for_a_day_that_never_comes(store: SqliteQueue, clock: Wrong) -> None:
     """When the clock is right again, what waits is due at once."""
     clock.advance(YEARS.total_seconds())
     await put_off(store)
@@ -68,7 +68,7 @@ async def test_nothing_waits_for_a_day_that_never_comes(store: SqliteWorkStore, 
     assert await due(store) == (True, True)
 
 
-async def test_a_right_clock_is_obeyed(store: SqliteWorkStore, clock: Wrong) -> None:
+async def test_a_right_clock_is_obeyed(store: SqliteQueue, clock: Wrong) -> None:
     """What is put off waits, and no longer than it should."""
     await put_off(store)
     clock.advance(WAIT_S - 1)

@@ -23,7 +23,7 @@ from gateway.cli.backup import _done, _looked, _story, _summary
 from gateway.errors import GatewayError
 from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
 from gateway.operations.backup.restore import restore
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from tests.backup_world import NOW
 from tests.clock import EPOCH, ManualClock
 
@@ -40,7 +40,7 @@ def database(tmp_path_factory):
     path = tmp_path_factory.mktemp("database") / "gateway.db"
 
     async def made():
-        async with await SqliteWorkStore.open(path, clock=ManualClock()):
+        async with await SqliteQueue.open(path, clock=ManualClock()):
             pass
 
     anyio.run(made)

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from gateway.queue.ports import StoreUnavailable
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.contract.work_store_data import accept
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("ending", ["", "-wal"])
 async def test_nothing_is_accepted_into_a_file_without_a_name(
-    store: SqliteWorkStore, tmp_path: Path, ending: str
+    store: SqliteQueue, tmp_path: Path, ending: str
 ) -> None:
     """What is not accepted is not acknowledged, and so not lost; the text says what to do."""
     await accept(store, "a")
@@ -35,7 +35,7 @@ async def test_nothing_is_accepted_into_a_file_without_a_name(
 
 @pytest.mark.parametrize("ending", ["", "-wal"])
 async def test_another_file_in_its_place_is_not_taken_for_it(
-    store: SqliteWorkStore, tmp_path: Path, ending: str
+    store: SqliteQueue, tmp_path: Path, ending: str
 ) -> None:
     """A backup that is copied over the open file needs a restart; until then nothing is accepted."""
     await accept(store, "a")
@@ -47,7 +47,7 @@ async def test_another_file_in_its_place_is_not_taken_for_it(
         await accept(store, "b")
 
 
-async def test_files_that_are_put_back_go_on(store: SqliteWorkStore, tmp_path: Path) -> None:
+async def test_files_that_are_put_back_go_on(store: SqliteQueue, tmp_path: Path) -> None:
     """Nothing is lost of what was accepted before, and what waited is accepted then."""
     await accept(store, "a")
     (tmp_path / "away").mkdir()

@@ -46,7 +46,7 @@ async def test_nobody_reads_a_draft_before_it_is_released(approval: str, tmp_pat
         there.server.say(BOB, "hello")
         with anyio.fail_after(15):
             if approval == "all":
-                while not await there.built.store.outbox(states=[OutboxState.HELD]):
+                while not await there.built.store.outbox.rows(states=[OutboxState.HELD]):
                     await anyio.sleep(0.02)
             else:
                 await there.server.answers(1, conversation=f"dm-{BOB}")

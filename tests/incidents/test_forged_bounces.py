@@ -65,7 +65,7 @@ async def came(peer: MailPeer, bot: str, fits: Callable[[EmailMessage], bool]) -
 
 async def quarantined(built: Gateway, count: int) -> list[str]:
     with anyio.fail_after(20):
-        while len(rows := await built.store.inbox(states=[InboxState.QUARANTINED])) < count:
+        while len(rows := await built.store.inbox.rows(states=[InboxState.QUARANTINED])) < count:
             await anyio.sleep(0.1)
     return [str(row.error) for row in rows]
 
@@ -94,7 +94,7 @@ async def test_five_forged_bounces(
             await run_sync(partial(mail_server.inject, bot, bounce(mail, addresses[whose], bot), sender=""))
         channel: Any = built.channels["email"]
         with anyio.fail_after(20):
-            while (await built.store.stats()).inbox.get(InboxState.IGNORED, 0) < 5:
+            while (await built.store.maintenance.stats()).inbox.get(InboxState.IGNORED, 0) < 5:
                 await anyio.sleep(0.1)
         assert channel._safety.open_threads() == (
             {f"to {addresses['guest']}"} if whose == "guest" else frozenset()
@@ -105,7 +105,7 @@ async def test_five_forged_bounces(
         await write(peers["owner"], bot, "And me")
         await came(peers["friend"], bot, lambda mail: mail["Subject"] == "Re: Me too")
         await came(peers["owner"], bot, lambda mail: mail["Subject"] == "Re: And me")
-        assert not await built.store.inbox(states=[InboxState.QUARANTINED])
+        assert not await built.store.inbox.rows(states=[InboxState.QUARANTINED])
 
 
 async def test_what_the_brake_kept_back_is_let_in(mail_server: MailServer, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ async def test_what_the_brake_kept_back_is_let_in(mail_server: MailServer, tmp_p
         desk = Operations(built.store, built.memory, channels=built.channels)
         await desk.call("email_reset_breaker", {})
         assert len(await answers(peers["friend"], bot, 1)) == 1
-        assert not await built.store.inbox(states=[InboxState.QUARANTINED])
+        assert not await built.store.inbox.rows(states=[InboxState.QUARANTINED])
 
 
 @pytest.mark.usefixtures("virtual_backend")

@@ -16,7 +16,7 @@ from agent_core.storage.layout import Layout
 from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.inventory import people
 from gateway.queue.ports import Completion, NewOutbound, Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from tests.home_world import BOT, ROOM, fill
 
@@ -44,33 +44,35 @@ async def test_the_other_is_answered_all_the_same(tmp_path, end):
     """Unless something of the answer has left already; and however far the turn was."""
     filled = await fill(tmp_path / "home")
     database = filled.home.database
-    async with await SqliteWorkStore.open(database, clock=filled.clock) as store:
+    async with await SqliteQueue.open(database, clock=filled.clock) as store:
         batch = [asked("$x1", A, filled.clock.now()), asked("$x2", B, filled.clock.now())]
-        await store.accept("matrix", BOT, batch, {})
-        turn = await store.claim(ROOM, merge=5)
+        await store.inbox.accept("matrix", BOT, batch, {})
+        turn = await store.turns.claim(ROOM, merge=5)
         assert turn is not None
         assert len(turn.rows) == 2
         if end != "running":
             answer = NewOutbound("matrix", BOT, ROOM, "to both")
-            await store.complete(turn, Completion(outbound=(answer,)))
+            await store.turns.complete(turn, Completion(outbound=(answer,)))
         if end == "sending":
-            [out] = await store.next_sends("matrix", BOT, busy=(), limit=5)
-            await store.sending(out)
+            [out] = await store.outbox.next_sends("matrix", BOT, busy=(), limit=5)
+            await store.outbox.sending(out)
     layout = Layout(filled.home.root, filled.home.root / "workspace")
     forget_person(layout, database, people([B], [A]), now=NOW)
-    async with await SqliteWorkStore.open(database, clock=filled.clock) as store:
-        await store.recover()
-        again = await store.claim(ROOM, merge=5)
+    async with await SqliteQueue.open(database, clock=filled.clock) as store:
+        await store.maintenance.recover()
+        again = await store.turns.claim(ROOM, merge=5)
         if end == "sending":
             assert again is None
         else:
             assert again is not None
             assert [row.message.native_id for row in again.rows] == ["$x1"]
-            await store.complete(again, Completion(outbound=(NewOutbound("matrix", BOT, ROOM, "to one"),)))
-            [out] = await store.next_sends("matrix", BOT, busy=(), limit=5)
-            await store.sending(out)
-            await store.sent(out, "$sent")
-        rows = {row.message.native_id: row.state for row in await store.inbox(limit=50)}
+            await store.turns.complete(
+                again, Completion(outbound=(NewOutbound("matrix", BOT, ROOM, "to one"),))
+            )
+            [out] = await store.outbox.next_sends("matrix", BOT, busy=(), limit=5)
+            await store.outbox.sending(out)
+            await store.outbox.sent(out, "$sent")
+        rows = {row.message.native_id: row.state for row in await store.inbox.rows(limit=50)}
     assert rows["$x1"] is InboxState.SETTLED
     with closing(sqlite3.connect(database)) as db:
         assert db.execute("PRAGMA foreign_key_check").fetchone() is None

@@ -93,7 +93,7 @@ async def test_the_watch_does_not_take_it_for_a_stand_still(tmp_path):
         await running(one, PLACES // 2)
         parts = one.built
         pulse = TurnWatchdog(
-            parts.dispatcher, parts.store.open_sessions, allowed_s=10_000, clock=clock, look_every_s=60
+            parts.dispatcher, parts.store.turns.open_sessions, allowed_s=10_000, clock=clock, look_every_s=60
         )
         for _ in range(10):
             clock.advance(60)

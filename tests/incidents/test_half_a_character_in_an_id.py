@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.contract.work_store_data import BOT, message, pending
 
 
 async def test_it_is_accepted_once_like_any_other(tmp_path: Path) -> None:
     """A batch with such an id is taken whole, and a repetition is recognised."""
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as store:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock()) as store:
         batch = [pending("a"), pending("half \ud800"), pending("b")]
-        assert len(await store.accept("matrix", BOT, batch, {})) == 3
-        assert await store.accept("matrix", BOT, batch, {}) == []
+        assert len(await store.inbox.accept("matrix", BOT, batch, {})) == 3
+        assert await store.inbox.accept("matrix", BOT, batch, {}) == []
 
-        turn = await store.claim(message("a").session, merge=9)
+        turn = await store.turns.claim(message("a").session, merge=9)
         assert turn is not None
         assert len(turn.rows) == 3

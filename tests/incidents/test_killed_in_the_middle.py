@@ -34,7 +34,7 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from gateway.cli.check import check_data
 from gateway.system.home import Home
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
 operation, like, folder, step = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
 left = 0
@@ -53,7 +53,7 @@ class Counted(sqlite3.Connection):
         super().__init__(*args, **more)
         self.set_trace_callback(count)
 async def migrate(root):
-    store = await SqliteWorkStore.open(root / "gateway.db", clock=ManualClock())
+    store = await SqliteQueue.open(root / "gateway.db", clock=ManualClock())
     await store.aclose()
 async def reindex(root):
     index = SearchIndex(root / "search.db", Layout(root, root / "workspace"))

@@ -38,9 +38,11 @@ async def test_all_of_it_is_shown_first(tmp_path: Path) -> None:
     async with deciding(tmp_path, "none") as one:
         await greeted(one)
         await one.hand_over(forged())
-        (row,) = await one.built.store.inbox(states=[InboxState.QUARANTINED])
+        (row,) = await one.built.store.inbox.rows(states=[InboxState.QUARANTINED])
         notice = await seen(one, row.id)
-        assert [row.id for row in await one.built.store.inbox(states=[InboxState.QUARANTINED])] == [row.id]
+        assert [row.id for row in await one.built.store.inbox.rows(states=[InboxState.QUARANTINED])] == [
+            row.id
+        ]
         assert one.server.seen(BOBS) == []
         said = await one.asked(f"!approve m{row.id}", person=ANN)
         (answer,) = await one.server.answers(1, conversation=BOBS)

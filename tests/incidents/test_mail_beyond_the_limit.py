@@ -65,7 +65,7 @@ def texts(mails: list[EmailMessage]) -> list[str]:
 
 
 async def ignored(built: Gateway) -> int:
-    return (await built.store.stats()).inbox.get(InboxState.IGNORED, 0)
+    return (await built.store.maintenance.stats()).inbox.get(InboxState.IGNORED, 0)
 
 
 async def test_the_owner_is_answered_as_often_as_the_owner_writes(
@@ -95,7 +95,7 @@ async def test_a_guest_is_told_once_and_answered_in_their_turn(
     async with gateway(mail_server, tmp_path, "bot1", guest, **DEFAULTS) as built:
         await write(peer, bot, 12)
         got = await answers(peer, bot, 11)
-        waiting = await built.store.inbox(states=[InboxState.READY])
+        waiting = await built.store.inbox.rows(states=[InboxState.READY])
         assert len(waiting) == 2
         await anyio.sleep(2)
         assert len(await answers(peer, bot, 11)) == 11

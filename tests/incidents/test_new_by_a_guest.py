@@ -67,7 +67,7 @@ async def test_a_summary_may_hold_the_words_of_others(tmp_path, server):
     """Of a conversation that was consolidated nobody can tell whose it is: it stays."""
     async with talking(tmp_path, Mind(), server=server) as one:
         await said_in_room(server, BOB, "hello")
-        session = (await one.built.store.inbox())[0].message.session
+        session = (await one.built.store.inbox.rows())[0].message.session
         await one.built.memory.save_session_summary(str(session), "- somebody likes blue")
         told = await said_in_room(server, BOB, "!new")
 
@@ -79,7 +79,7 @@ async def test_a_moderator_begins_anew(tmp_path, server):
     mind = Mind()
     async with talking(tmp_path, mind, server=server) as one:
         await said_in_room(server, CID, "my word is xylophone")
-        row = (await one.built.store.inbox())[0].message
+        row = (await one.built.store.inbox.rows())[0].message
         sender = row.sender.model_copy(update={"address": BOB})
         context = {**row.context, "moderator": True}
         await one.hand_over(

@@ -16,7 +16,7 @@ from channels.status import ChannelStatus
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.access import Access, Alias, Role
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
@@ -28,8 +28,8 @@ ALIASES = (Alias("matrix", ANN), Alias("email", MAIL))
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
         yield opened
 
 
@@ -59,12 +59,12 @@ class Letters(EmailDirectMessages, LoopbackChannel):
 class World:
     """Notes to an owner with two addresses."""
 
-    def __init__(self, store: SqliteWorkStore, aliases: tuple[Alias, ...] = ALIASES) -> None:
+    def __init__(self, store: SqliteQueue, aliases: tuple[Alias, ...] = ALIASES) -> None:
         self.store = store
         self.chat, self.letters = Chat(), Letters(LoopbackServer(), name="email")
         channels: dict[str, Any] = {"email": self.letters, "matrix": self.chat}
         access = Access(aliases, {"matrix": ["*"], "email": ["*"]})
-        self.target = OwnerContact(store, channels=channels, access=access)
+        self.target = OwnerContact(store.state, channels=channels, access=access)
         self.notes = OwnerAlerts(
             store=store,
             target=self.target,
@@ -78,7 +78,7 @@ class World:
     async def told(self) -> list[str]:
         self.notes.alert("brake", "Look.")
         await self.notes._tell_alerts()
-        return [str(row.message.session) for row in await self.store.outbox()]
+        return [str(row.message.session) for row in await self.store.outbox.rows()]
 
     async def learn(self) -> None:
         said = inbound(
@@ -91,19 +91,19 @@ class World:
         await self.target.learn(said, Role.OWNER)
 
 
-async def test_a_conversation_is_made(store: SqliteWorkStore) -> None:
+async def test_a_conversation_is_made(store: SqliteQueue) -> None:
     """The owner has never written: a room of two is made, and where there is no chat a mail is written."""
     assert await World(store).told() == [str(ROOM)]
 
 
-async def test_by_mail_where_there_is_no_chat(store: SqliteWorkStore) -> None:
+async def test_by_mail_where_there_is_no_chat(store: SqliteQueue) -> None:
     """Another kind of address is no address on this channel."""
     (told,) = await World(store, ALIASES[1:]).told()
     assert told.startswith("email/thread-")
     assert told.endswith(MAIL)
 
 
-async def test_another_channel_while_the_usual_one_is_down(store: SqliteWorkStore) -> None:
+async def test_another_channel_while_the_usual_one_is_down(store: SqliteQueue) -> None:
     """The known conversation cannot be asked: by mail; up again, it is used again."""
     world = World(store)
     await world.learn()
@@ -113,7 +113,7 @@ async def test_another_channel_while_the_usual_one_is_down(store: SqliteWorkStor
     assert told.endswith(MAIL)
 
 
-async def test_a_channel_that_is_only_late_is_waited_for(store: SqliteWorkStore) -> None:
+async def test_a_channel_that_is_only_late_is_waited_for(store: SqliteQueue) -> None:
     """The control: at the start, nothing is known to be down, and the alert waits a moment for the usual place."""
     world = World(store)
     await world.learn()
@@ -123,7 +123,7 @@ async def test_a_channel_that_is_only_late_is_waited_for(store: SqliteWorkStore)
     assert await world.told() == [str(ROOM)]
 
 
-async def test_where_nothing_else_reaches_it_waits_in_the_outbox(store: SqliteWorkStore) -> None:
+async def test_where_nothing_else_reaches_it_waits_in_the_outbox(store: SqliteQueue) -> None:
     """The only channel is down: the alert goes out there, later."""
     world = World(store, ALIASES[1:])
     world.link("email", LinkState.FAILED)
@@ -131,7 +131,7 @@ async def test_where_nothing_else_reaches_it_waits_in_the_outbox(store: SqliteWo
     assert told.endswith(MAIL)
 
 
-async def test_a_crowded_conversation_is_none(store: SqliteWorkStore) -> None:
+async def test_a_crowded_conversation_is_none(store: SqliteQueue) -> None:
     """Somebody has come into the known room: another way is taken, and nothing is said there."""
     world = World(store)
     await world.learn()

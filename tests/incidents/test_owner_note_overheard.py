@@ -17,7 +17,7 @@ from gateway.proactive.alerts import ASK_AGAIN_S, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact, Reached
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
@@ -56,14 +56,14 @@ def said(number: int, **more: object) -> InboundMessage:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
         yield opened
 
 
-async def notes_of(store: SqliteWorkStore, kind: type[OwnerContact], channel: LoopbackChannel) -> OwnerAlerts:
+async def notes_of(store: SqliteQueue, kind: type[OwnerContact], channel: LoopbackChannel) -> OwnerAlerts:
     """Notes to an owner who has spoken, with a mail in quarantine and an alert to be told."""
-    target = kind(store, channels={"matrix": channel})
+    target = kind(store.state, channels={"matrix": channel})
     await target.learn(said(1), Role.OWNER)
     kept = Pending(
         said(
@@ -75,7 +75,7 @@ async def notes_of(store: SqliteWorkStore, kind: type[OwnerContact], channel: Lo
         ),
         quarantine="sender_not_verified",
     )
-    await store.accept("email", "bot@mail.test", [kept], {})
+    await store.inbox.accept("email", "bot@mail.test", [kept], {})
     notes = OwnerAlerts(
         store=store,
         target=target,
@@ -93,31 +93,31 @@ async def once(notes: OwnerAlerts) -> None:
 
 
 @pytest.mark.parametrize("kind", [OwnerContact, Careless])
-async def test_a_note_is_not_put_where_others_read(store: SqliteWorkStore, kind: type[OwnerContact]) -> None:
+async def test_a_note_is_not_put_where_others_read(store: SqliteQueue, kind: type[OwnerContact]) -> None:
     """Nothing while a guest is there; both come when the owner is alone again."""
     server = LoopbackServer()
     notes = await notes_of(store, kind, LoopbackChannel(server, name="matrix"))
     server.groups.add(ROOM.conversation)
     await once(notes)
-    heard = [row.message.text for row in await store.outbox()]
+    heard = [row.message.text for row in await store.outbox.rows()]
     if kind is Careless:
         assert len(heard) == 2, "the control puts both there"
         return
     assert heard == []
     server.groups.clear()
     await once(notes)
-    rows = await store.outbox()
+    rows = await store.outbox.rows()
     assert sorted("kept back" in row.message.text for row in rows) == [False, True]
     assert {row.message.session for row in rows} == {ROOM}
 
 
-async def test_an_alert_waits_for_a_channel_that_cannot_say_who_reads(store: SqliteWorkStore) -> None:
+async def test_an_alert_waits_for_a_channel_that_cannot_say_who_reads(store: SqliteQueue) -> None:
     """It is kept and told later, not dropped."""
     server = LoopbackServer()
     notes = await notes_of(store, OwnerContact, Away(server, name="matrix"))
     assert await notes._tell_alerts() == ASK_AGAIN_S
-    assert await store.outbox() == []
+    assert await store.outbox.rows() == []
     notes._target.channels = {"matrix": LoopbackChannel(server, name="matrix")}
     await notes._tell_alerts()
-    (row,) = await store.outbox()
+    (row,) = await store.outbox.rows()
     assert row.message.text == "stopped"

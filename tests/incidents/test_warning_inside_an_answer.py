@@ -16,7 +16,7 @@ import anyio
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.home import open_home
 from tests.clock import ManualClock
 
@@ -25,7 +25,7 @@ KEY = SessionKey("terminal", "main")
 
 async def _filled(root: Path) -> None:
     home = open_home(root)
-    async with await SqliteWorkStore.open(home.database, clock=ManualClock()):
+    async with await SqliteQueue.open(home.database, clock=ManualClock()):
         pass
     memory = JsonlMemory(root, clock=ManualClock())
     await memory.append_message(str(KEY), Message(role="user", content="before", id="1"))

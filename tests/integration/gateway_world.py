@@ -42,7 +42,11 @@ class World:
 
     async def inbox(self) -> dict[str, int]:
         """How many messages are in which state."""
-        return {state: count for state, count in (await self.built.store.stats()).inbox.items() if count}
+        return {
+            state: count
+            for state, count in (await self.built.store.maintenance.stats()).inbox.items()
+            if count
+        }
 
 
 @asynccontextmanager

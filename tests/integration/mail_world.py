@@ -82,7 +82,9 @@ class MailWorld:
         with anyio.fail_after(20):
             while not found:
                 await anyio.sleep(0.05)
-                found = [row for row in await self.built.store.inbox(states=states, limit=500) if wanted(row)]
+                found = [
+                    row for row in await self.built.store.inbox.rows(states=states, limit=500) if wanted(row)
+                ]
         return found[0]
 
     async def out(self, wanted: Callable[[OutboxRow], bool]) -> OutboxRow:
@@ -91,7 +93,7 @@ class MailWorld:
         with anyio.fail_after(20):
             while not found:
                 await anyio.sleep(0.05)
-                found = [row for row in await self.built.store.outbox(limit=500) if wanted(row)]
+                found = [row for row in await self.built.store.outbox.rows(limit=500) if wanted(row)]
         return found[0]
 
 

@@ -35,7 +35,7 @@ def said(home, person=BOB) -> list[str]:
 
 
 async def settled(home) -> bool:
-    stats = await home.built.store.stats()
+    stats = await home.built.store.maintenance.stats()
     open_work = stats.inbox["ready"] + stats.inbox["running"]
     return not open_work and not any(stats.outbox[state] for state in ("pending", "sending", "uncertain"))
 

@@ -66,7 +66,7 @@ async def notices(one: World, count: int = 1) -> list[Delivered]:
 async def held(one: World) -> list[int]:
     """The outbox ids of drafts, as soon as there is one; oldest first."""
     with anyio.fail_after(15):
-        while not (rows := await one.built.store.outbox(states=[OutboxState.HELD])):
+        while not (rows := await one.built.store.outbox.rows(states=[OutboxState.HELD])):
             await anyio.sleep(0.02)
     return sorted(row.id for row in rows)
 
@@ -78,7 +78,7 @@ async def seen(one: World, number: int) -> Delivered:
     with anyio.fail_after(15):
         while not any("only a line" in each.text for each in one.server.seen(DM)):
             await anyio.sleep(0.02)
-        while not await one.built.store.inbox(session=ASKING, states=[InboxState.SETTLED]):
+        while not await one.built.store.inbox.rows(session=ASKING, states=[InboxState.SETTLED]):
             await anyio.sleep(0.02)
     return notice
 
@@ -133,7 +133,7 @@ async def test_no_is_no(tmp_path):
         await notices(one)
         said = await one.asked(f"!reject d{draft} not today", person=ANN)
         later = await one.asked(f"!approve d{draft}", person=ANN)
-        (row,) = await one.built.store.outbox(states=[OutboxState.DEAD])
+        (row,) = await one.built.store.outbox.rows(states=[OutboxState.DEAD])
         await one.built.history.sync()
         told = await one.built.memory.load_history(str(SessionKey("matrix", BOBS)))
         assert one.server.seen(BOBS) == []
@@ -202,7 +202,7 @@ async def test_without_a_place_to_ask_it_waits(tmp_path):
         one.server.say(BOB, "first")
         one.server.say(EVE, "second")
         with anyio.fail_after(15):
-            while len(await one.built.store.outbox(states=[OutboxState.HELD])) < 2:
+            while len(await one.built.store.outbox.rows(states=[OutboxState.HELD])) < 2:
                 await anyio.sleep(0.02)
         await anyio.sleep(0.3)
         assert one.server.seen(DM) == []
@@ -224,7 +224,7 @@ async def test_names_that_are_none(tmp_path):
     """An unknown name, an ordinary answer and nonsense are told apart from items, in plain words."""
     async with deciding(tmp_path, "strangers") as one:
         await one.asked("hello", person=ANN)
-        (sent,) = [row.id for row in await one.built.store.outbox()]
+        (sent,) = [row.id for row in await one.built.store.outbox.rows()]
         for name in (f"d{sent}", f"m{sent}", "d999", "x1", "d-1", "dé"):
             told = await one.asked(f"!approve {name}", person=ANN)
             assert told.text.startswith("Nothing has the name"), name
@@ -238,7 +238,7 @@ async def test_a_kept_back_message_is_let_in(tmp_path):
         message = reaction(Delivered(key="", conversation="", text=""), "let me in", person=BOB)
         quarantined = {"kind": "message", "context": {"quarantine": "sender_not_verified"}}
         await one.hand_over(message.model_copy(update=quarantined))
-        (row,) = await one.built.store.inbox(states=[InboxState.QUARANTINED])
+        (row,) = await one.built.store.inbox.rows(states=[InboxState.QUARANTINED])
         listed = await one.asked("!approve", person=ANN)
         await seen(one, row.id)
         said = await one.asked(f"!approve m{row.id}", person=ANN)
@@ -257,7 +257,7 @@ async def test_a_kept_back_message_is_refused(tmp_path):
         await one.hand_over(
             message.model_copy(update={"kind": "message", "context": {"quarantine": "sender_not_verified"}})
         )
-        (row,) = await one.built.store.inbox(states=[InboxState.QUARANTINED])
+        (row,) = await one.built.store.inbox.rows(states=[InboxState.QUARANTINED])
         said = await one.asked(f"!reject m{row.id}", person=ANN)
         again = await one.asked(f"!approve m{row.id}", person=ANN)
         assert one.server.seen(BOBS) == []

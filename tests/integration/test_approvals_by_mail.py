@@ -191,7 +191,7 @@ async def test_only_who_asked_or_the_owner_decides(mail_server: MailServer, tmp_
         ).encode()
         await run_sync(partial(mail_server.inject, house.bot, forged, sender="x@evil.test"))
         with anyio.fail_after(20):
-            while not await built.store.inbox(states=[InboxState.QUARANTINED]):
+            while not await built.store.inbox.rows(states=[InboxState.QUARANTINED]):
                 await anyio.sleep(0.1)
         await house.mails("eve", lambda text: bool(text))
         assert house.tool.written == []

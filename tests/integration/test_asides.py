@@ -8,7 +8,7 @@ import anyio
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.queue.ports import Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
@@ -54,7 +54,7 @@ class TestBesideATurn:
             for person in people:
                 one.server.say(person, "slow")
             with anyio.fail_after(20):
-                while len(mind.asked) < 4 or len(await one.built.store.inbox()) < 6:
+                while len(mind.asked) < 4 or len(await one.built.store.inbox.rows()) < 6:
                     await anyio.sleep(0.01)
             assert one.built.dispatcher.full()
             told = await asked(one, "!status", person=people[-1])
@@ -99,11 +99,11 @@ class TestBesideATurn:
         """A command that was accepted behind a question, and not answered when the process was killed, is
         answered at the start while the question is worked on again."""
         home = open_home(tmp_path)
-        async with await SqliteWorkStore.open(home.database, clock=SystemClock()) as store:
+        async with await SqliteQueue.open(home.database, clock=SystemClock()) as store:
             question, command = _said("slow first"), _said("!status")
-            await store.accept("matrix", "bot", [Pending(question)], {})
-            assert await store.claim(question.session) is not None
-            await store.accept("matrix", "bot", [Pending(command, alone=True)], {})
+            await store.inbox.accept("matrix", "bot", [Pending(question)], {})
+            assert await store.turns.claim(question.session) is not None
+            await store.inbox.accept("matrix", "bot", [Pending(command, alone=True)], {})
         mind = Mind()
         async with talking(tmp_path, mind) as one:
             (told,) = await one.server.answers(1, conversation=DM)
@@ -145,11 +145,11 @@ async def test_what_came_by_a_channel_that_is_off_now_waits_untouched(tmp_path):
     """A command that waits for a channel which is not there any more is neither answered nor given up."""
     home = open_home(tmp_path)
     command = _said("!status").model_copy(update={"channel": "gone", "session": SessionKey("gone", DM)})
-    async with await SqliteWorkStore.open(home.database, clock=SystemClock()) as store:
-        await store.accept("gone", "bot", [Pending(command, alone=True)], {})
+    async with await SqliteQueue.open(home.database, clock=SystemClock()) as store:
+        await store.inbox.accept("gone", "bot", [Pending(command, alone=True)], {})
     async with talking(tmp_path, Mind()) as one:
         await asked(one, "!status")
-        (waiting,) = await one.built.store.inbox(session=command.session)
+        (waiting,) = await one.built.store.inbox.rows(session=command.session)
     assert (waiting.state, waiting.attempts) == (InboxState.READY, 0)
 
 

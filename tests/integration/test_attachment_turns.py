@@ -13,7 +13,7 @@ from agent_core.storage.jsonl import JsonlMemory
 from channels.attachments import AttachmentStore
 from channels.base import Capabilities
 from gateway.queue.ports import NewOutbound, Pending, StoreUnavailable
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweeper
 from gateway.system.clock import SystemClock
 from tests.clock import EPOCH, ManualClock
@@ -123,7 +123,7 @@ async def test_a_channel_without_files_says_what_is_missing(home):
 
 @pytest.fixture
 async def queue(tmp_path):
-    opened = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock())
+    opened = await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock())
     yield opened
     await opened.aclose()
 
@@ -134,9 +134,9 @@ async def test_only_files_that_nobody_needs_are_swept(tmp_path, home, queue):
     names = ("waiting", "unsent", "journal", "history", "forgotten")
     files = {name: await store.save(name, "text/plain", name.encode()) for name in names}
     waiting = said("look", files["waiting"])
-    await queue.accept("matrix", "bot", [Pending(waiting)], {})
+    await queue.inbox.accept("matrix", "bot", [Pending(waiting)], {})
     unsent = NewOutbound("matrix", "bot", waiting.session, "here", attachments=(files["unsent"],))
-    await queue.post([unsent])
+    await queue.outbox.post([unsent])
     memory = JsonlMemory(home, clock=SystemClock())
     line = Message(role="user", content="see", id="1", attachments=(files["history"], files["journal"]))
     await memory.append_message(str(waiting.session), line)
@@ -160,7 +160,11 @@ async def test_only_files_that_nobody_needs_are_swept(tmp_path, home, queue):
 class Away:
     """A queue that cannot be asked."""
 
-    async def inbox(self, **_):
+    @property
+    def inbox(self):
+        return self
+
+    async def rows(self, **_):
         raise StoreUnavailable("the disk is away")
 
 

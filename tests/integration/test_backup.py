@@ -31,7 +31,7 @@ from gateway.operations.backup.restore import HomeInUse, restore
 from gateway.operations.service import Operations
 from gateway.queue.ports import Completion, NewOutbound, Pending
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_mark
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.routing.access import Access
 from gateway.routing.inbox import ChannelInbox, IntakeGate
@@ -92,7 +92,7 @@ async def test_a_running_daemon_is_copied_at_one_moment(tmp_path):
     root = tmp_path / "home"
     filled = await fill(root)
     memory = JsonlMemory(root, clock=filled.clock)
-    store = await SqliteWorkStore.open(filled.home.database, clock=filled.clock)
+    store = await SqliteQueue.open(filled.home.database, clock=filled.clock)
     stop = anyio.Event()
     answered = 0
 
@@ -104,12 +104,12 @@ async def test_a_running_daemon_is_copied_at_one_moment(tmp_path):
                 channel="matrix", account=BOT, native_id=f"$x{answered}", session=ROOM,
                 sender=Sender(address="@alice:hs.test", verified=True), text="x", received_at=EPOCH,
             )  # fmt: skip
-            await store.accept("matrix", BOT, [Pending(message)], {})
-            turn = await store.claim(ROOM)
+            await store.inbox.accept("matrix", BOT, [Pending(message)], {})
+            turn = await store.turns.claim(ROOM)
             line = Message(role="user", content="x" * 500, id=f"{turn.id}.0", turn=turn.id)
-            await store.complete(turn, Completion(history=(line,)))
+            await store.turns.complete(turn, Completion(history=(line,)))
             await memory.append_message(str(ROOM), line, durable=True)
-            await store.journal_done([one.id for one in await store.journal(ROOM)])
+            await store.journal.filed([one.id for one in await store.journal.lines(ROOM)])
 
     try:
         async with anyio.create_task_group() as tasks:
@@ -180,17 +180,17 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
     between backup and restore, wait for a person; one from later is taken. With ``moved`` all goes on.
     """
     await filled.say(ALICE, "@alice:hs.test", "and now?", None, native_id="$open")
-    async with await SqliteWorkStore.open(filled.home.database, clock=filled.clock) as store:
-        await store.post([NewOutbound("matrix", BOT, BOB, "on its way")])
-        await store.post([NewOutbound("matrix", BOT, BOB, "a draft", hold=True)])
+    async with await SqliteQueue.open(filled.home.database, clock=filled.clock) as store:
+        await store.outbox.post([NewOutbound("matrix", BOT, BOB, "on its way")])
+        await store.outbox.post([NewOutbound("matrix", BOT, BOB, "a draft", hold=True)])
     done = await made(filled, tmp_path)
 
     async def opened(**options):
         root = tmp_path / f"new{len(list(tmp_path.iterdir()))}"
         restored = restore(done.path, root, now=NOW + timedelta(hours=8), **options)
         clock = ManualClock(NOW + timedelta(hours=9))
-        async with await SqliteWorkStore.open(root / "gateway.db", clock=clock) as store:
-            await store.recover()
+        async with await SqliteQueue.open(root / "gateway.db", clock=clock) as store:
+            await store.maintenance.recover()
             keeper = RollbackGuard(Home(root).store_mark, lambda: extent(store), clock)
             await keeper.look()
             await keeper.note()
@@ -207,12 +207,12 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
                     received_at=NOW + timedelta(hours=at),
                 )  # fmt: skip
                 await inbox.accept([message], {})
-            rows = {row.message.native_id: row.state for row in await store.inbox(limit=50)}
-            outs = {row.message.text: row.state for row in await store.outbox(limit=50)}
+            rows = {row.message.native_id: row.state for row in await store.inbox.rows(limit=50)}
+            outs = {row.message.text: row.state for row in await store.outbox.rows(limit=50)}
         return restored, rows, outs
 
     async def extent(store):
-        return Extent.of(store.identity, *await store.last_ids())
+        return Extent.of(store.maintenance.identity, *await store.maintenance.last_ids())
 
     restored, rows, outs = await opened()
     assert (rows["$open"], rows["$gap"], rows["$later"]) == (

@@ -137,7 +137,7 @@ class TestAnswers:
             status = await asked(one, "!status", person=BOB)
             one.server.say(BOB, "a question")
             with anyio.fail_after(10):
-                while not [row for row in await one.built.store.inbox() if row.deferrals]:
+                while not [row for row in await one.built.store.inbox.rows() if row.deferrals]:
                     await anyio.sleep(0.02)
             again = await asked(one, "!status", person=CID)
         assert status.text.startswith("I am here")
@@ -157,7 +157,7 @@ class TestNewWhileAQuestionWaits:
             mind.away = True
             one.server.say(ANN, "first of the old")
             with anyio.fail_after(30):
-                while not any(row.deferrals for row in await one.built.store.inbox()):
+                while not any(row.deferrals for row in await one.built.store.inbox.rows()):
                     await anyio.sleep(0.02)
             one.server.say(ANN, "second of the old")
             began = await asked(one, "!new")
@@ -185,7 +185,7 @@ class TestNewWhileAQuestionWaits:
             mind.away = True
             one.server.say(ANN, "a question of the old")
             with anyio.fail_after(30):
-                while not any(row.deferrals for row in await one.built.store.inbox()):
+                while not any(row.deferrals for row in await one.built.store.inbox.rows()):
                     await anyio.sleep(0.02)
             await asked(one, "!new")
             await asked(one, "!stop")
@@ -257,7 +257,7 @@ class TestOrder:
             one.server.say(ANN, "two")
             changed = one.server.say(ANN, "three")
             with anyio.fail_after(10):
-                while len(await one.built.store.inbox(states=[InboxState.READY])) < 2:
+                while len(await one.built.store.inbox.rows(states=[InboxState.READY])) < 2:
                     await anyio.sleep(0.02)
             edit = Amendment(kind="replace", native_id=changed, sender=ANN, text="!new")
             await one.hand_over(amendments=[edit])
@@ -275,7 +275,7 @@ class TestOrder:
             await mind.thinking.wait()
             changed = one.server.say(ANN, "two")
             with anyio.fail_after(10):
-                while not await one.built.store.inbox(states=[InboxState.READY]):
+                while not await one.built.store.inbox.rows(states=[InboxState.READY]):
                     await anyio.sleep(0.02)
             edit = Amendment(kind="replace", native_id=changed, sender=ANN, text="!help")
             await one.hand_over(amendments=[edit])
@@ -290,7 +290,7 @@ class TestOrder:
         async with talking(tmp_path, mind) as one:
             one.server.say(ANN, "slow first")
             await mind.thinking.wait()
-            (running,) = await one.built.store.inbox(states=[InboxState.RUNNING])
+            (running,) = await one.built.store.inbox.rows(states=[InboxState.RUNNING])
             command = running.message.model_copy(update={"native_id": "edited", "text": "!new"})
             edit = Amendment(kind="replace", native_id="edited", sender=ANN, text="what is new?")
             await one.hand_over(command, amendments=[edit])

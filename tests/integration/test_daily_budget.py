@@ -229,7 +229,7 @@ async def _by_day(one: World) -> list[Any]:
 
 async def _look_again(one: World) -> None:
     """What the dispatcher would do by itself after its time: the clock of the test has jumped."""
-    for row in await one.built.store.inbox(states=[InboxState.READY], limit=100):
+    for row in await one.built.store.inbox.rows(states=[InboxState.READY], limit=100):
         one.built.dispatcher.wake(row.message.session)
 
 
@@ -237,7 +237,7 @@ class TestUnasked:
     async def test_check_ins_are_skipped_and_say_why(self, tmp_path: Path):
         """From 70 % on a check-in is not run: no call, a line in the ledger with the reason, and people go on."""
         async with house(tmp_path, "alert", budget={"tokens_per_day": 10_000, "timezone": "UTC"}) as there:
-            await there.built.store.add_usage(
+            await there.built.store.usage.add(
                 SessionKey("matrix", "x"), Usage(prompt_tokens=7_000, calls=1), Purpose.CHAT
             )
             await there.asked(HOUSE_ANN, "hello")

@@ -132,7 +132,9 @@ async def test_written_to_unasked(server: MailServer, tmp_path: Path) -> None:
         session = await channel.direct_session(one.bob.address, topic="Milk")
         assert session == await channel.direct_session(one.bob.address.upper(), topic="Milk")
         text = "Milk is out\n\nShall I order some?"
-        await one.built.store.post([NewOutbound("email", one.bot, session, text, OutboundKind.MESSAGE)])
+        await one.built.store.outbox.post(
+            [NewOutbound("email", one.bot, session, text, OutboundKind.MESSAGE)]
+        )
         one.built.deliveries["email"].wake()
         came = await one.mail(lambda mail: mail["Subject"] == "Milk is out", who=one.bob)
         reply = "Yes\n\nOn Friday, Bot wrote:\n> Milk is out\n>\n> Shall I order some?"
@@ -161,7 +163,7 @@ async def test_a_draft_waits_for_a_word(server: MailServer, tmp_path: Path, word
         if word != "reject":
             await one.answer_to(asked, who=one.bob)
         await anyio.sleep(QUIET_S)
-        row = await one.built.store.outbox_row(held.id)
+        row = await one.built.store.outbox.row(held.id)
         mails = await run_sync(one.bob.list)
     assert row is not None
     assert row.state is (OutboxState.SENT if word != "reject" else OutboxState.DEAD)
@@ -205,7 +207,7 @@ async def test_who_is_read_and_never_answered(server: MailServer, tmp_path: Path
         bobs = await index.search(MemoryScope(ScopeKind.PERSON, one.bob.address), "Zebra", max_results=9)
         found = await index.search(OWNER, "Zebra", max_results=9)
         await index.aclose()
-        sent = await one.built.store.outbox(limit=50)
+        sent = await one.built.store.outbox.rows(limit=50)
     assert [message.role for message in theirs] == ["user", "assistant", "user", "user", "assistant"]
     assert "asks nothing of you" in theirs[2].content
     assert "From: robot7@mail.test" in theirs[2].content
@@ -254,7 +256,7 @@ async def test_a_mail_that_comes_back(server: MailServer, tmp_path: Path) -> Non
         row = await one.out(lambda row: row.error is not None)
         alert = await one.mail(lambda mail: "did not arrive" in text_of(mail))
         await anyio.sleep(QUIET_S)
-        ignored = await one.built.store.inbox(states=[InboxState.IGNORED])
+        ignored = await one.built.store.inbox.rows(states=[InboxState.IGNORED])
         mails = await run_sync(one.alice.list)
     assert row.provider_id == str(answer["Message-ID"])
     assert row.state is OutboxState.SENT

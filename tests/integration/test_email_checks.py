@@ -244,7 +244,7 @@ async def test_two_conversations_at_once(server: MailServer, tmp_path: Path) -> 
         answers = {key: await one.answer_to(key) for key in asked}
         for key in asked:
             await until_settled(one, key)
-        rows = await one.built.store.inbox(states=[InboxState.SETTLED], limit=50)
+        rows = await one.built.store.inbox.rows(states=[InboxState.SETTLED], limit=50)
         mails = await run_sync(one.alice.list)
     sessions = {str(row.message.context["message_id"]): str(row.message.session) for row in rows}
     assert len(mails) == 4
@@ -274,7 +274,7 @@ async def test_notices_of_absence(server: MailServer, tmp_path: Path) -> None:
         await notice("person", "Re: Plan")
         await one.answer_to("<person@p.test>")
         mails = await run_sync(one.alice.list)
-        rows = await one.built.store.inbox(states=[InboxState.IGNORED], limit=50)
+        rows = await one.built.store.inbox.rows(states=[InboxState.IGNORED], limit=50)
     assert sorted(str(row.error) for row in rows) == ["automatic_mail", "out_of_office", "out_of_office"]
     assert len(mails) == 2
 
@@ -320,7 +320,7 @@ async def test_what_an_operator_sees(server: MailServer, tmp_path: Path) -> None
             await send(one, "this waits")
             await one.out(lambda row: row.state is OutboxState.PENDING and bool(row.error))
             status = one.built.supervisor.status("email").as_dict()
-            stats = await one.built.store.stats()
+            stats = await one.built.store.maintenance.stats()
         finally:
             server.clear_faults()
     facts = status["facts"]

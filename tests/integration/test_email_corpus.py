@@ -85,13 +85,13 @@ async def _all_through(one: MailWorld) -> Gone:
             await one.inject(_healthy(one, number))
         with anyio.fail_after(60):
             while True:
-                rows = await store.inbox(states=list(InboxState), limit=1_000)
+                rows = await store.inbox.rows(states=list(InboxState), limit=1_000)
                 over = [
                     row
                     for row in rows
                     if row.state not in (InboxState.READY, InboxState.RUNNING, InboxState.ANSWERED)
                 ]
-                if len(over) >= 2 * len(cases) and not await store.outbox(states=ON_ITS_WAY):
+                if len(over) >= 2 * len(cases) and not await store.outbox.rows(states=ON_ITS_WAY):
                     break
                 await anyio.sleep(0.2)
         tasks.cancel_scope.cancel()
@@ -182,7 +182,7 @@ async def test_two_hundred_megabytes(mail_server: MailServer, tmp_path: Path) ->
             last = await one.asked("hello")
             tasks.cancel_scope.cancel()
         mails = await run_sync(one.alice.list)
-        rows = await one.built.store.inbox(states=list(InboxState), limit=50)
+        rows = await one.built.store.inbox.rows(states=list(InboxState), limit=50)
     assert "was not read" in text_of(answer)
     assert "could not read it" in text_of(sorry)
     assert (sorry["Return-Path"], last["Return-Path"]) == ("<>", f"<{one.bot}>")

@@ -91,8 +91,8 @@ async def test_two_of_us_do_not_talk_to_each_other(mail_server: MailServer, tmp_
             while not own(await run_sync(peer.list), second):
                 await anyio.sleep(0.2)
         await anyio.sleep(QUIET_S)
-        ignored = await left.store.inbox(states=[InboxState.IGNORED])
-        answered = (await right.store.stats()).inbox
+        ignored = await left.store.inbox.rows(states=[InboxState.IGNORED])
+        answered = (await right.store.maintenance.stats()).inbox
     assert [row.error for row in ignored] == ["automatic_mail"]
     assert answered.get("settled", 0) + answered.get("answered", 0) == 1
     assert len(own(await run_sync(peer.list), second)) == 1
@@ -155,8 +155,8 @@ async def test_a_robot_that_does_not_say_so(mail_server: MailServer, tmp_path: P
     async with gateway(mail_server, tmp_path / "home", bot, address, **changes) as built:
         robot = Robot(mail_server.peer(peer), mail_server.address(bot))
         count = await robot_mails(robot, at_most=9)
-        kept = await built.store.inbox(states=[InboxState.QUARANTINED])
-        waiting = await built.store.inbox(states=[InboxState.READY])
+        kept = await built.store.inbox.rows(states=[InboxState.QUARANTINED])
+        waiting = await built.store.inbox.rows(states=[InboxState.READY])
     if guard == "neither":
         assert count >= 9
     else:
@@ -185,7 +185,7 @@ async def test_a_brake_is_told_to_the_owner(mail_server: MailServer, tmp_path: P
     # A restart does not take it off, which would begin the loop anew; the operator's word does.
     async with gateway(mail_server, tmp_path / "home", bot, address, owner=owner, **limits) as built:
         status = built.supervisor.status("email").as_dict()
-        waiting = await built.store.outbox(states=[OutboxState.PENDING])
+        waiting = await built.store.outbox.rows(states=[OutboxState.PENDING])
         desk = Operations(built.store, built.memory, channels=built.channels)
         released = await desk.call("email_reset_breaker", {})
         again = await desk.call("email_reset_breaker", {"channel": "email"})
@@ -212,11 +212,11 @@ async def test_a_mail_that_is_kept_back_and_let_in(mail_server: MailServer, tmp_
     async with gateway(mail_server, tmp_path / "home", bot, address) as built:
         await run_sync(lambda: mail_server.inject(mail_server.address(bot), raw, sender="x@evil.test"))
         with anyio.fail_after(20):
-            while not (rows := await built.store.inbox(states=[InboxState.QUARANTINED])):
+            while not (rows := await built.store.inbox.rows(states=[InboxState.QUARANTINED])):
                 await anyio.sleep(0.1)
         await anyio.sleep(1.5)
         assert await run_sync(person.list) == []
-        session = await built.store.admit(rows[0].id)
+        session = await built.store.inbox.admit(rows[0].id)
         built.dispatcher.wake(session)
         answer = await run_sync(lambda: person.wait_for(lambda mail: "Forged" in str(mail["Subject"])))
     assert rows[0].error == "sender_not_verified"

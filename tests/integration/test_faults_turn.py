@@ -141,7 +141,7 @@ class Abandoning(Stumbling):
 
 async def test_a_turn_that_the_store_interrupts_is_taken_up_again(tmp_path: Path) -> None:
     """Its session does not stand still until the next start."""
-    async with world(tmp_path, wrap_queue=wrapping(store=Stumbling)) as there:
+    async with world(tmp_path, wrap_queue=wrapping(turns=Stumbling)) as there:
         told = await there.asked("remember that I like tea", within_s=30)
 
         assert told.kind is OutboundKind.REPLY
@@ -150,7 +150,7 @@ async def test_a_turn_that_the_store_interrupts_is_taken_up_again(tmp_path: Path
 
 async def test_a_claim_that_is_not_given_back_stops_the_session(tmp_path: Path) -> None:
     """Negative control for the one above."""
-    async with world(tmp_path, wrap_queue=wrapping(store=Abandoning)) as there:
+    async with world(tmp_path, wrap_queue=wrapping(turns=Abandoning)) as there:
         there.server.say("ann", "remember that I like tea")
         with pytest.raises(TimeoutError):
             await there.server.answers(1, within_s=4)
@@ -168,9 +168,9 @@ class Overtaken(EchoModel):
     ) -> AsyncIterator[ModelChunk]:
         if self.store is not None:
             store, self.store = self.store, None
-            await store.recover()
-            turn = await store.claim(ANN)
-            await store.complete(
+            await store.maintenance.recover()
+            turn = await store.turns.claim(ANN)
+            await store.turns.complete(
                 turn, Completion(outbound=[NewOutbound("loopback", "bot", ANN, "from the other one")])
             )
         return await super().chat(messages, tools, stream=stream)
@@ -203,7 +203,7 @@ class Unready(Around):
 
 async def test_a_start_that_waits_for_the_disk_can_be_stopped(tmp_path: Path) -> None:
     """The first signal is enough, also while nothing works yet."""
-    async with world(tmp_path, wrap_queue=wrapping(store=Unready)) as there:
+    async with world(tmp_path, wrap_queue=wrapping(maintenance=Unready)) as there:
         await anyio.sleep(0.2)
         assert not there.ended.is_set()
         there.built.stop()
@@ -222,7 +222,7 @@ async def test_a_stop_parks_a_turn_that_takes_too_long(tmp_path: Path) -> None:
 
     async with world(tmp_path, server=server, models={"demo": EchoModel()}) as there:
         answers = await server.answers(1)
-        [row] = await there.built.store.inbox()
+        [row] = await there.built.store.inbox.rows()
 
         assert answers[0].text == "echo: !slow 20"
         assert row.attempts == 1

@@ -70,7 +70,7 @@ async def running(root: Path, server: LoopbackServer, model: Watchman) -> AsyncI
 
 
 async def settled_ticks(built: Gateway) -> int:
-    rows = await built.store.inbox(limit=200)
+    rows = await built.store.inbox.rows(limit=200)
     return sum(row.message.kind == "tick" and row.state == "settled" for row in rows)
 
 

@@ -181,7 +181,7 @@ async def _never(_: float) -> None:
 async def _noted(home, clock) -> bool:
     """Whether the newest check-in has been dealt with."""
     newest = home.built.proactive.heartbeat.schedule.newest(clock.now())
-    return await home.built.store.position("heartbeat", "heartbeat", "last_tick") == tick_name(newest)
+    return await home.built.store.inbox.position("heartbeat", "heartbeat", "last_tick") == tick_name(newest)
 
 
 class TestUntold:
@@ -266,7 +266,7 @@ class TestUntold:
             await home.built.proactive.heartbeat.now()
 
             async def deferred() -> bool:
-                return any(row.deferrals for row in await home.built.store.inbox())
+                return any(row.deferrals for row in await home.built.store.inbox.rows())
 
             await home.until(deferred)
             assert home.model.asked == []

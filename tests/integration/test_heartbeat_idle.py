@@ -24,7 +24,7 @@ async def test_a_week_with_nothing_to_do_costs_nothing(tmp_path, checklist):
         asked = len(home.model.asked)
         await week.pass_by()
         [entry] = await home.plans.ledger(name="heartbeat")
-        usage = await home.built.store.usage(days=30)
+        usage = await home.built.store.usage.rows(days=30)
     assert len(home.model.asked) == asked == 1
     assert (entry.outcome, entry.ticks) == ("skipped", 336)
     assert {row.purpose for row in usage} == {"chat"}
@@ -53,5 +53,5 @@ async def test_the_same_days_with_an_item_are_counted(tmp_path):
 
 
 async def _ended(home) -> bool:
-    counts = (await home.built.store.stats()).inbox
+    counts = (await home.built.store.maintenance.stats()).inbox
     return counts["ready"] == counts["running"] == 0

@@ -24,7 +24,7 @@ from gateway.operations.privacy.export import ExportRefused, export_person
 from gateway.operations.privacy.inventory import PersonUnclear, find_person, people
 from gateway.queue.model import JobKind
 from gateway.queue.ports import NewOutbound
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from tests.home_world import ALICE, BOB, BOT, ROOM, fill, tree
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -75,8 +75,8 @@ async def planted(root):
     await memory.save_consolidation(str(BOB), summary="canary-summary", cursor=2)
     await memory.save_consolidation(str(ROOM), summary="canary-room-summary", cursor=4)
     await memory.save_consolidation(str(ROOM), summary="canary-room-summary again", cursor=5)
-    async with await SqliteWorkStore.open(filled.home.database, clock=filled.clock) as store:
-        await store.post([NewOutbound("matrix", BOT, BOB, "canary-to-be-sent")])
+    async with await SqliteQueue.open(filled.home.database, clock=filled.clock) as store:
+        await store.outbox.post([NewOutbound("matrix", BOT, BOB, "canary-to-be-sent")])
     index = SearchIndex(root / "search.db", Layout(root, root / "workspace"))
     await index.update_all()
     await index.aclose()
@@ -191,10 +191,10 @@ async def test_what_is_noted_of_having_told_them_goes_too(home):
     """Their address and their conversation name what was posted once; those of others stay, and are not posted again."""
     of_bob = [f"budget {BOB}", "place matrix @bob:hs.test"]
     of_others = [f"budget {ALICE}", "place matrix @alice:hs.test", "place matrix mr@bob:hs.test", "digest"]
-    async with await SqliteWorkStore.open(home.home.database, clock=home.clock) as store:
+    async with await SqliteQueue.open(home.home.database, clock=home.clock) as store:
         for topic in (*of_bob, *of_others):
-            await store.post([], once=(topic, "today"))
-        await store.write_state("conversations.anew_after", json.dumps({str(BOB): 7, str(ALICE): 8}))
+            await store.outbox.post([], once=(topic, "today"))
+        await store.state.write("conversations.anew_after", json.dumps({str(BOB): 7, str(ALICE): 8}))
     assert holding(home.home.root, of_bob) == sorted(of_bob)
     forget_person(layout_of(home), home.home.database, bob(), now=NOW)
     assert holding(home.home.root, [*of_bob, str(BOB)]) == []

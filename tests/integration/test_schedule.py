@@ -81,7 +81,7 @@ class TestRepeated:
             assert len(said(home)) == 2
             await later(home, clock, minutes=10)
             await home.chat.answers(3, conversation=f"dm-{BOB}")
-            rows = await home.built.store.inbox(session=BOBS)
+            rows = await home.built.store.inbox.rows(session=BOBS)
         names = [row.message.native_id for row in rows if row.message.kind == "job"]
         assert [name.partition(":")[2].partition(":")[2] for name in names] == [
             "2026-05-02T08:30:00Z",
@@ -151,7 +151,7 @@ class TestQuestions:
             await later(home, clock, hours=1)
             await home.chat.answers(3, conversation=f"dm-{BOB}")
             assert len(await home.plans.jobs()) == 2
-            usage = {row.purpose for row in await home.built.store.usage()}
+            usage = {row.purpose for row in await home.built.store.usage.rows()}
         assert "my cat is called Tom" in said(home)[1]
         assert "A scheduled job cannot make jobs" in said(home)[2]
         assert usage == {"chat", "job"}
@@ -227,7 +227,7 @@ class TestChanges:
             await home.built.proactive.jobs.remove(known)
             clock.advance(1)
             row = job_message(known, clock.now(), late=False)
-            await home.built.store.accept(row.channel, row.account, [Pending(row)], {})
+            await home.built.store.inbox.accept(row.channel, row.account, [Pending(row)], {})
             home.built.dispatcher.wake(row.session)
             await home.until(lambda: settled(home))
             assert (await home.ledger(f"job:{known.id}"))[-1] == ("skipped", "it was removed")

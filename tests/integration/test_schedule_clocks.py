@@ -16,7 +16,7 @@ from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import Cron, Interval, next_after
 from gateway.queue.model import Job, JobKind, JobState
 from gateway.queue.ports import Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.scheduled_job import MERGED
 from tests.clock import ManualClock
 from tests.integration.schedule_world import BOBS, START, Ruled, later, made, scheduled, scheduler_on, settled
@@ -36,7 +36,7 @@ class TestFaults:
             for _ in range(60):
                 await later(home, clock, seconds=10)
             await home.until(lambda: settled(home))
-            rows = await home.built.store.inbox(session=BOBS, limit=100)
+            rows = await home.built.store.inbox.rows(session=BOBS, limit=100)
         instants = sorted(row.message.received_at for row in rows if row.message.kind == "job")
         assert len(instants) in (9, 10)
         assert {later - earlier for earlier, later in pairwise(instants)} == {timedelta(minutes=1)}
@@ -122,7 +122,7 @@ class TestAtAnyTime:
             waiting = [Pending(job_message(job, START + timedelta(hours=h), late=False)) for h in (1, 2)]
             with monkeypatch.context() as patch:
                 patch.setattr(home.built.wakeups.session, "fire", lambda _: None)  # as without a model
-                await home.built.store.accept("matrix", "bot", waiting, {})
+                await home.built.store.inbox.accept("matrix", "bot", waiting, {})
             await home.built.proactive.scheduler.look()
             await home.until(lambda: settled(home))
             lines = await home.ledger(f"job:{job.id}")
@@ -175,7 +175,7 @@ class TestAtAnyTime:
     async def test_many_jobs_cost_a_look_nothing(self, tmp_path):
         """A look reads what is due soon; all are read at the start, and when the clock was set back."""
         clock = ManualClock(START)
-        async with await SqliteWorkStore.open(tmp_path / "g.db", clock=clock) as store:
+        async with await SqliteQueue.open(tmp_path / "g.db", clock=clock) as store:
             for number in range(300):
                 timing = Interval(86_400, START + timedelta(hours=2, seconds=number))
                 job = Job(

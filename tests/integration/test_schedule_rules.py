@@ -13,7 +13,7 @@ from gateway.proactive.jobs.service import Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import Interval, next_after
 from gateway.queue.model import Job, JobKind, JobState
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.scheduled_job import OVERHEARD
 from tests.clock import ManualClock
 from tests.integration.schedule_world import (
@@ -141,7 +141,7 @@ class TestRulesOfARoom:
     async def test_what_the_room_says_now_counts(self, tmp_path, before, now, general, runs):
         """Who may talk there by the rule of the room alone has jobs, and not any more when it has changed."""
         clock = ManualClock(START)
-        async with await SqliteWorkStore.open(tmp_path / "g.db", clock=clock) as store:
+        async with await SqliteQueue.open(tmp_path / "g.db", clock=clock) as store:
             context = {} if before is None else {"allowed_here": before}
             timing = Interval(3600, START + timedelta(hours=1))
             job = Job(
@@ -153,7 +153,7 @@ class TestRulesOfARoom:
             scheduler = scheduler_on(store, clock, Ruled(now), general)
             clock.advance(3600)
             await scheduler.look()
-            rows = await store.inbox()
+            rows = await store.inbox.rows()
             assert bool(rows) is runs
             assert (await store.jobs.job("abcde")).note == ("" if runs else NOT_ALLOWED)
 
@@ -161,7 +161,7 @@ class TestRulesOfARoom:
         """Whoever is heard without being allowed (a robot's mail in the owner's mailbox) schedules nothing."""
         async with scheduled(tmp_path, allow={"matrix": (), "email": ()}) as home:
             await home.asked(ANN, "hello")
-            [row] = await home.built.store.inbox()
+            [row] = await home.built.store.inbox.rows()
             said = row.message.model_copy(
                 update={
                     "sender": row.message.sender.model_copy(update={"address": BOB}),

@@ -37,7 +37,7 @@ class TestStop:
             stopped = await asked(one, "!stop")
             after = await asked(one, "four")
             await settled(one, settled=2, ignored=3)
-            usage = await one.built.store.usage()
+            usage = await one.built.store.usage.rows()
         assert stopped.text == "Stopped: 3 messages are not answered."
         assert after.text == "answer 2"
         assert mind.cut_off == 1
@@ -75,7 +75,7 @@ class TestStop:
             one.server.say(ANN, "use the tool")
             await hanging.started.wait()
             stopped = await asked(one, "!stop")
-            usage = await one.built.store.usage()
+            usage = await one.built.store.usage.rows()
         assert stopped.text == "Stopped: 1 message is not answered."
         assert hanging.left == 1
         assert [row.usage.prompt_tokens for row in usage] == [100]
@@ -137,18 +137,18 @@ class TestStop:
             stores.append(Held(store, call, after=after))
             return stores[0]
 
-        async with talking(tmp_path, Mind(), wrap_queue=wrapping(store=wrap)) as one:
+        async with talking(tmp_path, Mind(), wrap_queue=wrapping(turns=wrap)) as one:
             one.server.say(ANN, "one")
             await stores[0].reached.wait()
             one.server.say(ANN, "!stop")
             with anyio.fail_after(10):
-                while len(await one.built.store.inbox(states=list(InboxState))) < 2:
+                while len(await one.built.store.inbox.rows(states=list(InboxState))) < 2:
                     await anyio.sleep(0.01)
             await anyio.sleep(0.05)
             stores[0].go.set()
             answers = await one.server.answers(len(said), conversation=DM)
             await settled(one)
-            usage = await one.built.store.usage()
+            usage = await one.built.store.usage.rows()
         assert [answer.text for answer in answers] == said
         assert texts(one) == said
         assert sum(row.usage.calls for row in usage) == (1 if call == "complete" else 0)

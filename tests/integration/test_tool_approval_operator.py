@@ -86,16 +86,16 @@ async def test_who_waits_for_a_yes_waits_for_nobody_else(tmp_path):
         _, name = await question(one, f"dm-{BOB}")
         one.server.say(BOB, "and this")
         with anyio.fail_after(20):
-            while sum((await one.built.store.stats()).inbox.values()) < 2:
+            while sum((await one.built.store.maintenance.stats()).inbox.values()) < 2:
                 await anyio.sleep(0.02)
-        waiting = await one.built.store.stats()
+        waiting = await one.built.store.maintenance.stats()
         store = one.built.store
     # Nobody works on anything any more.
     async with asking(tmp_path, Writer(), server=one.server, channels={}) as one:
         store = one.built.store
-        still = await store.stats()
+        still = await store.maintenance.stats()
         await operations(one).call("calls_decide", {"call": name, "yes": True})
-        decided = await store.stats()
+        decided = await store.maintenance.stats()
 
     assert (waiting.oldest_unanswered_s, waiting.waiting_for_yes) == (None, 1)
     assert (still.oldest_unanswered_s, still.waiting_for_yes) == (None, 1)

@@ -81,7 +81,7 @@ async def test_a_conversation_is_consolidated_behind_the_answers(tmp_path: Path)
         assert "They spoke of the boat." in system.content
         assert not any("m0" in message.content for message in rest)
         assert any("m3" in message.content for message in rest)
-        used = {row.purpose: row.usage.calls for row in await there.built.store.usage()}
+        used = {row.purpose: row.usage.calls for row in await there.built.store.usage.rows()}
         assert used["consolidation"] == model.consolidating >= 1
         assert used["chat"] == 5
         state = there.built.post_turn.state()

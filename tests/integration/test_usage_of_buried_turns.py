@@ -38,7 +38,7 @@ async def test_a_buried_turn_is_in_the_usage(after: int, tmp_path: Path) -> None
     async with world(tmp_path, models={"demo": Failing(after)}) as there:
         await there.asked("hello")  # the apology
         assert (await there.inbox()) == {"dead": 1}
-        rows = [row for row in await there.built.store.usage() if row.usage.calls]
+        rows = [row for row in await there.built.store.usage.rows() if row.usage.calls]
         assert sum(row.usage.calls for row in rows) == after
         assert sum(row.usage.prompt_tokens for row in rows) == 100 * after
         assert {row.purpose for row in rows} <= {"chat"}

@@ -21,10 +21,10 @@ async def test_nobody_is_named_to_machines(tmp_path):
         await one.asked(f"!toolfail {CANARY}", person=f"{CANARY}-ann")
         one.server.say(f"{CANARY}-stranger", f"let me in {CANARY}")
         with anyio.fail_after(10):
-            while (await one.built.store.stats()).inbox["ignored"] == 0:
+            while (await one.built.store.maintenance.stats()).inbox["ignored"] == 0:
                 await anyio.sleep(0.02)
 
-        metrics.show_store(await one.built.store.stats())
+        metrics.show_store(await one.built.store.maintenance.stats())
         status = await Operations(one.built.store, one.built.memory, status=one.built.status.read).status()
         told = metrics.exposition().decode()
         page = render(status, (), now=EPOCH)
@@ -33,7 +33,7 @@ async def test_nobody_is_named_to_machines(tmp_path):
             assert "loopback" in text
             assert CANARY not in text
         # The mark is there where it belongs: the check looks at a gateway that has it.
-        assert CANARY in str(await one.built.store.inbox(limit=5))
+        assert CANARY in str(await one.built.store.inbox.rows(limit=5))
 
 
 class HangingStore:
@@ -72,7 +72,7 @@ async def test_a_turn_that_hangs_is_told(tmp_path):
 
     limits = {"llm": {"limits": {"seconds": 60}}, "agents": {"heartbeat": {"limits": {"seconds": 60}}}}
     async with world(
-        tmp_path / "home", settings=limits, clock=clock, wrap_queue=wrapping(store=hanging)
+        tmp_path / "home", settings=limits, clock=clock, wrap_queue=wrapping(turns=hanging)
     ) as one:
         await one.asked("hello")
         await pass_by(one.built, 60)

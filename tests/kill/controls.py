@@ -14,12 +14,13 @@ from typing import Any
 
 from agent_core.messages import OutboundMessage
 from channels.base import Receipt
-from gateway.queue.ports import Completion, Pending
+from gateway.queue.ports import Completion, Pending, Queue
 from gateway.turns.approvals.review import ASKING
 from tests.doubles.loopback import Delivered, LoopbackChannel
+from tests.doubles.queue import wrapping
 from tests.kill.points import Striker
 
-__all__ = ["channel", "memory", "store"]
+__all__ = ["channel", "memory", "queue"]
 
 
 class _AcknowledgesFirst(LoopbackChannel):
@@ -103,8 +104,8 @@ class _ForgetsHistory(_Around):
         super().__init__(inner)
         self._known: set[int] | None = None
 
-    async def journal(self, session: Any = None) -> list[Any]:
-        lines = await self._real.journal(session)
+    async def lines(self, session: Any = None) -> list[Any]:
+        lines = await self._real.lines(session)
         if self._known is None:  # the look at the start
             self._known = {line.id for line in lines}
         return [line for line in lines if line.id not in self._known]
@@ -170,19 +171,19 @@ def channel(control: str, plain: type[LoopbackChannel]) -> type[LoopbackChannel]
     return defects.get(control, plain)
 
 
-def store(control: str, plain: Any, channel: LoopbackChannel, point: Striker) -> Any:
-    """The store with its defect, if it has one."""
+def queue(control: str, plain: Queue, channel: LoopbackChannel, point: Striker) -> Queue:
+    """The queue with its defect, if it has one."""
     match control:
         case "sends_first":
-            return _SendsFirst(plain, channel, point)
+            return wrapping(turns=lambda turns: _SendsFirst(turns, channel, point))(plain)
         case "forgets_steps":
-            return _ForgetsSteps(plain)
+            return wrapping(turns=_ForgetsSteps)(plain)
         case "asks_anew":
-            return _AsksAnew(plain)
+            return wrapping(inbox=_AsksAnew)(plain)
         case "forgets_stops":
-            return _ForgetsStops(plain)
+            return wrapping(inbox=_ForgetsStops)(plain)
         case "forgets_history":
-            return _ForgetsHistory(plain)
+            return wrapping(journal=_ForgetsHistory)(plain)
         case _:
             return plain
 

@@ -27,16 +27,15 @@ import structlog
 
 from channels.base import Redelivery
 from gateway.app import Overrides, build
-from gateway.queue.ports import WorkStore
+from gateway.queue.ports import Queue
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from gateway.turns.approvals.review import ASKING
 from gateway.turns.failure_policy import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
-from tests.doubles.queue import wrapping
 from tests.kill import controls
-from tests.kill.points import Striker, StrikingMemory, StrikingPort
+from tests.kill.points import Striker, StrikingMemory, StrikingQueue
 from tests.kill.scripted import EffectTool, ScriptedModel
 
 __all__ = ["GROUPS", "Run"]
@@ -101,8 +100,8 @@ async def _live(run: Run) -> int:
     name = "matrix" if run.approval else "loopback"
     channel = controls.channel(run.control, LoopbackChannel)(server, name=name, batch=3, point=striker)
 
-    def wrap_store(store: WorkStore) -> StrikingPort:
-        return StrikingPort(controls.store(run.control, store, channel, striker), striker, "store")
+    def wrap_queue(queue: Queue) -> StrikingQueue:
+        return StrikingQueue(controls.queue(run.control, queue, channel, striker), striker)
 
     built = await build(
         Settings.model_validate(
@@ -122,10 +121,7 @@ async def _live(run: Run) -> int:
             models={"demo": ScriptedModel(striker, pause)},
             allow_from={name: ("*",)},
             approval={name: run.approval} if run.approval else {},
-            wrap_queue=wrapping(
-                store=wrap_store,
-                approvals=lambda approvals: StrikingPort(approvals, striker, "approvals"),
-            ),
+            wrap_queue=wrap_queue,  # type: ignore[arg-type]
             wrap_memory=lambda memory: StrikingMemory(controls.memory(run.control, memory, striker), striker),  # type: ignore[arg-type, return-value]
             tools=[EffectTool(folder / "effects", striker, pause)],
             policy=TurnPolicy(max_attempts=run.max_attempts),
@@ -157,7 +153,7 @@ async def _stop_when_quiet(
     while quiet < _QUIET_LOOKS:
         await anyio.sleep(0.01)
         server.refresh()
-        stats = await store.stats()
+        stats = await store.maintenance.stats()
         # A turn that waits for a yes is as quiet as it gets.
         asked = sum(one.verdict is None for one in await store.approvals.questions()) if waiting else 0
         busy = [
@@ -166,7 +162,7 @@ async def _stop_when_quiet(
             *(stats.outbox[s] for s in ("pending", "sending", "uncertain")),
         ]
         # What was accepted just before a death is not always acknowledged later, and needs not be.
-        ours = len(await store.inbox(session=ASKING, limit=1000))
+        ours = len(await store.inbox.rows(session=ASKING, limit=1000))
         taken = max(server.acknowledged, sum(stats.inbox.values()) - ours)
         if consolidating:
             state = built.post_turn.state()["consolidation"]

@@ -69,7 +69,7 @@ class PersonWorker(Worker):
 
     # ── in ──
     async def receive(self) -> None:
-        self.position = int(await self.store.position("test", BOT, "up") or 0)
+        self.position = int(await self.store.inbox.position("test", BOT, "up") or 0)
         at = max(0, self.upstream.acked - 2)
         while at < EVENTS:
             numbers = range(at, min(at + 3, EVENTS))
@@ -77,10 +77,10 @@ class PersonWorker(Worker):
             amendments = [each for number in numbers for each in self.amendments(number)]
             batch = [self.event(number) for number in numbers]
             if self.life.control == "stops-by-heart":
-                rows = await self.store.accept("test", BOT, batch, {"up": str(at)})
+                rows = await self.store.inbox.accept("test", BOT, batch, {"up": str(at)})
                 self.stop_by_heart(amendments)
             else:
-                rows = await self.store.accept("test", BOT, batch, {"up": str(at)}, amendments)
+                rows = await self.store.inbox.accept("test", BOT, batch, {"up": str(at)}, amendments)
                 for stopped in rows.stopped:
                     self.stop(stopped.turn)
                 for session in rows.touched:
@@ -145,9 +145,9 @@ class PersonWorker(Worker):
     async def ended(self, turn: Turn) -> None:
         try:
             if self.life.control == "stops-by-heart":
-                await self.store.complete(turn, Completion())
+                await self.store.turns.complete(turn, Completion())
             else:
-                await self.store.release(turn)
+                await self.store.turns.release(turn)
         except LostTurn:
             return
 
@@ -156,7 +156,7 @@ class PersonWorker(Worker):
         if is_stop(int(head.text[1:])):
             said = {"for": [head.text], "part": "stop", "stopped": head.context.get("stopped")}
             answer = NewOutbound("test", BOT, turn.session, json.dumps(said))
-            await self.store.complete(turn, Completion(outbound=[answer]))
+            await self.store.turns.complete(turn, Completion(outbound=[answer]))
         else:
             await super().turn(turn)
 
@@ -172,28 +172,28 @@ class PersonWorker(Worker):
     # ── the person ──
     async def decide(self) -> None:
         while True:
-            for row in await self.store.outbox(states=[OutboxState.HELD], limit=100):
+            for row in await self.store.outbox.rows(states=[OutboxState.HELD], limit=100):
                 self.point("person.approving")
                 if not approved(json.loads(row.message.text)):
-                    await self.once(partial(self.store.reject, row.id, "no"))
+                    await self.once(partial(self.store.outbox.reject, row.id, "no"))
                 elif self.life.control == "approves-anew":
                     told = row.message
-                    await self.store.post([NewOutbound("test", BOT, told.session, told.text)])
-                    await self.once(partial(self.store.reject, row.id, "sent anew"))
+                    await self.store.outbox.post([NewOutbound("test", BOT, told.session, told.text)])
+                    await self.once(partial(self.store.outbox.reject, row.id, "sent anew"))
                 else:
-                    await self.once(partial(self.store.approve, row.id))
+                    await self.once(partial(self.store.outbox.approve, row.id))
                 self.kick.set()
-            for row in await self.store.inbox(states=[InboxState.QUARANTINED], limit=100):
+            for row in await self.store.inbox.rows(states=[InboxState.QUARANTINED], limit=100):
                 self.point("person.admitting")
                 session: SessionKey | None = row.message.session
                 if self.life.control == "admits-anew":
                     again = row.message.model_copy(
                         update={"native_id": f"{row.message.native_id}~{os.getpid()}"}
                     )
-                    await self.store.accept("test", BOT, [Pending(again)], {})
-                    await self.store.drop(row.id)
+                    await self.store.inbox.accept("test", BOT, [Pending(again)], {})
+                    await self.store.inbox.drop(row.id)
                 else:
-                    session = await self.once(partial(self.store.admit, row.id))
+                    session = await self.once(partial(self.store.inbox.admit, row.id))
                 if session is not None:
                     self.dispatcher.wake(session)
             await anyio.sleep(0.004)
@@ -207,7 +207,7 @@ class PersonWorker(Worker):
             return None
 
     async def all_done(self) -> bool:
-        stats = await self.store.stats()
+        stats = await self.store.maintenance.stats()
         open_in = [InboxState.READY, InboxState.RUNNING, InboxState.QUARANTINED]
         open_out = [OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN, OutboxState.HELD]
         return not (

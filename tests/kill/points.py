@@ -85,6 +85,21 @@ class StrikingPort:
         return struck
 
 
+class StrikingQueue:
+    """The stores of a queue, each a `StrikingPort` with its own name."""
+
+    def __init__(self, inner: Any, point: Callable[[str], None]) -> None:
+        self._inner = StrikingPort(inner, point, "queue")
+        self._ports = {
+            name: StrikingPort(port, point, name)
+            for name, port in vars(inner).items()
+            if not name.startswith("_")
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return self._ports.get(name) or getattr(self._inner, name)
+
+
 class StrikingMemory(StrikingPort):
     """The memory, with one moment more: ``jsonl.torn``, in the middle of a line of a history."""
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import anyio
 
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
-from tests.doubles.queue import wrapping
 from tests.integration.gateway_world import world
-from tests.kill.points import Striker, StrikingPort, append_line
+from tests.kill.points import Striker, StrikingQueue, append_line
 
 __all__ = ["CALLS"]
 
@@ -50,7 +49,7 @@ async def live(folder: Path, moment: str) -> None:
     async with world(
         folder / "home",
         models={"demo": Noted(folder / "calls", point)},
-        wrap_queue=wrapping(store=lambda store: StrikingPort(store, point, "store")),
+        wrap_queue=lambda queue: StrikingQueue(queue, point),  # type: ignore[arg-type, return-value]
         settings={"llm": {"budget": {"tokens_per_day": 100_000}}},
     ) as one:
         one.server.say("ann", "a question", native_id="$1")

@@ -28,13 +28,13 @@ import structlog
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Pending, Step, Turn, WorkStore
+from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
 from gateway.queue.sqlite.codec import new_outbox
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
 from gateway.turns.dispatcher import SessionDispatcher
-from tests.kill.points import Striker, StrikingPort, append_line
+from tests.kill.points import Striker, StrikingQueue, append_line
 
 __all__ = ["ADAPTERS", "EVENTS", "POINTS", "Life", "events"]
 
@@ -44,11 +44,11 @@ BOT = "@bot:hs.test"
 _PR_SET_PDEATHSIG = 1
 POINTS = ["upstream.ack.before", "upstream.ack.after", "tool.ran", "provider.taken", "history.appended"]
 
-Opened = Callable[[Path], Awaitable[WorkStore]]
+Opened = Callable[[Path], Awaitable[Queue]]
 
 
-async def _sqlite(folder: Path) -> WorkStore:
-    return await SqliteWorkStore.open(folder / "gateway.db", clock=SystemClock())
+async def _sqlite(folder: Path) -> Queue:
+    return await SqliteQueue.open(folder / "gateway.db", clock=SystemClock())
 
 
 ADAPTERS: dict[str, Opened] = {"sqlite": _sqlite}
@@ -133,9 +133,9 @@ class Worker:
         append_line(self.folder / "broken", what)
 
     async def run(self) -> None:
-        await self.store.recover()
+        await self.store.maintenance.recover()
         await self.flush(None)
-        for session, due_s in await self.store.open_sessions():
+        for session, due_s in await self.store.turns.open_sessions():
             self.dispatcher.wake(session, after_s=due_s)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.dispatcher.run, self.work)
@@ -148,7 +148,7 @@ class Worker:
 
     # ── in ──
     async def receive(self) -> None:
-        position = int(await self.store.position("test", BOT, "up") or 0)
+        position = int(await self.store.inbox.position("test", BOT, "up") or 0)
         if position < self.upstream.acked and self.life.control != "ack-first":
             self.broken(f"acknowledged {self.upstream.acked}, committed {position}")
         at = max(0, self.upstream.acked - 2)  # an upstream may also repeat what was acknowledged
@@ -157,7 +157,7 @@ class Worker:
             at += len(batch)
             if self.life.control == "ack-first":
                 self.upstream.ack(at)
-            rows = await self.store.accept(
+            rows = await self.store.inbox.accept(
                 "test", BOT, [self.pending(*event) for event in batch], {"up": str(at)}
             )
             for row in rows:
@@ -183,30 +183,30 @@ class Worker:
 
     # ── turns ──
     async def work(self, session: SessionKey) -> None:
-        while (turn := await self.store.claim(session, merge=2)) is not None:
+        while (turn := await self.store.turns.claim(session, merge=2)) is not None:
             await self.turn(turn)
             await self.flush(session)
             self.kick.set()
-        due_s = await self.store.due_in(session)
+        due_s = await self.store.turns.due_in(session)
         if due_s is not None:
             self.dispatcher.wake(session, after_s=due_s)
 
     async def turn(self, turn: Turn) -> None:
         texts = [row.message.text for row in turn.rows]
         numbers = [int(text[1:]) for text in texts]
-        done = {step.number: step for step in await self.store.steps(turn)}
+        done = {step.number: step for step in await self.store.turns.steps(turn)}
         if any(number % 7 == 3 for number in numbers) and not turn.deferrals:
-            await self.store.retry(turn, "away", delay_s=0.01, deferral=True)
+            await self.store.turns.retry(turn, "away", delay_s=0.01, deferral=True)
             return
         if 0 not in done:
-            await self.store.step_finished(turn, Step(0, "model", "d", {}, {"text": "call the tool"}))
+            await self.store.turns.step_finished(turn, Step(0, "model", "d", {}, {"text": "call the tool"}))
         if 1 not in done or self.life.control == "forget-steps":
-            await self.store.step_started(turn, Step(1, "tool", "d", {"for": texts}, None))
+            await self.store.turns.step_started(turn, Step(1, "tool", "d", {"for": texts}, None))
             append_line(self.folder / "tools", json.dumps(texts))
             self.point("tool.ran")
-            await self.store.step_finished(turn, Step(1, "tool", "d", {}, {"ok": True}))
+            await self.store.turns.step_finished(turn, Step(1, "tool", "d", {}, {"ok": True}))
         if any(number % 8 == 5 for number in numbers):
-            await self.store.bury(turn, "no", [self.answer(turn, texts, "apology")])
+            await self.store.turns.bury(turn, "no", [self.answer(turn, texts, "apology")])
             return
         parts = [self.answer(turn, texts, part) for part in ("1", "2")]
         lines = [Message(role="user", content=text, id=f"{turn.id}.{n}") for n, text in enumerate(texts)]
@@ -215,14 +215,14 @@ class Worker:
                 row = OutboxRow(0, None, _made(part), OutboxState.PENDING, 0, None, None, None)
                 await self.provider.take(row, f"{turn.id}-{turn.fence}-{number}")
             parts = []
-        await self.store.complete(turn, Completion(outbound=parts, history=lines))
+        await self.store.turns.complete(turn, Completion(outbound=parts, history=lines))
 
     @staticmethod
     def answer(turn: Turn, texts: list[str], part: str) -> NewOutbound:
         return NewOutbound("test", BOT, turn.session, json.dumps({"for": texts, "part": part}))
 
     async def flush(self, session: SessionKey | None) -> None:
-        lines = await self.store.journal(session)
+        lines = await self.store.journal.lines(session)
         for line in lines:
             path = self.folder / f"history.{line.session.file_name}"
             known = path.read_text().splitlines() if path.exists() else []
@@ -231,25 +231,25 @@ class Worker:
                 append_line(path, record)
         if lines:
             self.point("history.appended")
-            await self.store.journal_done([line.id for line in lines])
+            await self.store.journal.filed([line.id for line in lines])
 
     # ── out ──
     async def deliver(self) -> None:
         async with anyio.create_task_group() as senders:
             while True:
                 self.kick = anyio.Event()
-                rows = await self.store.next_sends("test", BOT, busy=list(self.busy))
+                rows = await self.store.outbox.next_sends("test", BOT, busy=list(self.busy))
                 if self.life.control == "newest-first":
                     rows = await self.newest(rows)
                 for row in rows:
                     self.busy.add(row.message.session)
                     senders.start_soon(self.send, row)
-                due_s = await self.store.next_send_in("test", BOT, busy=list(self.busy))
+                due_s = await self.store.outbox.next_send_in("test", BOT, busy=list(self.busy))
                 with anyio.move_on_after(1.0 if due_s is None else due_s):
                     await self.kick.wait()
 
     async def newest(self, rows: list[OutboxRow]) -> list[OutboxRow]:
-        pending = await self.store.outbox(states=[OutboxState.PENDING], limit=1000)
+        pending = await self.store.outbox.rows(states=[OutboxState.PENDING], limit=1000)
         newest = {row.message.session: row for row in reversed(pending)}
         return [newest.get(row.message.session, row) for row in rows]
 
@@ -261,20 +261,20 @@ class Worker:
         try:
             probing = self.life.policy == "probe" and self.life.control != "no-probe"
             if row.state is OutboxState.UNCERTAIN and probing and self.provider.has(key):
-                await self.store.sent(row, f"taken-{key}")
+                await self.store.outbox.sent(row, f"taken-{key}")
                 return
-            await self.store.sending(row)
+            await self.store.outbox.sending(row)
             if row.attempts == 0 and int(key[:2], 16) % 4 == 0:
-                await self.store.send_failed(row, "503", delay_s=0.005)
+                await self.store.outbox.send_failed(row, "503", delay_s=0.005)
                 return
-            await self.store.uncertain(row)
-            await self.store.sent(row, await self.provider.take(row, key))
+            await self.store.outbox.uncertain(row)
+            await self.store.outbox.sent(row, await self.provider.take(row, key))
         finally:
             self.busy.discard(row.message.session)
             self.kick.set()
 
     async def all_done(self) -> bool:
-        stats = await self.store.stats()
+        stats = await self.store.maintenance.stats()
         open_in = [InboxState.READY, InboxState.RUNNING, InboxState.ANSWERED]
         open_out = [OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN]
         return not (
@@ -303,7 +303,7 @@ async def live(life: Life) -> int:
     point = Striker(life.strike, Path(life.folder) / "trace")
     store = await ADAPTERS[life.adapter](Path(life.folder))
     try:
-        await _worker(life.story)(life, StrikingPort(store, point, "store"), point).run()
+        await _worker(life.story)(life, StrikingQueue(store, point), point).run()
     finally:
         await store.aclose()
     return 0

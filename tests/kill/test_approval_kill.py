@@ -12,18 +12,18 @@ from tests.kill.scenario import Nursery, World
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 MOMENTS = [
     "accepted",
-    "store.accept.before",
-    "store.accept.after",
-    "store.claim.after",
-    "store.held_after.after",
-    "store.complete.before",
-    "store.complete.after",
+    "inbox.accept.before",
+    "inbox.accept.after",
+    "turns.claim.after",
+    "outbox.held_after.after",
+    "turns.complete.before",
+    "turns.complete.after",
     "sending",
     "uncertain",
     "taken",
-    "store.sent.after",
+    "outbox.sent.after",
 ]
-DECIDING = ["store.approve.before", "store.approve.after", "store.outbox_row.after"]
+DECIDING = ["outbox.approve.before", "outbox.approve.after", "outbox.row.after"]
 
 
 def seen(world: World, person: str) -> list[str]:

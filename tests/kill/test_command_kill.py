@@ -13,25 +13,25 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from gateway.system.clock import SystemClock
 from tests.kill.scenario import Nursery, World
 
 MOMENTS = [
     "accepted",
-    "store.accept.before",
-    "store.accept.after",
-    "store.claim.before",
-    "store.claim.after",
+    "inbox.accept.before",
+    "inbox.accept.after",
+    "turns.claim.before",
+    "turns.claim.after",
     "memory.save_consolidation.before",
     "memory.save_consolidation.after",
-    "store.complete.before",
-    "store.complete.after",
-    "store.sending.after",
+    "turns.complete.before",
+    "turns.complete.after",
+    "outbox.sending.after",
     "uncertain",
     "taken",
-    "store.sent.after",
+    "outbox.sent.after",
     "memory.append_message.after",
 ]
 PLACE = "dm-ann"
@@ -53,8 +53,8 @@ def states(world: World) -> list[InboxState]:
 
     async def look() -> list[InboxState]:
         path = world.folder / "home" / "gateway.db"
-        async with await SqliteWorkStore.open(path, clock=SystemClock()) as store:
-            rows = await store.inbox(
+        async with await SqliteQueue.open(path, clock=SystemClock()) as store:
+            rows = await store.inbox.rows(
                 states=list(InboxState), session=SessionKey("loopback", PLACE), limit=1000
             )
             return [row.state for row in rows][::-1]
@@ -119,7 +119,7 @@ def test_what_is_stopped_stays_stopped(moment: str, nursery: Nursery, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "moment", ["store.accept.before#2", "store.accept.after#2", "accepted#2", "model.answered"]
+    "moment", ["inbox.accept.before#2", "inbox.accept.after#2", "accepted#2", "model.answered"]
 )
 def test_a_stop_while_the_question_runs(moment: str, nursery: Nursery, tmp_path: Path) -> None:
     """The stop comes with the next batch, while the model thinks: an answer or a stop, never both or neither."""

@@ -32,8 +32,8 @@ MOMENTS = [
     "memory.sync_history.after",
     "memory.save_consolidation.before",
     "memory.save_consolidation.after",
-    "store.add_usage.before",
-    "store.add_usage.after",
+    "usage.add.before",
+    "usage.add.after",
 ]
 
 

@@ -24,37 +24,37 @@ THOROUGH = LOOPBACK_KILLS >= 100
 CHANNEL = ["fetched", "accepted", "acknowledged", "sending", "uncertain", "taken"]
 THINKING = ["model.asked", "model.answered", "tool.start", "tool.effect"]
 WRITES = [
-    "store.recover",
-    "store.due_now",
-    "store.accept",
-    "store.claim",
-    "store.step_started",
-    "store.step_finished",
-    "store.add_usage",
-    "store.complete",
-    "store.sending",
-    "store.uncertain",
-    "store.sent",
-    "store.journal_done",
+    "maintenance.recover",
+    "maintenance.due_now",
+    "inbox.accept",
+    "turns.claim",
+    "turns.step_started",
+    "turns.step_finished",
+    "usage.add",
+    "turns.complete",
+    "outbox.sending",
+    "outbox.uncertain",
+    "outbox.sent",
+    "journal.filed",
     "memory.append_message",
     "memory.save_global_memory",
 ]
 READS = [
-    "store.suspects",
-    "store.waiting_people",
-    "store.open_sessions",
-    "store.position",
-    "store.read_state",
-    "store.steps",
-    "store.journal",
-    "store.next_sends",
-    "store.next_send_in",
-    "store.stats",
-    "store.inbox",
-    "store.held_after",
-    "store.quarantined_after",
-    "store.prune",
-    "store.aclose",
+    "maintenance.suspects",
+    "turns.waiting_people",
+    "turns.open_sessions",
+    "inbox.position",
+    "state.read",
+    "turns.steps",
+    "journal.lines",
+    "outbox.next_sends",
+    "outbox.next_send_in",
+    "maintenance.stats",
+    "inbox.rows",
+    "outbox.held_after",
+    "inbox.quarantined_after",
+    "maintenance.prune",
+    "queue.aclose",
     "memory.load_history",
     "memory.load_global_memory",
 ]
@@ -67,21 +67,21 @@ MOMENTS = [
 ]
 SENDING = [
     "sending",
-    "store.sending.after",
-    "store.uncertain.before",
+    "outbox.sending.after",
+    "outbox.uncertain.before",
     "uncertain",
     "taken",
-    "store.sent.before",
-    "store.sent.after",
+    "outbox.sent.before",
+    "outbox.sent.after",
 ]
 RECOVERING = [
-    "store.recover.before",
-    "store.recover.after",
-    "store.journal.after",
+    "maintenance.recover.before",
+    "maintenance.recover.after",
+    "journal.lines.after",
     "memory.append_message.before",
     "jsonl.torn",
     "memory.append_message.after",
-    "store.open_sessions.after",
+    "turns.open_sessions.after",
 ]
 
 
@@ -132,11 +132,11 @@ def test_a_death_while_sending_follows_the_rule_of_the_channel(
     evidence = judged(world)
     if policy == "probe":
         assert evidence.parked == []
-    elif moment in ("uncertain", "taken", "store.sent.before"):
+    elif moment in ("uncertain", "taken", "outbox.sent.before"):
         assert evidence.parked, "what may have arrived must be shown to a person"
 
 
-@pytest.mark.parametrize("moment", ["store.probing.before", "store.probing.after"])
+@pytest.mark.parametrize("moment", ["outbox.probing.before", "outbox.probing.after"])
 def test_a_death_while_the_server_is_asked_costs_nothing(
     moment: str, nursery: Nursery, tmp_path: Path
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_death_while_recovering_costs_nothing(moment: str, nursery: Nursery, t
     """Killed after the commit, then twice in the middle of putting that right."""
     world = World(tmp_path, nursery)
     talk(world)
-    assert world.live(die="store.complete.after") == -signal.SIGKILL
+    assert world.live(die="turns.complete.after") == -signal.SIGKILL
     for _ in range(2):
         assert world.live(die=moment) == -signal.SIGKILL
     world.live_until_quiet()
@@ -235,8 +235,8 @@ CONTROLS = {
     "acknowledges_first": ("control.acknowledged", "no answer to"),
     "sends_first": ("control.sent", "answered 2 times"),
     "new_keys": ("taken", "answered 2 times"),
-    "forgets_steps": ("store.complete.before", "the tool ran 2 times"),
-    "forgets_history": ("store.complete.after", "the history asks"),
+    "forgets_steps": ("turns.complete.before", "the tool ran 2 times"),
+    "forgets_history": ("turns.complete.after", "the history asks"),
     "writes_twice": ("memory.append_message.after", "history lines doubled"),
 }
 

@@ -29,8 +29,15 @@ LIVES = 40
 MOMENTS = [
     *POINTS,
     *(
-        f"store.{call}.{when}"
-        for call in ("accept", "approve", "reject", "admit", "claim", "complete")
+        f"{call}.{when}"
+        for call in (
+            "inbox.accept",
+            "outbox.approve",
+            "outbox.reject",
+            "inbox.admit",
+            "turns.claim",
+            "turns.complete",
+        )
         for when in ("before", "after")
     ),
     "provider.taken",
@@ -93,8 +100,8 @@ def test_killed_at_random_moments(nursery, tmp_path):
 
 CONTROLS = [
     ("stops-by-heart", "turn.stopping", "answered all the same"),
-    ("approves-anew", "store.post.after", "was shown 2 times"),
-    ("admits-anew", "store.drop.before", "was shown 2 times|the tool ran 2 times"),
+    ("approves-anew", "outbox.post.after", "was shown 2 times"),
+    ("admits-anew", "inbox.drop.before", "was shown 2 times|the tool ran 2 times"),
 ]
 
 

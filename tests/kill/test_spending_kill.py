@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from tests.kill.scenario import REPOSITORY
 from tests.kill.spending_child import CALLS
@@ -18,13 +18,13 @@ from tests.kill.spending_child import CALLS
 MOMENTS = [
     "model.answered#1",
     "model.answered#3",
-    "store.step_finished.before#1",
-    "store.step_finished.after#1",
-    "store.add_usage.before#1",
-    "store.add_usage.after#1",
-    "store.add_usage.after#2",
-    "store.complete.before",
-    "store.complete.after",
+    "turns.step_finished.before#1",
+    "turns.step_finished.after#1",
+    "usage.add.before#1",
+    "usage.add.after#1",
+    "usage.add.after#2",
+    "turns.complete.before",
+    "turns.complete.after",
 ]
 
 
@@ -43,8 +43,8 @@ def live(folder: Path, moment: str = "") -> int:
 async def calls_and_counted(folder: Path) -> tuple[int, int]:
     """How many answers the model gave, and how many of them are in the sums."""
     made = len((folder / "calls").read_text().split())
-    async with await SqliteWorkStore.open(folder / "home" / "gateway.db", clock=SystemClock()) as store:
-        return made, sum(row.usage.calls for row in await store.costs.spent(since="2000-01-01", by="day"))
+    async with await SqliteQueue.open(folder / "home" / "gateway.db", clock=SystemClock()) as store:
+        return made, sum(row.usage.calls for row in await store.usage.spent(since="2000-01-01", by="day"))
 
 
 @pytest.mark.timeout(90)

@@ -16,14 +16,14 @@ import pytest
 from tests.kill.scenario import Nursery, World
 
 MOMENTS = [
-    "store.accept.before#2",
-    "store.accept.after#2",
-    "store.claim.after#2",
-    "store.complete.before#1",
-    "store.complete.after#1",
-    "store.sending.before#1",
+    "inbox.accept.before#2",
+    "inbox.accept.after#2",
+    "turns.claim.after#2",
+    "turns.complete.before#1",
+    "turns.complete.after#1",
+    "outbox.sending.before#1",
     "taken#1",
-    "store.sent.before#1",
+    "outbox.sent.before#1",
 ]
 
 
@@ -69,7 +69,7 @@ def test_without_a_stop_all_are_answered(nursery: Nursery, tmp_path: Path) -> No
     """The control: it is the command that keeps them from being answered, not the death."""
     world = World(tmp_path, nursery, pause_s=0.4, seed=7, max_attempts=50)
     told(world, ["#1", "#2", "#3", "stop, please #5", "#4"])
-    assert world.live(die="store.accept.after#2") == -signal.SIGKILL
+    assert world.live(die="inbox.accept.after#2") == -signal.SIGKILL
     world.live_until_quiet()
     world.server.refresh()
     assert len(world.server.seen("dm-ann")) == 5

@@ -29,29 +29,29 @@ KILLS = int(os.environ.get("SQUIDBOT_KILLS", "12"))
 ROOT = Path(__file__).parents[2]
 LIVES = 60
 CALLS = [
-    "recover",
-    "position",
-    "accept",
-    "open_sessions",
-    "claim",
-    "steps",
-    "step_started",
-    "step_finished",
-    "retry",
-    "complete",
-    "bury",
-    "due_in",
-    "journal",
-    "journal_done",
-    "next_sends",
-    "next_send_in",
-    "sending",
-    "uncertain",
-    "send_failed",
-    "sent",
-    "stats",
+    "maintenance.recover",
+    "inbox.position",
+    "inbox.accept",
+    "turns.open_sessions",
+    "turns.claim",
+    "turns.steps",
+    "turns.step_started",
+    "turns.step_finished",
+    "turns.retry",
+    "turns.complete",
+    "turns.bury",
+    "turns.due_in",
+    "journal.lines",
+    "journal.filed",
+    "outbox.next_sends",
+    "outbox.next_send_in",
+    "outbox.sending",
+    "outbox.uncertain",
+    "outbox.send_failed",
+    "outbox.sent",
+    "maintenance.stats",
 ]
-MOMENTS = [f"store.{call}.{when}" for call in CALLS for when in ("before", "after")] + POINTS
+MOMENTS = [f"{call}.{when}" for call in CALLS for when in ("before", "after")] + POINTS
 POLICIES = ("key", "probe")
 MISSED_AT_MOST = 0.5
 
@@ -165,13 +165,13 @@ def test_every_moment_exists(nursery, tmp_path):
 
 
 CONTROLS = [
-    ("ack-first", "store.accept.before#2", "key", "is lost"),
+    ("ack-first", "inbox.accept.before#2", "key", "is lost"),
     ("memory-dedupe", "upstream.ack.before#2", "key", "was answered as"),
-    ("send-first", "store.complete.before#3", "key", "was answered as"),
+    ("send-first", "turns.complete.before#3", "key", "was answered as"),
     ("fresh-keys", "provider.taken#2", "key", "was answered as"),
     ("no-probe", "provider.taken#2", "probe", "was answered as"),
-    ("forget-steps", "store.complete.before#1", "key", "the tool ran"),
-    ("history-twice", "store.journal_done.before#2", "key", "the history has"),
+    ("forget-steps", "turns.complete.before#1", "key", "the tool ran"),
+    ("history-twice", "journal.filed.before#2", "key", "the history has"),
     ("newest-first", "", "key", "out of order"),
 ]
 

@@ -12,34 +12,34 @@ from tests.kill.scenario import Nursery, World
 PLACE = "dm-bob"
 ASKING = [
     "accepted",
-    "store.claim.after",
+    "turns.claim.after",
     "model.answered",
     "approvals.ask.before",
     "approvals.ask.after",
     "sending",
     "uncertain",
     "taken",
-    "store.sent.after",
+    "outbox.sent.after",
 ]
 DECIDING = [
     "accepted",
-    "store.accept.after",
-    "store.claim.after",
+    "inbox.accept.after",
+    "turns.claim.after",
     "approvals.questions.after",
     "approvals.decide.before",
     "approvals.decide.after",
-    "store.step_started.before",
-    "store.step_started.after",
+    "turns.step_started.before",
+    "turns.step_started.after",
     "tool.start",
     "tool.effect",
-    "store.step_finished.before",
-    "store.step_finished.after",
-    "store.complete.before",
-    "store.complete.after",
+    "turns.step_finished.before",
+    "turns.step_finished.after",
+    "turns.complete.before",
+    "turns.complete.after",
     "taken",
-    "store.sent.after",
+    "outbox.sent.after",
 ]
-BESIDE = {"store.complete.before", "store.complete.after", "taken", "store.sent.after"}
+BESIDE = {"turns.complete.before", "turns.complete.after", "taken", "outbox.sent.after"}
 """Moments of the answer to `!approve`, while the tool may be anywhere."""
 
 
@@ -92,7 +92,7 @@ def test_killed_while_it_is_decided_or_done(moment: str, nursery: Nursery, tmp_p
 
     # Only between the note that it starts and its effect is "never" possible, and the model is told so then.
     # The word on the decision goes out beside the tool, so that a death there may come at that moment, too.
-    never = moment in {"store.step_started.after", "tool.start"}
+    never = moment in {"turns.step_started.after", "tool.start"}
     assert effects(world) in ([[]] if never else [["1"], []] if moment in BESIDE else [["1"]])
     assert names(world) == [name]
     assert seen(world).count("re: #1") == 1

@@ -26,7 +26,7 @@ from agent_core.messages import SessionKey
 from gateway.proactive.jobs.service import JobService, Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.doubles.loopback import FileLoopbackServer
@@ -39,22 +39,22 @@ from tests.kill.unasked_child import FastClock, Life, settings_for
 LOOPBACK_KILLS, _ = random_kills()
 JOBS = 6
 MOMENTS = [
-    "store.accept.before",
-    "store.accept.after",
-    "store.claim.after",
-    "store.complete.before",
-    "store.complete.after",
-    "store.sending.after",
+    "inbox.accept.before",
+    "inbox.accept.after",
+    "turns.claim.after",
+    "turns.complete.before",
+    "turns.complete.after",
+    "outbox.sending.after",
     "uncertain",
     "taken",
-    "store.sent.before",
-    "store.sent.after",
+    "outbox.sent.before",
+    "outbox.sent.after",
     "jobs.job_fired.before",
     "jobs.job_fired.after",
     "jobs.ledger.after",
     "jobs.was_said.after",
 ]
-MAIL_MOMENTS = ["store.post.before", "store.post.after", "store.complete.after", "taken"]
+MAIL_MOMENTS = ["outbox.post.before", "outbox.post.after", "turns.complete.after", "taken"]
 
 
 class Children:
@@ -119,7 +119,7 @@ class Folder:
 
     async def _plan(self) -> None:
         clock = FastClock(self.path)
-        async with await SqliteWorkStore.open(open_home(self.path / "home").database, clock=clock) as store:
+        async with await SqliteQueue.open(open_home(self.path / "home").database, clock=clock) as store:
             desk = JobService(store.jobs, settings_for(self._target).agents.schedule, zone="UTC", clock=clock)
             place = Place(SessionKey("matrix", "dm-bob"), "bot", "bob")
             for number in range(JOBS):
@@ -147,11 +147,11 @@ class Folder:
         servers = {name: FileLoopbackServer(self.path / name) for name in ("matrix", "email")}
         for server in servers.values():
             server.refresh()
-        async with await SqliteWorkStore.open(
+        async with await SqliteQueue.open(
             open_home(self.path / "home").database, clock=FastClock(self.path)
         ) as store:
             entries = await store.jobs.ledger(limit=1000)
-            rows = await store.inbox(limit=1000)
+            rows = await store.inbox.rows(limit=1000)
             waiting = await store.jobs.collected()
         ran = [entry for entry in entries if entry.outcome != "skipped"]
         return Evidence(

@@ -26,7 +26,7 @@ from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.service import JobService, Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Entry, JobKind, Outcome
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.daemon import email_settings, matrix_settings
@@ -136,7 +136,7 @@ def test_alerts_and_jobs_on_matrix_over_kills(
 async def _plan(home: Path, room: str, bot: str, owner: str, number: int) -> None:
     """A job that is due in two seconds, made while nobody runs."""
     clock = SystemClock()
-    async with await SqliteWorkStore.open(open_home(home).database, clock=clock) as store:
+    async with await SqliteQueue.open(open_home(home).database, clock=clock) as store:
         desk = JobService(store.jobs, ScheduleConfig(), zone="UTC", clock=clock)
         place = Place(SessionKey("matrix", room), bot, owner)
         ask = number % 2 == 0

@@ -33,9 +33,8 @@ from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
-from tests.doubles.queue import wrapping
 from tests.kill.gateway_child import _die_with_parent
-from tests.kill.points import Striker, StrikingPort
+from tests.kill.points import Striker, StrikingQueue
 
 __all__ = ["FACTOR", "FastClock", "Life", "settings_for"]
 
@@ -141,10 +140,7 @@ async def _live(life: Life) -> int:
             ),
             models={"demo": Minutes()},
             allow_from={"matrix": ("*",), "email": ("*",)},
-            wrap_queue=wrapping(
-                store=lambda store: StrikingPort(store, striker, "store"),
-                jobs=lambda jobs: StrikingPort(jobs, striker, "jobs"),
-            ),
+            wrap_queue=lambda queue: StrikingQueue(queue, striker),  # type: ignore[arg-type, return-value]
         ),
     )
     async with anyio.create_task_group() as tasks:
@@ -170,7 +166,7 @@ async def _stop_when_quiet(built: Gateway) -> None:
     quiet = 0
     while quiet < _QUIET_LOOKS:
         await anyio.sleep(0.1)
-        stats = await store.stats()
+        stats = await store.maintenance.stats()
         busy = [stats.inbox["ready"], stats.inbox["running"]]
         busy += [stats.outbox[state] for state in ("pending", "sending", "uncertain")]
         quiet = quiet + 1 if not any(busy) and not await store.jobs.jobs() else 0

@@ -13,7 +13,7 @@ import anyio
 from channels.heartbeat.channel import NOTHING
 from gateway.queue.model import Entry
 from gateway.queue.ports import InboxRow
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.daemon import Daemon
@@ -73,8 +73,8 @@ class Life:
 
         async def read() -> tuple[list[InboxRow], list[Entry], int]:
             path = open_home(self.daemon.home).database
-            async with await SqliteWorkStore.open(path, clock=SystemClock()) as store:
-                rows = [row for row in await store.inbox(limit=5000) if row.message.kind == "tick"]
+            async with await SqliteQueue.open(path, clock=SystemClock()) as store:
+                rows = [row for row in await store.inbox.rows(limit=5000) if row.message.kind == "tick"]
                 ledger = await store.jobs.ledger(name="heartbeat", limit=5000)
                 return rows, ledger, len(await store.jobs.collected())
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.inbox import SqliteInbox
+from gateway.queue.sqlite.outbox import SqliteOutbox
+from gateway.queue.sqlite.turns import SqliteTurns
 from gateway.queue.states import InboxState
 from tests.property.work_store_rules import StoreMachine
 
@@ -24,14 +26,14 @@ TestStore.settings = settings(
 TestStore.pytestmark = [pytest.mark.timeout(120)]
 
 
-class ForgetsRetryTimes(SqliteWorkStore):
+class ForgetsRetryTimes(SqliteTurns):
     """The control: a store in which the head does not wait for its retry."""
 
     async def retry(self, turn, error, *, delay_s, deferral):
         await super().retry(turn, error, delay_s=0, deferral=deferral)
 
 
-class SettlesEarly(SqliteWorkStore):
+class SettlesEarly(SqliteOutbox):
     """The control: a store that settles a turn with its first answer."""
 
     async def sent(self, row, provider_id):
@@ -40,16 +42,16 @@ class SettlesEarly(SqliteWorkStore):
         await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
 
 
-class WithdrawsOnlyWhatWaits(SqliteWorkStore):
+class WithdrawsOnlyWhatWaits(SqliteInbox):
     """The control: a store in which a running turn is answered whatever is taken back."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
-        running = {row.message.native_id for row in await self.inbox(states=[InboxState.RUNNING])}
+        running = {row.message.native_id for row in await self.rows(states=[InboxState.RUNNING])}
         kept = [each for each in amendments if each.native_id not in running]
         return await super().accept(channel, account, batch, positions, kept)
 
 
-class SendsDrafts(SqliteWorkStore):
+class SendsDrafts(SqliteTurns):
     """The control: a store in which a turn's drafts are sent."""
 
     async def complete(self, turn, completion):

@@ -1,5 +1,5 @@
 """
-The machine that does the same to a `WorkStore` and to the model: taking in, turns, and what is compared.
+The machine that does the same to a `Queue` and to the model: taking in, turns, and what is compared.
 
 What else can happen to a store is in `work_store_rules.py`.
 """
@@ -25,10 +25,10 @@ from hypothesis.stateful import (
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from gateway.queue.ports import Completion, LostTurn, Turn
-from gateway.queue.sqlite.store import SqliteWorkStore
 from gateway.queue.states import InboxState, OutboxState
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import BOT, out, pending, step
+from tests.doubles.broken_queue import opened_with
 from tests.property.work_store_model import Model, Row, Send
 
 SESSIONS = [SessionKey("matrix", f"!{name}") for name in "abc"]
@@ -43,7 +43,7 @@ MOVES = ["sending", "uncertain", "sent", "again", "perhaps", "dead", "park"]
 class TurnMachine(RuleBasedStateMachine):
     """Does the same to the store and to the model, and compares after each step."""
 
-    kind = SqliteWorkStore
+    kind = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class TurnMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.store = self.run(
-            self.kind.open(self.folder / "gateway.db", clock=self.clock, synchronous="normal")
+            opened_with(self.kind, self.folder / "gateway.db", self.clock, synchronous="normal")
         )
 
     @initialize()
@@ -99,7 +99,7 @@ class TurnMachine(RuleBasedStateMachine):
             if not self.model.known(native) and native not in expected:
                 expected.append(native)
                 first_alone[native] = what == "alone"
-        rows = self.run(self.store.accept("matrix", BOT, entries, {}))
+        rows = self.run(self.store.inbox.accept("matrix", BOT, entries, {}))
         assert [row.message.native_id for row in rows] == expected
         last = max((row.id for row in self.model.rows), default=0)
         assert all(row.id > last for row in rows)
@@ -167,7 +167,7 @@ class TurnMachine(RuleBasedStateMachine):
 
     def claim(self, session, merge) -> Turn | None:
         expected = self.model.claimable(str(session), merge)
-        turn = self.run(self.store.claim(session, merge=merge))
+        turn = self.run(self.store.turns.claim(session, merge=merge))
         assert [row.id for row in (turn.rows if turn else ())] == [row.id for row in expected]
         if turn is None:
             return None
@@ -185,14 +185,14 @@ class TurnMachine(RuleBasedStateMachine):
         number = len(replies)
         lines = [Message(role="user", content="x", id=turn.id, turn=turn.id, timestamp=EPOCH)]
         calls = {
-            "complete": lambda: self.store.complete(turn, Completion(outbound=outbound, history=lines)),
-            "bury": lambda: self.store.bury(turn, "no", outbound),
-            "retry": lambda: self.store.retry(turn, "later", delay_s=delay_s, deferral=False),
-            "deferral": lambda: self.store.retry(turn, "later", delay_s=delay_s, deferral=True),
-            "release": lambda: self.store.release(turn),
-            "start": lambda: self.store.step_started(turn, step(number)),
-            "finish": lambda: self.store.step_finished(turn, step(number, result={"n": number})),
-            "steps": lambda: self.store.steps(turn),
+            "complete": lambda: self.store.turns.complete(turn, Completion(outbound=outbound, history=lines)),
+            "bury": lambda: self.store.turns.bury(turn, "no", outbound),
+            "retry": lambda: self.store.turns.retry(turn, "later", delay_s=delay_s, deferral=False),
+            "deferral": lambda: self.store.turns.retry(turn, "later", delay_s=delay_s, deferral=True),
+            "release": lambda: self.store.turns.release(turn),
+            "start": lambda: self.store.turns.step_started(turn, step(number)),
+            "finish": lambda: self.store.turns.step_finished(turn, step(number, result={"n": number})),
+            "steps": lambda: self.store.turns.steps(turn),
         }
         if not rows:
             with pytest.raises(LostTurn):
@@ -232,11 +232,11 @@ class TurnMachine(RuleBasedStateMachine):
     def rows_are_the_same(self):
         if not hasattr(self, "store"):
             return
-        rows = self.run(self.store.inbox(states=list(InboxState), limit=10_000))
+        rows = self.run(self.store.inbox.rows(states=list(InboxState), limit=10_000))
         assert {row.id: (row.state, row.attempts, row.deferrals) for row in rows} == {
             row.id: (row.state, row.attempts, row.deferrals) for row in self.model.rows
         }
-        sends = self.run(self.store.outbox(limit=10_000))
+        sends = self.run(self.store.outbox.rows(limit=10_000))
         assert {row.id: (row.state, row.attempts) for row in sends} == {
             send.id: (send.state, send.attempts) for send in self.model.sends
         }
@@ -247,20 +247,24 @@ class TurnMachine(RuleBasedStateMachine):
         if not hasattr(self, "store"):
             return
         for session in SESSIONS:
-            assert self.run(self.store.due_in(session)) == pytest.approx(self.model.due_in(str(session)))
+            assert self.run(self.store.turns.due_in(session)) == pytest.approx(
+                self.model.due_in(str(session))
+            )
         waiting = {session: self.model.due_in(str(session)) for session in SESSIONS}
-        assert dict(self.run(self.store.open_sessions())) == {
+        assert dict(self.run(self.store.turns.open_sessions())) == {
             session: pytest.approx(due) for session, due in waiting.items() if due is not None
         }
         for busy in ([], SESSIONS[:1]):
             names = [str(session) for session in busy]
-            offered = self.run(self.store.next_sends("matrix", BOT, busy=busy))
+            offered = self.run(self.store.outbox.next_sends("matrix", BOT, busy=busy))
             assert [row.id for row in offered] == [send.id for send in self.model.due_sends(names)]
             idle = [send for send in self.model.heads(names) if send.state is not OutboxState.SENDING]
             due = [max(0.0, (send.next_at or 0.0) - self.model.now) for send in idle]
             expected = min(due) if due else None
-            assert self.run(self.store.next_send_in("matrix", BOT, busy=busy)) == pytest.approx(expected)
-        stats = self.run(self.store.stats())
+            assert self.run(self.store.outbox.next_send_in("matrix", BOT, busy=busy)) == pytest.approx(
+                expected
+            )
+        stats = self.run(self.store.maintenance.stats())
         counts = Counter(row.state.value for row in self.model.rows)
         assert stats.inbox == {state.value: counts[state.value] for state in InboxState}
         out_counts = Counter(send.state.value for send in self.model.sends)

@@ -1,5 +1,5 @@
 """
-A model of `WorkStore` that fits on a page: lists in memory and the tables of moves, no SQL, no threads.
+A model of `Queue` that fits on a page: lists in memory and the tables of moves, no SQL, no threads.
 
 It says what a store must answer; `test_work_store_machine.py` compares.
 """

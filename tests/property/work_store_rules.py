@@ -30,7 +30,7 @@ class AmendingMachine(TurnMachine):
             row = newest[number]
             sender = "@alice:hs.test" if honest else "@eve:hs.test"
             asked = Amendment(kind="withdraw", native_id=row.native, sender=sender)
-            done = self.run(self.store.accept("matrix", BOT, [], {}, [asked]))
+            done = self.run(self.store.inbox.accept("matrix", BOT, [], {}, [asked]))
             expected = self.model.take_away([row], "withdrawn") if honest and self.readable(row) else []
             assert [each.turn for each in done.stopped] == expected
 
@@ -45,7 +45,7 @@ class AmendingMachine(TurnMachine):
         new = not self.model.known(native)
         asked = Amendment(kind="stop", native_id=native, session=session)
         batch = [pending(native, session=session)]
-        done = self.run(self.store.accept("matrix", BOT, batch, {}, [asked]))
+        done = self.run(self.store.inbox.accept("matrix", BOT, batch, {}, [asked]))
         assert len(done) == new
         if new:
             before = [row for row in self.model.rows if row.session == str(session)]
@@ -60,7 +60,7 @@ class AmendingMachine(TurnMachine):
     @rule(session=session_keys)
     def leave(self, session):
         asked = Amendment(kind="leave", session=session)
-        done = self.run(self.store.accept("matrix", BOT, [], {}, [asked]))
+        done = self.run(self.store.inbox.accept("matrix", BOT, [], {}, [asked]))
         there = [row for row in self.model.rows if row.session == str(session)]
         assert sorted(each.turn for each in done.stopped) == self.model.take_away(there, "left")
         for send in self.model.sends:
@@ -79,7 +79,7 @@ class SendingMachine(AmendingMachine):
 
     @rule(session=session_keys, hold=st.booleans())
     def post(self, session, hold):
-        (row,) = self.run(self.store.post([out("posted", session=session, hold=hold)]))
+        (row,) = self.run(self.store.outbox.post([out("posted", session=session, hold=hold)]))
         self.model.sends.append(Send(row.id, None, None, str(session), "posted", row.state))
         assert row.state is (OutboxState.HELD if hold else OutboxState.PENDING)
 
@@ -89,7 +89,7 @@ class SendingMachine(AmendingMachine):
         """A person approves or rejects, a draft or something that is none."""
         held = [send for send in self.model.sends if send.state is OutboxState.HELD]
         send = (held or self.model.sends)[index % len(held or self.model.sends)]
-        decision = self.store.approve if agreed else self.store.reject
+        decision = self.store.outbox.approve if agreed else self.store.outbox.reject
         if send.state is OutboxState.HELD:
             self.run(decision(send.id))
             send.go(OutboxState.PENDING if agreed else OutboxState.DEAD)
@@ -99,17 +99,17 @@ class SendingMachine(AmendingMachine):
                 self.run(decision(send.id))
 
     def move(self, send, act, delay_s):
-        rows = self.run(self.store.outbox(limit=10_000))
+        rows = self.run(self.store.outbox.rows(limit=10_000))
         row = next(row for row in rows if row.id == send.id)
         row = replace(row, state=OutboxState.PENDING)  # what the caller holds may be old
         calls = {
-            "sending": lambda: self.store.sending(row),
-            "uncertain": lambda: self.store.uncertain(row),
-            "sent": lambda: self.store.sent(row, f"${row.id}"),
-            "again": lambda: self.store.send_failed(row, "no", delay_s=delay_s),
-            "perhaps": lambda: self.store.send_failed(row, "no", delay_s=delay_s, certain=False),
-            "dead": lambda: self.store.send_failed(row, "no", delay_s=None),
-            "park": lambda: self.store.park(row, "?"),
+            "sending": lambda: self.store.outbox.sending(row),
+            "uncertain": lambda: self.store.outbox.uncertain(row),
+            "sent": lambda: self.store.outbox.sent(row, f"${row.id}"),
+            "again": lambda: self.store.outbox.send_failed(row, "no", delay_s=delay_s),
+            "perhaps": lambda: self.store.outbox.send_failed(row, "no", delay_s=delay_s, certain=False),
+            "dead": lambda: self.store.outbox.send_failed(row, "no", delay_s=None),
+            "park": lambda: self.store.outbox.park(row, "?"),
         }
         moves = {
             "sending": {"pending": "sending", "sending": "sending", "uncertain": "sending"},
@@ -158,7 +158,7 @@ class StoreMachine(SendingMachine):
         if reopen:
             self.run(self.store.aclose())
             self.open()
-        self.run(self.store.recover())
+        self.run(self.store.maintenance.recover())
         self.model.recover()
 
     @precondition(lambda self: self.model.rows)
@@ -167,25 +167,25 @@ class StoreMachine(SendingMachine):
         row = self.model.rows[index % len(self.model.rows)]
         if what == "requeue":
             expected = self.model.requeue(row)
-            assert self.run(self.store.requeue(row.id)) == (BY_TEXT[row.session] if expected else None)
+            assert self.run(self.store.inbox.requeue(row.id)) == (BY_TEXT[row.session] if expected else None)
         elif what == "admit" and row.state is InboxState.QUARANTINED:
-            assert self.run(self.store.admit(row.id)) == BY_TEXT[row.session]
+            assert self.run(self.store.inbox.admit(row.id)) == BY_TEXT[row.session]
             row.go(InboxState.READY)
         elif what == "admit":
             with pytest.raises(IllegalMove):
-                self.run(self.store.admit(row.id))
+                self.run(self.store.inbox.admit(row.id))
         else:
-            assert self.run(self.store.drop(row.id)) == self.model.drop(row)
+            assert self.run(self.store.inbox.drop(row.id)) == self.model.drop(row)
 
     @rule(session=session_keys)
     def reset(self, session):
-        self.run(self.store.reset_session(session))
+        self.run(self.store.inbox.reset_session(session))
         self.model.reset(str(session))
 
     @rule()
     def clear_journal(self):
-        lines = self.run(self.store.journal())
-        self.run(self.store.journal_done([line.id for line in lines]))
+        lines = self.run(self.store.journal.lines())
+        self.run(self.store.journal.filed([line.id for line in lines]))
         self.model.journal.clear()
 
     @rule(age_s=st.sampled_from([0.0, 30.0]))
@@ -194,5 +194,5 @@ class StoreMachine(SendingMachine):
         if not any(row.state is InboxState.DEAD for row in self.model.rows) and not any(
             send.state is OutboxState.DEAD for send in self.model.sends
         ):
-            self.run(self.store.prune(older_than_s=age_s))
+            self.run(self.store.maintenance.prune(older_than_s=age_s))
             self.model.prune(age_s)

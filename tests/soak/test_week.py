@@ -116,7 +116,7 @@ class Week:
         """Until everything is answered, sent and filed."""
         with anyio.fail_after(7200):
             while True:
-                stats = await self.home.built.store.stats()
+                stats = await self.home.built.store.maintenance.stats()
                 waiting = [stats.inbox[state] for state in ("ready", "running", "answered")]
                 waiting += [stats.outbox[state] for state in ("pending", "sending", "uncertain")]
                 if (
@@ -159,8 +159,8 @@ async def weeks(root, **overrides):
         ]
 
         def busy():
-            queued = store._writer._queue.qsize() or store._reader._queue.qsize()
-            return bool(store.stalled_s or queued or any(one.borrowed_tokens for one in limiters))
+            queued = store.database.writer._queue.qsize() or store.database.reader._queue.qsize()
+            return bool(store.maintenance.stalled_s or queued or any(one.borrowed_tokens for one in limiters))
 
         asyncio.get_running_loop().while_busy(busy)
         yield Week(home, clock, root)
@@ -217,7 +217,7 @@ async def test_a_gateway_that_keeps_something_of_each_message_is_found(tmp_path)
             kept.append([claimed])
             return claimed
 
-    async with weeks(tmp_path, wrap_queue=wrapping(store=Keeping)) as week:
+    async with weeks(tmp_path, wrap_queue=wrapping(turns=Keeping)) as week:
         await week.day()
         first = census(tmp_path)
         await week.day()

@@ -231,7 +231,7 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
 
 
 async def _check_one(report: Report, built: Gateway, channel: Channel) -> None:
-    position = partial(built.store.position, channel.name, channel.account)
+    position = partial(built.store.inbox.position, channel.name, channel.account)
     verdict, text = await check_channel(channel, position)
     report.add(channel.name, verdict, text)
     care = getattr(channel, "care", None)  # Matrix; see `channels.matrix.admin`

@@ -166,14 +166,14 @@ async def _here(settings: Settings, home: Home, to: Sequence[str], known: _Known
 async def _all_over(built: Gateway, rows: Iterable[Sequence[int]]) -> bool:
     for ids in rows:
         for row_id in ids:
-            row = await built.store.outbox_row(row_id)
+            row = await built.store.outbox.row(row_id)
             if row is not None and row.state not in _OVER:
                 return False
     return True
 
 
 async def _outcome(built: Gateway, to: str, ids: Sequence[int], known: _Known) -> Greeting:
-    found = [row for row in [await built.store.outbox_row(one) for one in ids] if row is not None]
+    found = [row for row in [await built.store.outbox.row(one) for one in ids] if row is not None]
     if all(row.state is OutboxState.SENT for row in found):
         return Greeting(to, sent=True)
     why = next((row.error for row in found if row.error), "") or "the server has not taken it yet"

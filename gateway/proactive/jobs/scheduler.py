@@ -40,7 +40,7 @@ from gateway.proactive.jobs.triggers import (
     parse_timing,
 )
 from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
-from gateway.queue.ports import JobStore, Pending, StoreUnavailable, WorkStore
+from gateway.queue.ports import JobStore, Pending, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
 
@@ -72,7 +72,7 @@ class Scheduler:
         self,
         *,
         plans: JobStore,
-        store: WorkStore,
+        store: Queue,
         access: Access,
         channels: Mapping[str, Channel],
         config: ScheduleConfig,
@@ -192,7 +192,7 @@ class Scheduler:
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)
             await self._plans.job_fired(job.id, job.revision, instant, following, note=NOT_ALLOWED)
             return
-        rows = await self._store.accept(message.channel, message.account, [Pending(message)], {})
+        rows = await self._store.inbox.accept(message.channel, message.account, [Pending(message)], {})
         if rows:
             _log.info("job.due", job=job.id, kind=job.kind.value, inbox=rows[0].id, late=late)
         if not await self._plans.job_fired(job.id, job.revision, instant, following):

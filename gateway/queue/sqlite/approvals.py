@@ -17,7 +17,7 @@ from gateway.queue.sqlite.base import Part, pending
 from gateway.queue.sqlite.codec import Raw, error_text, load_json, new_outbox, session_or_none, to_json
 from gateway.queue.sqlite.due import due_at
 
-__all__ = ["SqliteApprovalStore"]
+__all__ = ["SqliteApprovals"]
 
 _QUESTIONS = (
     "SELECT step.turn, step.number, step.request, step.result, inbox.session"
@@ -28,7 +28,7 @@ _QUESTIONS = (
 _log = structlog.get_logger(__name__)
 
 
-class SqliteApprovalStore(Part):
+class SqliteApprovals(Part):
     """Implements `gateway.queue.ports.ApprovalStore`."""
 
     async def ask(

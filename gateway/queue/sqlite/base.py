@@ -47,6 +47,7 @@ class Part:
     """A store over some tables of a database."""
 
     def __init__(self, database: Database) -> None:
+        self._database = database
         self._writer = database.writer
         self._reader = database.reader
         self._secret = database.secret

@@ -13,10 +13,10 @@ from gateway.queue.model import Collected, Entry, Job, JobState
 from gateway.queue.sqlite import jobs_sql
 from gateway.queue.sqlite.base import Part
 
-__all__ = ["SqliteJobStore"]
+__all__ = ["SqliteJobs"]
 
 
-class SqliteJobStore(Part):
+class SqliteJobs(Part):
     """Implements `gateway.queue.ports.JobStore`."""
 
     async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:

@@ -9,18 +9,34 @@ from collections.abc import Sequence
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message
 from gateway.queue.model import OtherHistory
-from gateway.queue.ports import NewOutbound, OutboxRow
-from gateway.queue.sqlite import inbox_sql, jobs_sql, outbox_sql
+from gateway.queue.ports import (
+    NewOutbound,
+    OutboxRow,
+)
+from gateway.queue.sqlite import (
+    inbox_sql,
+    jobs_sql,
+    maintenance_sql,
+    outbox_sql,
+)
 from gateway.queue.sqlite.base import Part, pending
-from gateway.queue.sqlite.codec import OUTBOX, dump, error_text, instant, new_outbox, outbox_row
+from gateway.queue.sqlite.codec import (
+    OUTBOX,
+    dump,
+    error_text,
+    instant,
+    new_outbox,
+    outbox_row,
+)
 from gateway.queue.sqlite.due import due_at
 from gateway.queue.sqlite.state import claim_once
+from gateway.queue.states import OutboxState
 
-__all__ = ["OutboxStore"]
+__all__ = ["SqliteOutbox"]
 
 
-class OutboxStore(Part):
-    """The sending methods of `gateway.queue.ports.WorkStore`."""
+class SqliteOutbox(Part):
+    """Implements `gateway.queue.ports.OutboxStore`."""
 
     async def post(
         self,
@@ -146,13 +162,13 @@ class OutboxStore(Part):
             await self._writer.call("reject", lambda db: outbox_sql.reject(db, outbox_id, error, now))
         )
 
-    async def outbox_row(self, outbox_id: int) -> OutboxRow | None:
+    async def row(self, outbox_id: int) -> OutboxRow | None:
         """One row of the outbox."""
         query = f"SELECT {OUTBOX} FROM outbox WHERE id = ?"  # noqa: S608 - a list of columns
         raw = await self._reader.call("outbox_row", lambda db: db.execute(query, (outbox_id,)).fetchone())
         return None if raw is None else outbox_row(raw)
 
-    async def outbox_by_key(self, key: str) -> OutboxRow | None:
+    async def by_key(self, key: str) -> OutboxRow | None:
         """The newest row of the outbox with this key."""
         raw = await self._reader.call("outbox_by_key", lambda db: outbox_sql.by_key(db, key))
         return None if raw is None else outbox_row(raw)
@@ -174,3 +190,15 @@ class OutboxStore(Part):
             "unconfirmed", lambda db: db.execute(query, (channel, account)).fetchall()
         )
         return [str(key) for (key,) in found]
+
+    async def rows(self, *, states: Sequence[OutboxState] = (), limit: int = 50) -> list[OutboxRow]:
+        """Rows, newest first."""
+        raws = await self._reader.call("outbox", lambda db: maintenance_sql.outbox(db, states, limit))
+        return [outbox_row(raw) for raw in raws]
+
+    async def held_after(self, outbox_id: int, *, limit: int) -> list[OutboxRow]:
+        """Rows with a higher id that are HELD, oldest first; of each answer the first."""
+        raws = await self._reader.call(
+            "held_after", lambda db: maintenance_sql.held_after(db, outbox_id, limit)
+        )
+        return [outbox_row(raw) for raw in raws]

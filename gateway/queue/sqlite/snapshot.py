@@ -20,66 +20,31 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 from urllib.parse import quote
 
 import anyio.to_thread
 
 from agent_core.files import sync
+from gateway.queue.ports.snapshots import Snapshot
 from gateway.queue.sqlite.base import Part
 from gateway.queue.sqlite.errors import unavailable
 
-__all__ = ["Snapshot", "SnapshotStore", "Snapshots"]
+__all__ = ["SqliteSnapshots"]
 
 _BUSY_TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What was copied: schema, highest ids, identity (a secret), lengths of the histories in bytes."""
-
-    schema: int
-    inbox: int
-    outbox: int
-    secret: str = field(repr=False)
-    lengths: dict[str, int]
-
-
-@runtime_checkable
-class Snapshots(Protocol):
-    """A store that can be copied while it works."""
+class SqliteSnapshots(Part):
+    """Implements `gateway.queue.ports.SnapshotStore`."""
 
     @property
-    def file(self) -> Path:
-        """Where its database is."""
-        ...
+    def file(self) -> str:
+        """See `SnapshotStore`."""
+        return str(self._writer.path)
 
-    async def snapshot(self, target: Path, histories: Path) -> Snapshot:
-        """
-        Copy the database to ``target``, a new file for its owner alone, whole and durable.
-
-        Args:
-            target: What must not exist yet.
-            histories: The folder whose files are measured at the moment of the copy.
-
-        Raises:
-            StoreUnavailable: Not now; there may be half a file.
-        """
-        ...
-
-
-class SnapshotStore(Part):
-    """The part of the embedded store that makes copies."""
-
-    @property
-    def file(self) -> Path:
-        """See `Snapshots`."""
-        return self._writer.path
-
-    async def snapshot(self, target: Path, histories: Path) -> Snapshot:
-        """See `Snapshots`."""
+    async def snapshot(self, target: str, histories: str) -> Snapshot:
+        """See `SnapshotStore`."""
         path = self._writer.path
         held: list[sqlite3.Connection] = []
         lengths: dict[str, int] = {}
@@ -89,12 +54,12 @@ class SnapshotStore(Part):
             _let_go(held)
             lengths.clear()
             held.append(_reading(path))
-            lengths.update(_sizes(histories))
+            lengths.update(_sizes(Path(histories)))
 
         try:
             await self._writer.call("snapshot", stand_still)
             # anyio waits for the thread, also if it is cancelled: what is closed below is not in use then.
-            return await anyio.to_thread.run_sync(_copied, held[0], target, lengths)
+            return await anyio.to_thread.run_sync(_copied, held[0], Path(target), lengths)
         except sqlite3.Error as error:
             raise unavailable(error, path, "snapshot") from error
         finally:

@@ -6,7 +6,7 @@ import sqlite3
 
 from gateway.queue.sqlite.base import Part
 
-__all__ = ["StateTable", "claim_once"]
+__all__ = ["SqliteState", "claim_once"]
 
 
 def claim_once(db: sqlite3.Connection, topic: str, value: str) -> bool:
@@ -19,16 +19,16 @@ def claim_once(db: sqlite3.Connection, topic: str, value: str) -> bool:
     return written.rowcount == 1
 
 
-class StateTable(Part):
+class SqliteState(Part):
     """Implements `gateway.queue.ports.StateStore`."""
 
-    async def read_state(self, topic: str) -> str | None:
+    async def read(self, topic: str) -> str | None:
         """What was written last, or None."""
         query = "SELECT value FROM state WHERE topic = ?"
         found = await self._reader.call("read_state", lambda db: db.execute(query, (topic,)).fetchone())
         return None if found is None else str(found[0])
 
-    async def write_state(self, topic: str, value: str) -> None:
+    async def write(self, topic: str, value: str) -> None:
         """Remember a text durably, in the place of what was remembered of this topic."""
         statement = "INSERT INTO state VALUES (?, ?) ON CONFLICT (topic) DO UPDATE SET value = excluded.value"
         await self._writer.call("write_state", lambda db: db.execute(statement, (topic, value)) and None)

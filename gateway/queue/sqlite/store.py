@@ -1,12 +1,10 @@
 """
-The embedded `WorkStore`: one SQLite file, one thread that writes, one that reads.
+The embedded queue: one SQLite file, one thread that writes, one that reads.
 
-This file opens and closes it. The port's calls become transactions in ``inbox.py`` (the way in),
-``outbox.py`` (the way out), ``state.py`` and ``maintenance.py`` (everything else), each over the SQL of
-``inbox_sql.py``, ``outbox_sql.py``, ``maintenance_sql.py`` and ``leases.py``. The other ports have stores of
-their own over the same `Database`: ``jobs.py``, ``usage.py`` and ``approvals.py``. ``connection.py`` has the
-threads, ``schema.py`` is the file. Objects are turned into JSON and back on the event loop, so that the
-writing thread only writes.
+This file opens and closes it. Each port of `gateway.queue.ports` has a class of its own over the same
+`Database`, in the file of the same name; their SQL is in the files that end with ``_sql.py``.
+``connection.py`` has the threads, ``schema.py`` is the file. Objects are turned into JSON and back on the
+event loop, so that the writing thread only writes.
 
 What survives what: with ``synchronous="full"`` everything that has returned survives a power cut, except for
 claims, ``sending`` marks, parked turns and cleared journal lines. Losing one of those is the same as having
@@ -22,40 +20,60 @@ from types import TracebackType
 from typing import Self
 
 from agent_core.ports import Clock
-from gateway.queue.ports import StoreUnavailable
-from gateway.queue.sqlite import maintenance_sql, schema
-from gateway.queue.sqlite.approvals import SqliteApprovalStore
+from gateway.queue.ports import (
+    ApprovalStore,
+    HistoryJournal,
+    InboxStore,
+    JobStore,
+    MaintenanceStore,
+    OutboxStore,
+    SnapshotStore,
+    StateStore,
+    StoreUnavailable,
+    TurnStore,
+    UsageStore,
+)
+from gateway.queue.sqlite import schema
+from gateway.queue.sqlite.approvals import SqliteApprovals
 from gateway.queue.sqlite.base import Database
 from gateway.queue.sqlite.connection import Reader, Synchronous, Writer
 from gateway.queue.sqlite.errors import is_damage
-from gateway.queue.sqlite.inbox import InboxStore
-from gateway.queue.sqlite.jobs import SqliteJobStore
-from gateway.queue.sqlite.maintenance import Maintenance
-from gateway.queue.sqlite.outbox import OutboxStore
-from gateway.queue.sqlite.snapshot import SnapshotStore
-from gateway.queue.sqlite.state import StateTable
-from gateway.queue.sqlite.usage import SqliteUsageStore
+from gateway.queue.sqlite.inbox import SqliteInbox
+from gateway.queue.sqlite.jobs import SqliteJobs
+from gateway.queue.sqlite.journal import SqliteJournal
+from gateway.queue.sqlite.maintenance import SqliteMaintenance
+from gateway.queue.sqlite.outbox import SqliteOutbox
+from gateway.queue.sqlite.snapshot import SqliteSnapshots
+from gateway.queue.sqlite.state import SqliteState
+from gateway.queue.sqlite.turns import SqliteTurns
+from gateway.queue.sqlite.usage import SqliteUsage
 from gateway.queue.sqlite.watching import Watch
 from gateway.queue.wakeups import Wakeups
 
-__all__ = ["SqliteWorkStore"]
+__all__ = ["SqliteQueue"]
 
 _BUSY_TIMEOUT_S = 5.0
 
 
-class SqliteWorkStore(InboxStore, OutboxStore, Maintenance, StateTable, SnapshotStore):
+class SqliteQueue:
     """
-    Implements `gateway.queue.ports.WorkStore`; the other stores over the same database are its `jobs`,
-    `costs` and `approvals`. Made by `open`, ended by `aclose` or ``async with``.
+    Implements `gateway.queue.ports.Queue`. Made by `open`, ended by `aclose` or ``async with``.
 
     All calls come from the event loop on which it was opened.
     """
 
     def __init__(self, database: Database) -> None:
-        super().__init__(database)
-        self.jobs = SqliteJobStore(database)
-        self.costs = SqliteUsageStore(database)
-        self.approvals = SqliteApprovalStore(database)
+        self.database = database
+        self.inbox: InboxStore = SqliteInbox(database)
+        self.turns: TurnStore = SqliteTurns(database)
+        self.journal: HistoryJournal = SqliteJournal(database)
+        self.outbox: OutboxStore = SqliteOutbox(database)
+        self.approvals: ApprovalStore = SqliteApprovals(database)
+        self.jobs: JobStore = SqliteJobs(database)
+        self.usage: UsageStore = SqliteUsage(database)
+        self.state: StateStore = SqliteState(database)
+        self.maintenance: MaintenanceStore = SqliteMaintenance(database)
+        self.snapshots: SnapshotStore = SqliteSnapshots(database)
 
     @classmethod
     async def open(
@@ -126,24 +144,5 @@ class SqliteWorkStore(InboxStore, OutboxStore, Maintenance, StateTable, Snapshot
 
     async def aclose(self) -> None:
         """Finish what is queued and let go of the database."""
-        await self._reader.aclose()
-        await self._writer.aclose()
-
-    async def last_ids(self) -> tuple[int, int]:
-        """The highest ids of inbox and outbox."""
-        return await self._reader.call("last_ids", maintenance_sql.last_ids)
-
-    @property
-    def identity(self) -> str:
-        """The random text that tells this database from every other; a secret."""
-        return self._secret
-
-    @property
-    def refusing(self) -> bool:
-        """Whether the newest commit was refused by the disk."""
-        return self._writer.failing
-
-    @property
-    def stalled_s(self) -> float:
-        """For how long the disk has not come back from the work in hand; for liveness checks and metrics."""
-        return max(self._writer.stalled_s, self._reader.stalled_s)
+        await self.database.reader.aclose()
+        await self.database.writer.aclose()

@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agent_core.models import Usage
+from agent_core.messages import SessionKey
+from agent_core.models import Purpose, Usage
 from gateway.queue.model import By, Spent
+from gateway.queue.ports import UsageRow
+from gateway.queue.sqlite import inbox_sql
 from gateway.queue.sqlite.base import Part
 
-__all__ = ["SqliteUsageStore"]
+__all__ = ["SqliteUsage"]
 
 _SUMS = (
     "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
@@ -30,8 +33,41 @@ def _usage(sums: Sequence[Any]) -> Usage:
     )
 
 
-class SqliteUsageStore(Part):
+class SqliteUsage(Part):
     """Implements `gateway.queue.ports.UsageStore`."""
+
+    async def add(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:
+        """Note what was spent outside of a completed turn."""
+        day, key = self._day(self._now()), str(session)
+        await self._writer.call("add_usage", lambda db: inbox_sql.spend(db, day, key, purpose.value, usage))
+
+    async def rows(self, *, days: int = 30) -> list[UsageRow]:
+        """What was spent, newest day first."""
+        since = self._day(self._now() - (days - 1) * 86_400)
+        query = (
+            "SELECT day, session, purpose, model, prompt_tokens, completion_tokens, calls, cost_usd,"
+            " cached_tokens, thinking_tokens FROM usage WHERE day >= ?"
+            " ORDER BY day DESC, session, purpose, model"
+        )
+        raws = await self._reader.call("usage", lambda db: db.execute(query, (since,)).fetchall())
+        return [
+            UsageRow(
+                day,
+                session,
+                purpose,
+                model,
+                Usage(
+                    prompt_tokens=given,
+                    completion_tokens=made,
+                    calls=calls,
+                    cost_usd=cost_usd,
+                    model=model,
+                    cached_tokens=cached,
+                    thinking_tokens=thinking,
+                ),
+            )
+            for day, session, purpose, model, given, made, calls, cost_usd, cached, thinking in raws
+        ]
 
     async def spent_on(self, day: str) -> Usage:
         """All of one day."""

@@ -28,7 +28,7 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.proactive.alerts import told_daily
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, StoreUnavailable, Turn, WorkStore
+from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
@@ -81,7 +81,7 @@ class Approvals:
     def __init__(
         self,
         *,
-        store: WorkStore,
+        store: Queue,
         notifier: OwnerNotifier,
         access: Access,
         wakeups: Wakeups,
@@ -129,8 +129,8 @@ class Approvals:
         """Every item has its question, those that had one already have no second."""
         found = 0
         while True:
-            drafts = await self._store.held_after(self._drafts_seen, limit=_PAGE)
-            kept = await self._store.quarantined_after(self._kept_seen, limit=_PAGE)
+            drafts = await self._store.outbox.held_after(self._drafts_seen, limit=_PAGE)
+            kept = await self._store.inbox.quarantined_after(self._kept_seen, limit=_PAGE)
             if not (drafts or kept) or (await self._notifier.reach(_TOPIC)).target is None:
                 break
             # Of a forged sender the owner hears once a day, not once a mail.
@@ -144,14 +144,14 @@ class Approvals:
     async def _know(self, *names: str) -> int:
         """Put down that these are items; how many were not known."""
         batch = [Pending(_question(name)) for name in names]
-        return len(await self._store.accept(ASKING.channel, _ACCOUNT, batch, {}))
+        return len(await self._store.inbox.accept(ASKING.channel, _ACCOUNT, batch, {}))
 
     async def _items(self) -> list[tuple[str, OutboxRow | InboxRow]]:
         """What waits, newest first. An answer in several parts is one item, named after its first."""
         held: dict[int, OutboxRow] = {}
-        for row in await self._store.outbox(states=[OutboxState.HELD], limit=_PAGE):
+        for row in await self._store.outbox.rows(states=[OutboxState.HELD], limit=_PAGE):
             held[-row.id if row.inbox_id is None else row.inbox_id] = row
-        kept = await self._store.inbox(states=[InboxState.QUARANTINED], limit=_PAGE)
+        kept = await self._store.inbox.rows(states=[InboxState.QUARANTINED], limit=_PAGE)
         return [(f"d{row.id}", row) for row in held.values()] + [(f"m{row.id}", row) for row in kept]
 
     # ── asking ──
@@ -196,7 +196,7 @@ class Approvals:
         return "\n\n".join(lines) + besides
 
     async def _asked(self, item: OutboxRow) -> InboundMessage | None:
-        found = None if item.inbox_id is None else await self._store.inbox_row(item.inbox_id)
+        found = None if item.inbox_id is None else await self._store.inbox.row(item.inbox_id)
         return found[0].message if found else None
 
     async def overview(self) -> str:
@@ -237,13 +237,15 @@ class Approvals:
             if isinstance(item, OutboxRow):
                 for part in await self._parts(item):
                     await (
-                        self._store.approve(part) if yes else self._store.reject(part, why or "by the owner")
+                        self._store.outbox.approve(part)
+                        if yes
+                        else self._store.outbox.reject(part, why or "by the owner")
                     )
             elif item.state is InboxState.QUARANTINED:
                 if yes:
-                    await self._store.admit(item.id)
+                    await self._store.inbox.admit(item.id)
                 else:
-                    await self._store.drop(item.id)
+                    await self._store.inbox.drop(item.id)
         except IllegalMove:
             pass  # decided already, or dealt with otherwise: its state says how
         else:
@@ -256,7 +258,7 @@ class Approvals:
 
     async def _parts(self, item: OutboxRow) -> list[int]:
         """Of the answer that an item is a part of, what is still held; in order."""
-        answered = None if item.inbox_id is None else await self._store.inbox_row(item.inbox_id)
+        answered = None if item.inbox_id is None else await self._store.inbox.row(item.inbox_id)
         rows = [] if answered is None else answered[1]
         same = [row.id for row in rows if row.state is OutboxState.HELD and row.inbox_id == item.inbox_id]
         return sorted({*same, item.id} if waits(item) else same)
@@ -308,7 +310,7 @@ class Approvals:
         key = message.context.get("outbound")
         if not key:
             return []
-        row = await self._store.outbox_by_key(str(key))
+        row = await self._store.outbox.by_key(str(key))
         if row is None:
             return []
         if message.kind == "reaction" and place_of(row.message.session) != place_of(message.session):
@@ -324,15 +326,15 @@ class Approvals:
         if kind not in {"d", "m"} or not number.isascii() or not number.isdigit() or len(number) > 15:
             return None
         if kind == "d":
-            item: OutboxRow | InboxRow | None = await self._store.outbox_row(int(number))
+            item: OutboxRow | InboxRow | None = await self._store.outbox.row(int(number))
         else:
-            found = await self._store.inbox_row(int(number))
+            found = await self._store.inbox.row(int(number))
             item = found[0] if found else None
         return item if item is not None and (waits(item) or await self._was_asked(name)) else None
 
     async def _was_asked(self, name: str, *states: InboxState) -> bool:
         """Whether the owner was ever asked about this, and how far that is: not every message is an item."""
-        row = await self._store.inbox_by_key(ASKING.channel, _ACCOUNT, name)
+        row = await self._store.inbox.by_key(ASKING.channel, _ACCOUNT, name)
         return row is not None and (row.state in states if states else row.state is not InboxState.IGNORED)
 
 

@@ -17,7 +17,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import ScopeKind, Session, Usage
 from agent_core.ports import Clock
-from gateway.queue.ports import Turn, WorkStore
+from gateway.queue.ports import Queue, Turn
 from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role, normalise
 from gateway.system.durations import span
@@ -80,7 +80,7 @@ class CommandHandlers:
     def __init__(
         self,
         *,
-        store: WorkStore,
+        store: Queue,
         memory: MemoryPort,
         conversations: NewConversation,
         access: Access,
@@ -174,7 +174,7 @@ class CommandHandlers:
 
     async def _tell_status(self, asked: _Asked) -> str:
         report = await self._status()
-        rows = await self._store.inbox(
+        rows = await self._store.inbox.rows(
             states=[InboxState.READY], session=asked.turn.session, limit=_LOOKED_AT
         )
         me = normalise(asked.message.sender.address)
@@ -207,7 +207,7 @@ class CommandHandlers:
         return f"This is what I have written down about {whose}:\n\n{document.text.strip()}"
 
     async def _usage(self, asked: _Asked) -> str:
-        rows = await self._store.usage(days=_DAYS)
+        rows = await self._store.usage.rows(days=_DAYS)
         if not asked.owner:
             rows = [row for row in rows if row.session == asked.session.id]
         budget = (await self._status())["budget"]
@@ -251,7 +251,7 @@ class CommandHandlers:
         if not asked.owner:
             return _NOT_HERE
         now = self._clock.now()
-        await self._store.write_state(trust_topic(asked.turn.session), now.isoformat())
+        await self._store.state.write(trust_topic(asked.turn.session), now.isoformat())
         return (
             "What has come into this conversation until now counts as your own words from now on: I do not "
             "ask you because of it."

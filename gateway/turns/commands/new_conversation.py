@@ -18,7 +18,7 @@ import structlog
 
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
-from gateway.queue.ports import InboxRow, Turn, WorkStore
+from gateway.queue.ports import InboxRow, Queue, Turn
 from gateway.queue.states import InboxState
 from gateway.routing.access import normalise
 
@@ -39,7 +39,7 @@ class NewConversation:
     """
 
     def __init__(
-        self, store: WorkStore, memory: MemoryPort, *, flush: Callable[[SessionKey], Awaitable[None]]
+        self, store: Queue, memory: MemoryPort, *, flush: Callable[[SessionKey], Awaitable[None]]
     ) -> None:
         self._store = store
         self._memory = memory
@@ -112,11 +112,11 @@ class NewConversation:
 
     async def _open(self, session: SessionKey) -> list[InboxRow]:
         open_now = [InboxState.READY, InboxState.RUNNING]
-        return await self._store.inbox(states=open_now, session=session, limit=_LOOKED_AT)
+        return await self._store.inbox.rows(states=open_now, session=session, limit=_LOOKED_AT)
 
     async def _known(self) -> dict[str, int]:
         if self._after is None:
-            self._after = _read(await self._store.read_state(_STATE))
+            self._after = _read(await self._store.state.read(_STATE))
         return self._after
 
     async def _put(self, session: SessionKey, number: int | None, *, instead_of: int | None = None) -> None:
@@ -129,7 +129,7 @@ class NewConversation:
             changed = {name: after for name, after in known.items() if name != str(session)}
             if number is not None:
                 changed[str(session)] = number
-            await self._store.write_state(_STATE, json.dumps(changed))
+            await self._store.state.write(_STATE, json.dumps(changed))
             self._after = changed
 
 

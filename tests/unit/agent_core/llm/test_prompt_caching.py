@@ -178,8 +178,8 @@ async def test_usage_shows_what_was_kept(tmp_path: Path) -> None:
         }
         async with world(tmp_path, settings=settings) as there:
             await there.asked("hello")
-            [row] = await there.built.store.usage(days=1)
-            [spent] = await there.built.store.costs.spent(since="0000", by="purpose")
+            [row] = await there.built.store.usage.rows(days=1)
+            [spent] = await there.built.store.usage.spent(since="0000", by="purpose")
         assert row.usage == spent.usage.model_copy(update={"model": row.usage.model})
         assert (row.usage.cached_tokens, row.usage.thinking_tokens) == (800, 30)
         assert row.usage.cost_usd == pytest.approx((200 * 100 + 800 * 10) / 1e6)

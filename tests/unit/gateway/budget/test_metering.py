@@ -19,7 +19,7 @@ from gateway.budget.metering import Metering
 from gateway.budget.policy import LOOK_AGAIN_S, Amount
 from gateway.observability import metrics
 from gateway.queue.ports import Completion
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.access import Access
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.post_turn import MeteredConsolidation
@@ -52,10 +52,8 @@ class Broken(Costly):
 
 
 @pytest.fixture
-async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(
-        tmp_path / "gateway.db", clock=clock, synchronous="normal"
-    ) as opened:
+async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=clock, synchronous="normal") as opened:
         yield opened
 
 
@@ -89,8 +87,8 @@ class TestSpending:
         """Eight runs at once with budget for three calls: they see each other's reservations."""
         gate = anyio.Event()
         llm = Costly(gate=gate)
-        await spent_in_parallel(Metering(store, store.costs, limits(3_000), clock), llm, gate, 8)
-        total = Amount.of(await store.costs.spent_on("2026-01-01"))
+        await spent_in_parallel(Metering(store, store.usage, limits(3_000), clock), llm, gate, 8)
+        total = Amount.of(await store.usage.spent_on("2026-01-01"))
         assert 3_000 <= total.tokens < 3_000 + 1_000
         assert llm.calls == 3
 
@@ -98,22 +96,22 @@ class TestSpending:
         """Control: without reservations the same runs spend much more."""
         gate = anyio.Event()
         llm = Costly(gate=gate)
-        await spent_in_parallel(BlindToOthers(store, store.costs, limits(3_000), clock), llm, gate, 8)
-        assert Amount.of(await store.costs.spent_on("2026-01-01")).tokens > 3_000 + 1_000
+        await spent_in_parallel(BlindToOthers(store, store.usage, limits(3_000), clock), llm, gate, 8)
+        assert Amount.of(await store.usage.spent_on("2026-01-01")).tokens > 3_000 + 1_000
 
     async def test_a_day_is_that_of_the_zone(self, tmp_path, clock):
         """At 23:00 UTC it is tomorrow in Berlin: spent today in the one is not spent today in the other."""
         clock.advance(23.5 * 3600)
         berlin = ZoneInfo("Europe/Berlin")
-        async with await SqliteWorkStore.open(tmp_path / "b.db", clock=clock, zone=berlin) as store:
-            spending = Metering(store, store.costs, limits(5_000, zone="Europe/Berlin"), clock)
+        async with await SqliteQueue.open(tmp_path / "b.db", clock=clock, zone=berlin) as store:
+            spending = Metering(store, store.usage, limits(5_000, zone="Europe/Berlin"), clock)
             await say(Costly(), spending)
-            assert (await store.costs.spent_on("2026-01-02")).calls == 1
+            assert (await store.usage.spent_on("2026-01-02")).calls == 1
             assert (await spending.spent()).tokens == 1_000
 
     async def test_a_new_day_and_a_clock_that_jumps(self, store, clock):
         """Each decision is about the day that it is: the next day is empty, and coming back finds what was."""
-        spending = Metering(store, store.costs, limits(1_000), clock)
+        spending = Metering(store, store.usage, limits(1_000), clock)
         await say(Costly(), spending)
         with pytest.raises(BudgetSpent) as refused:
             await say(Costly(), spending)
@@ -126,33 +124,33 @@ class TestSpending:
 
     async def test_a_restart_forgets_nothing(self, store, clock):
         """Another instance on the same store refuses what the first had used up."""
-        await say(Costly(), Metering(store, store.costs, limits(1_000), clock))
+        await say(Costly(), Metering(store, store.usage, limits(1_000), clock))
         with pytest.raises(BudgetSpent):
-            await say(Costly(), Metering(store, store.costs, limits(1_000), clock))
+            await say(Costly(), Metering(store, store.usage, limits(1_000), clock))
 
     @pytest.mark.parametrize(("after_text", "calls"), [(False, 0), (True, 1)])
     async def test_what_a_failed_call_has_cost(self, after_text, calls, store, clock):
         """Nothing if nothing came of it; an estimate if it broke in the middle."""
         with pytest.raises(ModelUnavailable):
-            await say(Broken(after_text=after_text), Metering(store, store.costs, limits(), clock))
-        spent = await store.costs.spent_on("2026-01-01")
+            await say(Broken(after_text=after_text), Metering(store, store.usage, limits(), clock))
+        spent = await store.usage.spent_on("2026-01-01")
         assert spent.calls == calls
         assert (spent.completion_tokens > 50) is after_text
 
     async def test_an_answer_that_is_cut_off_or_tells_nothing_is_estimated(self, store, clock):
         """Left early, cancelled before the first word, or without a usage: the tokens are guessed."""
-        spending = Metering(store, store.costs, limits(), clock)
+        spending = Metering(store, store.usage, limits(), clock)
         await say(Costly(told=False), spending)
         with anyio.move_on_after(0.02):
             await say(Costly(gate=anyio.Event()), spending)
-        spent = await store.costs.spent_on("2026-01-01")
+        spent = await store.usage.spent_on("2026-01-01")
         assert spent.calls == 2
         assert 0 < spent.completion_tokens < spent.prompt_tokens
 
     @pytest.mark.parametrize("begun", [False, True])
     async def test_a_run_in_hand_comes_to_its_end_with_one_more_call(self, begun, store, clock):
         """Over the ceiling: one more call for a run that has something, none for one that has not."""
-        spending = Metering(store, store.costs, limits(1_000), clock)
+        spending = Metering(store, store.usage, limits(1_000), clock)
         await say(Costly(), spending)
         meter = spending.meter(ROOM, Purpose.CHAT, owner=True)
         llm = Costly()
@@ -167,7 +165,7 @@ class TestSpending:
 
     async def test_the_order_of_sacrifice_over_a_day(self, store, clock):
         """As the day goes on they stop in the order of the design, and the owner last."""
-        spending = Metering(store, store.costs, limits(10_000), clock)
+        spending = Metering(store, store.usage, limits(10_000), clock)
         stopped: list[str] = []
         for _ in range(10):
             for name, purpose, owner in (
@@ -178,7 +176,7 @@ class TestSpending:
             ):
                 if name not in stopped and await spending.refusal(purpose, owner=owner):
                     stopped.append(name)
-            await store.add_usage(ROOM, Usage(prompt_tokens=1_000, calls=1), Purpose.CHAT)
+            await store.usage.add(ROOM, Usage(prompt_tokens=1_000, calls=1), Purpose.CHAT)
         assert stopped == ["heartbeat", "consolidation", "others"]
         assert await spending.refusal(Purpose.CHAT, owner=True)
 
@@ -193,9 +191,7 @@ class AtTheStart:
 class TestWithinARun:
     """A run that would use a tool ten times, with budget for five calls."""
 
-    async def spent_by(
-        self, spending: Metering, store: SqliteWorkStore, *, each_call: bool
-    ) -> tuple[int, str]:
+    async def spent_by(self, spending: Metering, store: SqliteQueue, *, each_call: bool) -> tuple[int, str]:
         answers = [
             [call("look", n=n), Usage(prompt_tokens=900, completion_tokens=100, calls=1)] for n in range(10)
         ]
@@ -212,13 +208,13 @@ class TestWithinARun:
                 said, meter.unrecorded = result.reply, [result.usage]
         await meter.end()
         assert said
-        spent = await store.costs.spent_on("2026-01-01")
+        spent = await store.usage.spent_on("2026-01-01")
         return spent.calls, "tools" if journey.model.tools[-1] else "no tools"
 
     async def test_the_budget_is_looked_at_before_each_call(self, store, clock):
         """The run ends at its ceiling, with a last call that gets no tools."""
         calls, offered = await self.spent_by(
-            Metering(store, store.costs, limits(5_000), clock), store, each_call=True
+            Metering(store, store.usage, limits(5_000), clock), store, each_call=True
         )
         assert calls <= 6
         assert offered == "no tools"
@@ -226,7 +222,7 @@ class TestWithinARun:
     async def test_that_check_notices_a_budget_that_is_looked_at_once(self, store, clock):
         """Control: asked only when the run begins, the run spends twice what a day may cost."""
         calls, _ = await self.spent_by(
-            Metering(store, store.costs, limits(5_000), clock), store, each_call=False
+            Metering(store, store.usage, limits(5_000), clock), store, each_call=False
         )
         assert calls > 6
 
@@ -236,17 +232,17 @@ class TestWaiting:
         """A command comes through while the head waits; a question does not, and nothing counts as a failure."""
         await accept(store, "$1")
         turn = await claim(store)
-        await store.postpone(turn, "the budget is spent", delay_s=1800)
+        await store.turns.postpone(turn, "the budget is spent", delay_s=1800)
         await accept(store, "$2")
-        assert await store.claim(ROOM) is None
-        assert await store.due_in(ROOM) == 1800
+        assert await store.turns.claim(ROOM) is None
+        assert await store.turns.due_in(ROOM) == 1800
         await accept(store, "$3", alone=True)
-        assert await store.due_in(ROOM) == 0
-        assert (await store.open_sessions()) == [(ROOM, 0.0)]
+        assert await store.turns.due_in(ROOM) == 0
+        assert (await store.turns.open_sessions()) == [(ROOM, 0.0)]
         command = await claim(store)
         assert command.head.message.native_id == "$3"
-        await store.complete(command, Completion())
-        assert await store.claim(ROOM) is None
+        await store.turns.complete(command, Completion())
+        assert await store.turns.claim(ROOM) is None
         clock.advance(1800)
         again = await claim(store)
         assert (again.id, again.attempts, again.deferrals, again.first_deferred_s) == (turn.id, 1, 0, 0.0)
@@ -254,7 +250,7 @@ class TestWaiting:
     @pytest.mark.parametrize(("late", "told"), [(False, 1), (True, 0)])
     async def test_a_day_that_ends_while_a_turn_is_refused(self, late, told, store, clock):
         """Refused a moment before midnight and put off a moment after it, it is not told and waits no day more."""
-        spending = Metering(store, store.costs, limits(1_000), clock)
+        spending = Metering(store, store.usage, limits(1_000), clock)
         refusals = BudgetDeferral(
             store=store,
             commit=AtOnce(),
@@ -270,12 +266,12 @@ class TestWaiting:
         if late:
             clock.advance(86_400)
         await refusals.put_off(turn, refused.value, [out("it waits")])
-        assert len(await store.outbox()) == told
-        assert await store.due_in(ROOM) == (0 if late else LOOK_AGAIN_S)
+        assert len(await store.outbox.rows()) == told
+        assert await store.turns.due_in(ROOM) == (0 if late else LOOK_AGAIN_S)
 
     async def test_consolidating_is_put_off_and_not_failed(self, store, clock):
         """Refused, it has not failed, it waits until the budget opens, and then it is done."""
-        spending = Metering(store, store.costs, limits(1_000), clock)
+        spending = Metering(store, store.usage, limits(1_000), clock)
         await say(Costly(), spending)
         paid = MeteredConsolidation(Consolidates(spending), spending, clock)
         before = counted()
@@ -295,7 +291,7 @@ class TestWaiting:
         before = counted()
         assert (await paid.consolidate_if_due(str(ROOM))).segments == 1
         assert counted() == {**before, "done": before["done"] + 1}
-        (row,) = [row for row in await store.usage() if row.purpose == "consolidation"]
+        (row,) = [row for row in await store.usage.rows() if row.purpose == "consolidation"]
         assert (row.session, row.usage.calls) == (str(ROOM), 1)
 
 

@@ -15,7 +15,7 @@ import pytest
 from agent_core.messages import InboundMessage, Sender
 from gateway.cli import render
 from gateway.queue.ports import NewOutbound, Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.durations import duration
 from gateway.system.home import Home, open_home
@@ -42,13 +42,13 @@ def filled(home):
 
 async def fill_with_what_waits(root):
     """A message in quarantine whose text would steer a terminal, and two drafts."""
-    store = await SqliteWorkStore.open(open_home(root).database, clock=SystemClock())
+    store = await SqliteQueue.open(open_home(root).database, clock=SystemClock())
     message = InboundMessage(
         channel="terminal", account="local", native_id="q", session=ROOM,
         sender=Sender(address="eve"), text=STEERING, received_at=EPOCH,
     )  # fmt: skip
-    await store.accept("terminal", "local", [Pending(message, quarantine="sender_not_verified")], {})
-    await store.post([NewOutbound("terminal", "local", ROOM, f"draft {n}", hold=True) for n in (1, 2)])
+    await store.inbox.accept("terminal", "local", [Pending(message, quarantine="sender_not_verified")], {})
+    await store.outbox.post([NewOutbound("terminal", "local", ROOM, f"draft {n}", hold=True) for n in (1, 2)])
     await store.aclose()
 
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from gateway.cli.output import called_as
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 
@@ -71,7 +71,7 @@ def slow(modules):
 
 async def make_store(database):
     """An empty store of today's version."""
-    store = await SqliteWorkStore.open(database, clock=SystemClock())
+    store = await SqliteQueue.open(database, clock=SystemClock())
     await store.aclose()
 
 

@@ -16,7 +16,7 @@ from agent_core.models import Purpose, Usage
 from gateway.cli.render.schedule import at_a_glance
 from gateway.queue.model import Entry, Outcome
 from gateway.queue.ports import Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.clock import EPOCH
@@ -72,12 +72,12 @@ def home(tmp_path):
     )
 
     async def fill() -> None:
-        async with await SqliteWorkStore.open(opened.database, clock=SystemClock()) as store:
-            await store.accept("matrix", "@bot:hs.test", [Pending(message)], {})
+        async with await SqliteQueue.open(opened.database, clock=SystemClock()) as store:
+            await store.inbox.accept("matrix", "@bot:hs.test", [Pending(message)], {})
             await store.jobs.note(Entry("heartbeat", EPOCH, Outcome.SILENT, "all clear", tokens=775, calls=1))
             for purpose, tokens in ((Purpose.CHAT, 900), (Purpose.HEARTBEAT, 100)):
                 usage = Usage(prompt_tokens=tokens, completion_tokens=10, calls=1, model="small")
-                await store.add_usage(PLACE, usage, purpose)
+                await store.usage.add(PLACE, usage, purpose)
 
     anyio.run(fill)
     return opened.root

@@ -16,17 +16,15 @@ from gateway.budget.costs import Costs
 from gateway.cli.render.usage import bar, shortened
 from gateway.cli.render.usage import usage as shown
 from gateway.operations.service import Operations
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
 from tests.contract.work_store_data import ROOM
 from tests.doubles.budget import limits
 
 
 @pytest.fixture
-async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(
-        tmp_path / "gateway.db", clock=clock, synchronous="normal"
-    ) as opened:
+async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=clock, synchronous="normal") as opened:
         yield opened
 
 
@@ -38,11 +36,11 @@ def clock() -> ManualClock:
 class TestUsage:
     async def test_sums_by_each_name_and_the_budget(self, store, clock):
         """By day with empty days, by purpose, session and model the largest first, and what is not priced."""
-        await store.add_usage(ROOM, Usage(prompt_tokens=5, calls=1, cost_usd=0.5, model="a"), Purpose.CHAT)
+        await store.usage.add(ROOM, Usage(prompt_tokens=5, calls=1, cost_usd=0.5, model="a"), Purpose.CHAT)
         clock.advance(2 * 86_400)
         other = SessionKey("test", "other")
-        await store.add_usage(other, Usage(prompt_tokens=50, calls=2, model="b"), Purpose.HEARTBEAT)
-        desk = Operations(store, memory=None, costs=Costs(store.costs, limits(100), clock))  # type: ignore[arg-type]
+        await store.usage.add(other, Usage(prompt_tokens=50, calls=2, model="b"), Purpose.HEARTBEAT)
+        desk = Operations(store, memory=None, costs=Costs(store.usage, limits(100), clock))  # type: ignore[arg-type]
         by = {
             by: await desk.call("usage", {"days": 3, "by": by})
             for by in ("day", "purpose", "session", "model")
@@ -113,11 +111,11 @@ class TestUsage:
         took = []
         for by in ("day", "session"):
             began = anyio.current_time()
-            rows = await store.costs.spent(since="2026-01-01", by=by)
+            rows = await store.usage.spent(since="2026-01-01", by=by)
             took.append(anyio.current_time() - began)
             assert sum(row.usage.calls for row in rows) == 100_000
         began = anyio.current_time()
-        await store.costs.spent_on("2026-03-03")
+        await store.usage.spent_on("2026-03-03")
         assert anyio.current_time() - began < 0.05
         assert max(took) < 0.6
 
@@ -128,7 +126,7 @@ class TestOnce:
         from gateway.queue.ports import NewOutbound
 
         note = [NewOutbound("test", "", ROOM, "text")]
-        assert len(await store.post(note, once=("budget", "2026-01-01"))) == 1
-        assert await store.post(note, once=("budget", "2026-01-01")) == []
-        assert len(await store.post(note, once=("budget", "2026-01-02"))) == 1
-        assert len(await store.outbox()) == 2
+        assert len(await store.outbox.post(note, once=("budget", "2026-01-01"))) == 1
+        assert await store.outbox.post(note, once=("budget", "2026-01-01")) == []
+        assert len(await store.outbox.post(note, once=("budget", "2026-01-02"))) == 1
+        assert len(await store.outbox.rows()) == 2

@@ -15,7 +15,7 @@ from gateway.errors import StateUnusable
 from gateway.operations.control.client import ControlClient, ControlFailed, DaemonGone
 from gateway.operations.control.server import serve_control
 from gateway.operations.service import Operations
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.home import Home, open_home
 from tests.clock import LoopClock
 from tests.operations_bench import Bench, inbound
@@ -28,7 +28,7 @@ def home(tmp_path):
 
 @pytest.fixture
 async def bench(home):
-    store = await SqliteWorkStore.open(home.database, clock=LoopClock())
+    store = await SqliteQueue.open(home.database, clock=LoopClock())
     yield Bench(store, JsonlMemory(home.root, clock=LoopClock()))
     await store.aclose()
 

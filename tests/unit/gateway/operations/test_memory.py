@@ -15,7 +15,7 @@ from agent_core.storage.search_index import SearchIndex
 from gateway.cli import render
 from gateway.errors import NotFound
 from gateway.operations.service import Operations
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.post_turn import OfflinePostTurn
 from tests.clock import EPOCH, LoopClock
 
@@ -23,7 +23,7 @@ ROOM = SessionKey("matrix", "!room:hs.test")
 
 
 class Desk:
-    def __init__(self, home: Path, store: SqliteWorkStore) -> None:
+    def __init__(self, home: Path, store: SqliteQueue) -> None:
         self.store = store
         self.memory = JsonlMemory(home, clock=LoopClock())
         self.search = SearchIndex(home / "search.db", self.memory.layout)
@@ -42,7 +42,7 @@ class Desk:
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> Any:
-    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=LoopClock())
+    store = await SqliteQueue.open(tmp_path / "gateway.db", clock=LoopClock())
     yield Desk(tmp_path, store)
     await store.aclose()
 

@@ -11,7 +11,7 @@ import pytest
 from agent_core.messages import OutboundKind, SessionKey
 from channels.base import DeliveryFailed
 from gateway.operations.service import Operations, RequestInvalid
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
 
@@ -42,7 +42,7 @@ def wakeups():
 
 @pytest.fixture
 async def store(tmp_path, wakeups):
-    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock(), wakeups=wakeups)
+    store = await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock(), wakeups=wakeups)
     yield store
     await store.aclose()
 
@@ -54,7 +54,7 @@ async def test_a_place_on_matrix_is_a_row_of_the_outbox(store, wakeups, place):
     wakeups.outbox.connect(woken.append)
     desk = Operations(store, None, accounts=ACCOUNTS)
     answer = await desk.call("send", {"to": f"matrix:{place}", "text": "word " * 5000})
-    rows = list(reversed(await store.outbox()))
+    rows = list(reversed(await store.outbox.rows()))
 
     assert answer["outbox"] == [row.id for row in rows]
     assert len(rows) == 2
@@ -62,7 +62,7 @@ async def test_a_place_on_matrix_is_a_row_of_the_outbox(store, wakeups, place):
         (SessionKey("matrix", place), "@bot:hs.test", OutboundKind.MESSAGE)
     }
     assert all(row.message.remembered for row in rows)
-    assert await store.journal() == []  # it becomes history when it has arrived
+    assert await store.journal.lines() == []  # it becomes history when it has arrived
     assert woken == ["matrix"]
     assert answer["running"] is False
 
@@ -74,7 +74,9 @@ async def test_mail_goes_into_the_thread_that_the_channel_names(store):
     await desk.call("send", {"to": "email:bob@mail.test", "text": "Hello Bob\n\nHow are you?"})
 
     assert email.asked == [("bob@mail.test", "Hello Bob")]
-    assert (await store.outbox())[0].message.session == SessionKey("email", "<thread-with-bob@mail.test>")
+    assert (await store.outbox.rows())[0].message.session == SessionKey(
+        "email", "<thread-with-bob@mail.test>"
+    )
     with pytest.raises(RequestInvalid, match="no such mailbox"):
         await desk.call("send", {"to": "email:nobody@mail.test", "text": "Hello"})
     with pytest.raises(RequestInvalid, match="start it"):
@@ -96,7 +98,7 @@ async def test_what_cannot_be_sent_is_said_in_words(store, to, text, said):
     """Nothing is put into the outbox then."""
     with pytest.raises(RequestInvalid, match=said):
         await Operations(store, None, accounts=ACCOUNTS).call("send", {"to": to, "text": text})
-    assert await store.outbox() == []
+    assert await store.outbox.rows() == []
 
 
 async def test_the_command_leaves_a_message_for_the_next_start(tmp_path):
@@ -105,7 +107,7 @@ async def test_the_command_leaves_a_message_for_the_next_start(tmp_path):
         'channels: {matrix: {homeserver: "http://hs", user_id: "@bot:hs.test", password: pw}}\n'
     )
     (tmp_path / "squidbot.yaml").chmod(0o600)
-    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock())
+    store = await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock())
     await store.aclose()
 
     async def command(*arguments):
@@ -120,8 +122,8 @@ async def test_the_command_leaves_a_message_for_the_next_start(tmp_path):
     said = await command("matrix:@alice:hs.test", "**Hello**")
     piped = await command("matrix:#team:hs.test", "--json")
     refused = await command("email:bob@mail.test", "Hello")
-    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock())
-    rows = await store.outbox()
+    store = await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock())
+    rows = await store.outbox.rows()
     await store.aclose()
 
     assert said == (0, "the message to matrix:@alice:hs.test is sent when the daemon runs\n", "")

@@ -13,7 +13,7 @@ from gateway.cli import render
 from gateway.errors import NotFound
 from gateway.operations.service import OPERATIONS, Operations, RequestInvalid, parse_scope, show_scope
 from gateway.queue.ports import Completion, NewOutbound, Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.wakeups import Wakeups
 from gateway.system.home import open_home
 from tests.clock import EPOCH, LoopClock
@@ -31,7 +31,7 @@ def home(tmp_path):
 async def bench(home):
     wakeups, woken = Wakeups(), []
     wakeups.session.connect(lambda work: woken.append(work.session))
-    store = await SqliteWorkStore.open(home.database, clock=LoopClock(), wakeups=wakeups)
+    store = await SqliteQueue.open(home.database, clock=LoopClock(), wakeups=wakeups)
     bench = Bench(store, JsonlMemory(home.root, clock=LoopClock()))
     bench.woken = woken
     yield bench
@@ -72,21 +72,21 @@ class TestInbox:
         """It is ignored from then on."""
         [row] = await bench.accepted(inbound(1))
         assert (await bench.ask.inbox_drop(row))["changed"]
-        assert await bench.store.claim(ROOM) is None
+        assert await bench.store.turns.claim(ROOM) is None
 
     async def test_a_message_is_let_out_of_quarantine_once(self, bench):
         """Its session is woken; what is not in quarantine cannot be let out."""
-        [row] = await bench.store.accept("matrix", "bot", [Pending(inbound(1), quarantine="why")], {})
+        [row] = await bench.store.inbox.accept("matrix", "bot", [Pending(inbound(1), quarantine="why")], {})
         [listed] = (await bench.ask.inbox_list(states=["quarantined"]))["rows"]
         assert (listed["id"], listed["error"], listed["text"]) == (row.id, "why", "hello")
         assert (await bench.ask.call("inbox_release", {"id": row.id}))["changed"]
         assert bench.woken == [ROOM]
         assert not (await bench.ask.call("inbox_release", {"id": row.id}))["changed"]
-        assert (await bench.store.claim(ROOM)).head.message.text == "hello"
+        assert (await bench.store.turns.claim(ROOM)).head.message.text == "hello"
 
     async def test_a_draft_is_sent_or_not_as_a_person_says(self, bench):
         """Both happen once; in other words if there are any; and nobody is told of what was thrown away."""
-        sent, thrown = await bench.store.post(
+        sent, thrown = await bench.store.outbox.post(
             [NewOutbound("matrix", "bot", ROOM, text, hold=True) for text in ("one", "two")]
         )
         listed = (await bench.ask.call("drafts_list", {}))["rows"]
@@ -97,7 +97,9 @@ class TestInbox:
             for one, state in ((sent, "pending"), (thrown, "dead")):
                 answer = await bench.ask.call(name, {"id": one.id})
                 assert (answer["changed"], answer["draft"]["state"]) == (False, state)
-        assert [row.message.text for row in await bench.store.next_sends("matrix", "bot")] == ["better"]
+        assert [row.message.text for row in await bench.store.outbox.next_sends("matrix", "bot")] == [
+            "better"
+        ]
         report = await bench.ask.status(reasons=True)
         assert report["stuck"] == []
         with pytest.raises(NotFound, match="--held"):
@@ -105,8 +107,8 @@ class TestInbox:
 
     async def test_the_report_says_what_waits_for_a_person(self, bench):
         """Drafts and quarantined messages are counted, with the words that show them."""
-        await bench.store.post([NewOutbound("matrix", "bot", ROOM, "draft", hold=True)])
-        await bench.store.accept("matrix", "bot", [Pending(inbound(1), quarantine="why")], {})
+        await bench.store.outbox.post([NewOutbound("matrix", "bot", ROOM, "draft", hold=True)])
+        await bench.store.inbox.accept("matrix", "bot", [Pending(inbound(1), quarantine="why")], {})
         text = render.status(await bench.ask.status())
         assert "drafts that wait for you: 1 (squidbot inbox list --held)" in text
         assert "messages in quarantine: 1 (squidbot inbox list --quarantine)" in text
@@ -244,12 +246,14 @@ class TestStatus:
         """Only its count is told then; one that was not delivered leaves the message with the operator."""
         [row] = await bench.accepted(inbound(1))
         sorry = NewOutbound("matrix", "bot", ROOM, "sorry", OutboundKind.APOLOGY)
-        [apology] = await bench.store.bury(await bench.store.claim(ROOM), "the model said 400", [sorry])
-        await bench.store.sending(apology)
+        [apology] = await bench.store.turns.bury(
+            await bench.store.turns.claim(ROOM), "the model said 400", [sorry]
+        )
+        await bench.store.outbox.sending(apology)
         if delivered:
-            await bench.store.sent(apology, "$x")
+            await bench.store.outbox.sent(apology, "$x")
         else:
-            await bench.store.send_failed(apology, "no such room", delay_s=None)
+            await bench.store.outbox.send_failed(apology, "no such room", delay_s=None)
         report = await bench.ask.status()
         assert report["given_up"] == int(delivered)
         assert [one["inbox"] for one in report["stuck"]] == ([] if delivered else [row, row])
@@ -302,10 +306,12 @@ class TestCalls:
 async def test_answered_messages_do_not_count_as_stuck(bench):
     """A normal day's status has nothing to do for the operator."""
     await bench.accepted(inbound(1))
-    turn = await bench.store.claim(ROOM)
-    rows = await bench.store.complete(turn, Completion(outbound=[NewOutbound("matrix", "bot", ROOM, "hi")]))
-    await bench.store.sending(rows[0])
-    await bench.store.sent(rows[0], "$x")
+    turn = await bench.store.turns.claim(ROOM)
+    rows = await bench.store.turns.complete(
+        turn, Completion(outbound=[NewOutbound("matrix", "bot", ROOM, "hi")])
+    )
+    await bench.store.outbox.sending(rows[0])
+    await bench.store.outbox.sent(rows[0], "$x")
     report = await bench.ask.status()
     assert report["stuck"] == []
     assert report["work"]["inbox"]["settled"] == 1

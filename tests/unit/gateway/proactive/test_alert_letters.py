@@ -11,7 +11,7 @@ from agent_core.messages import Audience, Sender, SessionKey
 from gateway.proactive.alerts import LETTER_AGAIN_S, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
@@ -26,10 +26,10 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
 
     Where it is a chat (the control) each is told when it comes.
     """
-    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock())
+    store = await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock())
     clock = ManualClock()
     target = OwnerContact(
-        store, channels={"email": LoopbackChannel(LoopbackServer(), name="email", letters=by_letter)}
+        store.state, channels={"email": LoopbackChannel(LoopbackServer(), name="email", letters=by_letter)}
     )
     notes = OwnerAlerts(
         store=store,
@@ -47,14 +47,14 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
         for number in range(10):
             notes.alert(f"thing {number}", f"event {number}")
             await anyio.sleep(0.05)
-        before = len(await store.outbox())
+        before = len(await store.outbox.rows())
         clock.advance(LETTER_AGAIN_S + 1)
         notes.alert("one more", "event 10")
         with anyio.fail_after(10):
             while notes._alerts:
                 await anyio.sleep(0.02)
         tasks.cancel_scope.cancel()
-    texts = [row.message.text for row in await store.outbox()]
+    texts = [row.message.text for row in await store.outbox.rows()]
     await store.aclose()
     assert (before, len(texts)) == ((1, 2) if by_letter else (10, 11))
     if by_letter:

@@ -11,21 +11,21 @@ import pytest
 from agent_core.messages import OutboundKind
 from channels.base import LinkState
 from channels.status import ChannelStatus
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.wakeups import Alert
 from tests.clock import ManualClock
 from tests.owner_world import Owner
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
-    made = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock(), synchronous="normal")
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    made = await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock(), synchronous="normal")
     yield made
     await made.aclose()
 
 
 class TestOwnerNotes:
-    async def test_quarantine_is_told_once_a_day(self, store: SqliteWorkStore) -> None:
+    async def test_quarantine_is_told_once_a_day(self, store: SqliteQueue) -> None:
         """Nothing while there is nothing; then one message, and the next a day later, if there is something new."""
         owner = Owner(store)
         await owner.learn()
@@ -46,7 +46,7 @@ class TestOwnerNotes:
         assert "`Bill '2' **now**`" in first.message.text
         assert "3 messages are kept back" in second.message.text
 
-    async def test_without_a_place_to_tell_it_waits(self, store: SqliteWorkStore) -> None:
+    async def test_without_a_place_to_tell_it_waits(self, store: SqliteQueue) -> None:
         """The owner has never written: nothing is lost, and it is told as soon as he has."""
         owner = Owner(store)
         await owner.keep(1)
@@ -54,7 +54,7 @@ class TestOwnerNotes:
         await owner.learn()
         assert len(await owner.told()) == 1
 
-    async def test_a_flood_is_one_message_of_bounded_length(self, store: SqliteWorkStore) -> None:
+    async def test_a_flood_is_one_message_of_bounded_length(self, store: SqliteQueue) -> None:
         """Two hundred forged mails ring once."""
         owner = Owner(store)
         await owner.learn()
@@ -63,7 +63,7 @@ class TestOwnerNotes:
         assert "and 180 more" in row.message.text
         assert len(row.message.text) < 4_000
 
-    async def test_alerts(self, store: SqliteWorkStore) -> None:
+    async def test_alerts(self, store: SqliteQueue) -> None:
         """At once, what is there together is one message, and the same thing is told once an hour."""
         owner = Owner(store)
         await owner.learn()

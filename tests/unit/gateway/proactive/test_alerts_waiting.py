@@ -14,18 +14,20 @@ from gateway.cli.render.schedule import at_a_glance
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.ports import StateStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.doubles.queue import wrapping
 from tests.owner_world import inbound
 
 ROOM = SessionKey("matrix", "dm-@ann:hs.test")
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
         yield opened
 
 
@@ -36,21 +38,21 @@ class Died(Exception):
 class Dying:
     """A store that lets the process die before what was told is forgotten."""
 
-    def __init__(self, store: SqliteWorkStore) -> None:
-        self._store = store
+    def __init__(self, state: StateStore) -> None:
+        self._state = state
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self._state, name)
 
-    async def write_state(self, topic: str, value: str) -> None:
+    async def write(self, topic: str, value: str) -> None:
         if topic == "owner.alerts" and '"alerts": {}' in value:
             raise Died
-        await self._store.write_state(topic, value)
+        await self._state.write(topic, value)
 
 
 def notes_of(store: Any) -> OwnerAlerts:
     """A new process."""
-    target = OwnerContact(store, channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")})
+    target = OwnerContact(store.state, channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")})
     return OwnerAlerts(
         store=store,
         target=target,
@@ -66,8 +68,8 @@ async def learn(notes: OwnerAlerts) -> None:
     await notes._target.learn(said, Role.OWNER)
 
 
-async def texts(store: SqliteWorkStore) -> list[str]:
-    return [row.message.text for row in await store.outbox()]
+async def texts(store: SqliteQueue) -> list[str]:
+    return [row.message.text for row in await store.outbox.rows()]
 
 
 async def test_an_alert_without_a_place_is_kept_over_a_restart_shown_and_told_once(store) -> None:
@@ -99,7 +101,7 @@ async def test_an_alert_without_a_place_is_kept_over_a_restart_shown_and_told_on
 async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None:
     """The note is in the outbox, the process dies, the next one has it still: it is not told again; new ones are."""
     await notes_of(store).keep("brake", "The circuit breaker is open.")
-    dying = notes_of(Dying(store))
+    dying = notes_of(wrapping(state=Dying)(store))
     await learn(dying)
     with pytest.raises(Died):
         await dying._tell_alerts()
@@ -132,7 +134,7 @@ async def test_it_is_told_soon_after_the_owner_has_written(store) -> None:
 @pytest.mark.parametrize("kept", ["", "no json", "[]", '{"alerts": 3}', '{"alerts": ["x"]}'])
 async def test_what_is_damaged_stops_nothing(store, kept: str) -> None:
     """It is as if nothing had been kept."""
-    await store.write_state("owner.alerts", kept)
+    await store.state.write("owner.alerts", kept)
     notes = notes_of(store)
     await learn(notes)
     notes.alert("brake", "The circuit breaker is open.")

@@ -23,7 +23,7 @@ from gateway.cli.check import Verdict, check_data
 from gateway.queue.model import JobState, Outcome
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.migrations import VERSION, copy_name
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.home import Home
 from tests.clock import ManualClock
@@ -89,33 +89,33 @@ def test_nothing_is_wrong_with_it(home):
 
 async def test_every_row_is_read_and_goes_on(home):
     """All states of questions and answers, with their texts; each can go where its state may go."""
-    async with await SqliteWorkStore.open(home.database, clock=ManualClock()) as store:
-        found = [*await store.inbox(limit=100), *await store.inbox(states=[InboxState.IGNORED])]
+    async with await SqliteQueue.open(home.database, clock=ManualClock()) as store:
+        found = [*await store.inbox.rows(limit=100), *await store.inbox.rows(states=[InboxState.IGNORED])]
         assert {row.state for row in found} == set(InboxState)
-        assert {row.state for row in await store.outbox(limit=100)} == set(OutboxState)
+        assert {row.state for row in await store.outbox.rows(limit=100)} == set(OutboxState)
         told = {
             row.message.native_id: row.message.text for row in found if row.state is not InboxState.IGNORED
         }
         assert told["$waits"] == "text of $waits"
-        await store.recover()
-        seen = await store.accept(
+        await store.maintenance.recover()
+        seen = await store.inbox.accept(
             "matrix", BOT, [pending("$long-ago"), pending("$waits"), pending("$new")], {}
         )
         assert [row.message.native_id for row in seen] == ["$new"]
         runs = await claim(store, SessionKey("matrix", "!runs:hs.test"))
-        assert [step.result for step in await store.steps(runs)] == [{"done": True}]
+        assert [step.result for step in await store.turns.steps(runs)] == [{"done": True}]
         assert [question.name for question in await store.approvals.questions()] == ["a3f2c9"]
-        (held,) = await store.outbox(states=[OutboxState.HELD])
-        assert (await store.approve(held.id)).state is OutboxState.PENDING
+        (held,) = await store.outbox.rows(states=[OutboxState.HELD])
+        assert (await store.outbox.approve(held.id)).state is OutboxState.PENDING
         (kept,) = [row for row in found if row.state is InboxState.QUARANTINED]
-        assert await store.admit(kept.id) == kept.message.session
-        assert [line.message.content for line in await store.journal()] == ["yes"]
-        assert sum(row.usage.calls for row in await store.usage(days=100_000)) > 2
+        assert await store.inbox.admit(kept.id) == kept.message.session
+        assert [line.message.content for line in await store.journal.lines()] == ["yes"]
+        assert sum(row.usage.calls for row in await store.usage.rows(days=100_000)) > 2
 
 
 async def test_plans_are_there(home):
     """Jobs in every state, every line of the ledger, and what waits for the digest."""
-    async with await SqliteWorkStore.open(home.database, clock=ManualClock()) as store:
+    async with await SqliteQueue.open(home.database, clock=ManualClock()) as store:
         assert {job.state for job in await store.jobs.jobs(done=True)} == set(JobState)
         assert {entry.outcome for entry in await store.jobs.ledger()} == set(Outcome)
         assert [one.text for one in await store.jobs.collected()] == ["an alert"]
@@ -141,6 +141,6 @@ async def test_a_copy_is_kept_where_there_was_a_step(home):
     """An older database has a copy of what it was beside it; today's has none."""
     with closing(sqlite3.connect(home.database)) as db:
         (found,) = db.execute("PRAGMA user_version").fetchone()
-    async with await SqliteWorkStore.open(home.database, clock=ManualClock()):
+    async with await SqliteQueue.open(home.database, clock=ManualClock()):
         pass
     assert copy_name(home.database, found).exists() is (found < VERSION)

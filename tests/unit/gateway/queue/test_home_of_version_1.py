@@ -16,7 +16,7 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from gateway.queue.ports import StoreTooNew
 from gateway.queue.sqlite.migrations import VERSION, copy_name
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
 
 DATA = Path(__file__).parents[3] / "data"
@@ -84,9 +84,9 @@ async def test_everything_said_is_found(home):
 async def test_the_database_is_brought_up_to_date_beside_a_copy(home):
     """Today's schema, a copy of what it was, and work goes on; a later schema is refused in plain words."""
     database = home / "gateway.db"
-    async with await SqliteWorkStore.open(database, clock=ManualClock()) as store:
-        await store.recover()
-        assert await store.open_sessions()
+    async with await SqliteQueue.open(database, clock=ManualClock()) as store:
+        await store.maintenance.recover()
+        assert await store.turns.open_sessions()
     for path, version in ((database, VERSION), (copy_name(database, 1), 1)):
         with closing(sqlite3.connect(path)) as db:
             assert db.execute("PRAGMA user_version").fetchone() == (version,)
@@ -95,5 +95,5 @@ async def test_the_database_is_brought_up_to_date_beside_a_copy(home):
         db.execute(f"PRAGMA user_version = {VERSION + 1}")
     was = database.read_bytes()
     with pytest.raises(StoreTooNew, match="later version of squidbot"):
-        await SqliteWorkStore.open(database, clock=ManualClock())
+        await SqliteQueue.open(database, clock=ManualClock())
     assert database.read_bytes() == was

@@ -14,7 +14,7 @@ from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Collected, Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.ports import Completion, LostTurn, NewOutbound, Pending
 from gateway.queue.sqlite.migrations import MIGRATIONS
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import message
 
@@ -24,7 +24,7 @@ AT = datetime(2026, 5, 1, 9, tzinfo=UTC)
 
 @pytest.fixture
 async def store(tmp_path):
-    async with await SqliteWorkStore.open(tmp_path / "g.db", clock=ManualClock()) as one:
+    async with await SqliteQueue.open(tmp_path / "g.db", clock=ManualClock()) as one:
         yield one
 
 
@@ -72,7 +72,7 @@ class TestJobs:
             await store.jobs.add_job(replace(a_job(f"job{number}"), session=session), at_most=9)
         await store.jobs.add_job(replace(a_job("other"), account="another"), at_most=9)
         left = Amendment(kind="leave", session=key)
-        await store.accept(key.channel, a_job().account, [], {}, amendments=[left])
+        await store.inbox.accept(key.channel, a_job().account, [], {}, amendments=[left])
         jobs = {job.id: (job.state, job.note) for job in await store.jobs.jobs()}
         active = (JobState.ACTIVE, "")
         paused = (JobState.PAUSED, "I am not in its conversation any more")
@@ -123,7 +123,7 @@ class TestLedger:
     async def test_it_is_pruned_and_keeps_the_last(self, tmp_path):
         """Old lines go, the newest of each name stays, so that it is known when it last ran."""
         clock = ManualClock()
-        async with await SqliteWorkStore.open(tmp_path / "g.db", clock=clock) as store:
+        async with await SqliteQueue.open(tmp_path / "g.db", clock=clock) as store:
             for number in range(5):
                 await store.jobs.note(Entry("h", AT + timedelta(days=number), Outcome.SILENT))
             await store.jobs.add_job(a_job(), at_most=1)
@@ -138,11 +138,11 @@ class TestTogether:
     async def test_an_alert_its_line_its_entry_and_the_digest_are_one_commit(self, store):
         """All of it with the turn, and nothing of it from a turn that is lost."""
         other = SessionKey("matrix", "!owner")
-        await store.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
+        await store.inbox.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
         session = message("m1").session
-        lost = await store.claim(session)
-        await store.recover()
-        turn = await store.claim(session)
+        lost = await store.turns.claim(session)
+        await store.maintenance.recover()
+        turn = await store.turns.claim(session)
         line = Message(role="assistant", content="milk", id="t.alert", turn="t", timestamp=AT)
         completion = Completion(
             outbound=[NewOutbound("matrix", "bot", other, "milk")],
@@ -151,44 +151,50 @@ class TestTogether:
             collected=(Collected("email", "a@x", "milk", AT),),
         )
         with pytest.raises(LostTurn):
-            await store.complete(lost, completion)
-        assert (await store.jobs.ledger(), await store.jobs.collected(), await store.journal(other)) == (
+            await store.turns.complete(lost, completion)
+        assert (
+            await store.jobs.ledger(),
+            await store.jobs.collected(),
+            await store.journal.lines(other),
+        ) == (
             [],
             [],
             [],
         )
-        await store.complete(turn, completion)
+        await store.turns.complete(turn, completion)
         assert [one.said for one in await store.jobs.ledger()] == ["f"]
         assert [one.text for one in await store.jobs.collected()] == ["milk"]
-        assert [one.message for one in await store.journal(other)] == [line]
+        assert [one.message for one in await store.journal.lines(other)] == [line]
 
     async def test_a_digest_is_posted_once(self, store):
         """The second time with the same value nothing happens, and what was collected since stays."""
-        await store.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
-        turn = await store.claim(message("m1").session)
-        await store.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
+        await store.inbox.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
+        turn = await store.turns.claim(message("m1").session)
+        await store.turns.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
         [one] = await store.jobs.collected()
         new = [NewOutbound("email", "bot", SessionKey("email", "t"), "milk")]
-        assert await store.post(new, once=("digest", "monday"), collected=[one.id])
-        assert not await store.post(new, once=("digest", "monday"))
+        assert await store.outbox.post(new, once=("digest", "monday"), collected=[one.id])
+        assert not await store.outbox.post(new, once=("digest", "monday"))
         assert await store.jobs.collected() == []
-        assert len(await store.outbox()) == 1
-        assert await store.post(new, once=("digest", "tuesday"))
+        assert len(await store.outbox.rows()) == 1
+        assert await store.outbox.post(new, once=("digest", "tuesday"))
 
     async def test_what_could_not_be_posted_was_not_posted_once(self, store):
         """The topic's value, the removal of what was collected and the message are one transaction."""
-        await store.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
-        turn = await store.claim(message("m1").session)
-        await store.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
+        await store.inbox.accept("matrix", "@bot:hs.test", [Pending(message("m1"))], {})
+        turn = await store.turns.claim(message("m1").session)
+        await store.turns.complete(turn, Completion(collected=(Collected("email", "a@x", "milk", AT),)))
         [one] = await store.jobs.collected()
         new = [NewOutbound("email", "bot", SessionKey("email", "t"), "milk")]
         refuse = "CREATE TEMP TRIGGER full BEFORE INSERT ON outbox BEGIN SELECT RAISE(ABORT, 'full'); END"
-        await store._writer.call("spoil", lambda db: db.execute(refuse) and None)
+        await store.database.writer.call("spoil", lambda db: db.execute(refuse) and None)
         with pytest.raises(sqlite3.IntegrityError, match="full"):
-            await store.post(new, once=("digest", "monday"), collected=[one.id])
-        await store._writer.call("mend", lambda db: db.execute("DROP TRIGGER IF EXISTS temp.full") and None)
+            await store.outbox.post(new, once=("digest", "monday"), collected=[one.id])
+        await store.database.writer.call(
+            "mend", lambda db: db.execute("DROP TRIGGER IF EXISTS temp.full") and None
+        )
         assert await store.jobs.collected() == [one]
-        assert await store.post(new, once=("digest", "monday"), collected=[one.id])
+        assert await store.outbox.post(new, once=("digest", "monday"), collected=[one.id])
         assert await store.jobs.collected() == []
 
 
@@ -205,7 +211,7 @@ def test_an_older_database_gets_the_same_tables(tmp_path):
     import anyio
 
     async def make() -> None:
-        async with await SqliteWorkStore.open(tmp_path / "new.db", clock=ManualClock()):
+        async with await SqliteQueue.open(tmp_path / "new.db", clock=ManualClock()):
             pass
 
     anyio.run(make)

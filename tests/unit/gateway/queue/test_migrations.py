@@ -17,7 +17,7 @@ from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.migrations import MIGRATIONS, VERSION, copy_name, migrate
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.turns.commands.new_conversation import NewConversation
 from tests.clock import ManualClock
@@ -54,21 +54,21 @@ async def test_nothing_is_lost_and_work_goes_on(older):
         "id, inbox_id, turn, key, session, payload, state, attempts, next_at, provider_id, error, ended_at"
     )
     before = rows(older, f"SELECT {columns} FROM inbox"), rows(older, f"SELECT {sends} FROM outbox")
-    async with await SqliteWorkStore.open(older, clock=ManualClock()) as store:
+    async with await SqliteQueue.open(older, clock=ManualClock()) as store:
         after = rows(older, f"SELECT {columns} FROM inbox"), rows(older, f"SELECT {sends} FROM outbox")
         assert after == before
-        await store.recover()
+        await store.maintenance.recover()
         assert await accept(store, "settled", "answered", "dead", "ignored", "waiting") == []
-        assert await store.position("matrix", BOT, "next_batch") == "s5"
+        assert await store.inbox.position("matrix", BOT, "next_batch") == "s5"
         turn = await claim(store, OTHER)
-        assert [step.result for step in await store.steps(turn)] == [{"done": True}]
-        (sent,) = await store.outbox(states=[OutboxState.SENT])
-        assert await store.delivered("matrix", BOT, "$sent") == sent.message.id
-        assert len(await store.journal()) == 4
-        assert (await store.usage())[0].usage.prompt_tokens == 5
-        (held,) = await store.post([out("draft", hold=True)])
-        assert (await store.approve(held.id)).state is OutboxState.PENDING
-        (kept,) = await store.accept("matrix", BOT, [pending("q", quarantine="why")], {})
+        assert [step.result for step in await store.turns.steps(turn)] == [{"done": True}]
+        (sent,) = await store.outbox.rows(states=[OutboxState.SENT])
+        assert await store.outbox.delivered("matrix", BOT, "$sent") == sent.message.id
+        assert len(await store.journal.lines()) == 4
+        assert (await store.usage.rows())[0].usage.prompt_tokens == 5
+        (held,) = await store.outbox.post([out("draft", hold=True)])
+        assert (await store.outbox.approve(held.id)).state is OutboxState.PENDING
+        (kept,) = await store.inbox.accept("matrix", BOT, [pending("q", quarantine="why")], {})
         assert kept.state is InboxState.QUARANTINED
         assert (await claim(store, ROOM)).head.message.native_id == "waiting"
     assert rows(older, "PRAGMA foreign_key_check") == []
@@ -79,8 +79,8 @@ async def test_a_copy_of_the_older_one_is_kept(older):
     """Whole, as it was, readable for its owner alone, and not touched by later starts."""
     before = rows(older, "SELECT * FROM inbox")
     for _ in range(2):
-        async with await SqliteWorkStore.open(older, clock=ManualClock()) as store:
-            await store.recover()
+        async with await SqliteQueue.open(older, clock=ManualClock()) as store:
+            await store.maintenance.recover()
     copy = copy_name(older, 1)
     assert rows(copy, "PRAGMA user_version") == [(1,)]
     assert rows(copy, "SELECT * FROM inbox") == before
@@ -103,8 +103,8 @@ async def test_a_step_that_fails_leaves_what_was(older):
     assert db.execute("PRAGMA foreign_keys").fetchone() == (1,)
     db.close()
     assert (tables(older), rows(older, "SELECT * FROM inbox")) == before
-    async with await SqliteWorkStore.open(older, clock=ManualClock()) as store:
-        assert len(await store.inbox()) == 5
+    async with await SqliteQueue.open(older, clock=ManualClock()) as store:
+        assert len(await store.inbox.rows()) == 5
     assert rows(older, "PRAGMA user_version") == [(VERSION,)]
 
 
@@ -125,7 +125,7 @@ async def test_without_room_for_the_copy_nothing_is_begun(older):
     """The start fails for now, with the reason, and the file stays as it is."""
     copy_name(older, 1).with_name("gateway.db.v1.bak.new").mkdir()
     with pytest.raises(StoreUnavailable, match="no copy"):
-        await SqliteWorkStore.open(older, clock=ManualClock())
+        await SqliteQueue.open(older, clock=ManualClock())
     assert rows(older, "PRAGMA user_version") == [(1,)]
 
 
@@ -139,17 +139,19 @@ async def test_what_the_gateway_remembered_in_a_channel_of_its_own_moves(tmp_pat
     before = rows(path, "SELECT * FROM positions WHERE channel <> 'gateway'")
     kept = rows(path, "SELECT value FROM positions WHERE channel = 'gateway' AND account <> 'once'")
     assert len(kept) == 4
-    async with await SqliteWorkStore.open(path, clock=ManualClock()) as store:
-        target = await OwnerContact(store).get()
+    async with await SqliteQueue.open(path, clock=ManualClock()) as store:
+        target = await OwnerContact(store.state).get()
         assert (target.channel, str(target.session)) == ("matrix", "matrix/!owner%3ahs.test")
-        alerts = OwnerAlerts(store=store, target=OwnerContact(store), notifier=None, clock=ManualClock())
+        alerts = OwnerAlerts(
+            store=store, target=OwnerContact(store.state), notifier=None, clock=ManualClock()
+        )
         await alerts._load()
         assert list(alerts._alerts) == ["channel email"]
-        assert json.loads(await store.read_state("owner.quarantine_digest"))["id"] == 3
+        assert json.loads(await store.state.read("owner.quarantine_digest"))["id"] == 3
         assert await NewConversation(store, None, flush=None).waits(ROOM)
         for topic in ("budget:tokens:warned", "digest"):
-            assert await store.post([out("again")], once=(topic, "2026-01-01")) == []
-            assert await store.post([out("another day")], once=(topic, "2026-01-02"))
+            assert await store.outbox.post([out("again")], once=(topic, "2026-01-01")) == []
+            assert await store.outbox.post([out("another day")], once=(topic, "2026-01-02"))
     assert rows(path, "SELECT * FROM positions") == before
     assert sorted(rows(path, "SELECT value FROM state")) == sorted(kept)
 
@@ -157,7 +159,7 @@ async def test_what_the_gateway_remembered_in_a_channel_of_its_own_moves(tmp_pat
 async def test_step_by_step_and_at_once_lead_to_the_same(older, tmp_path):
     """A database that came by the steps has the tables of one that is made from nothing."""
     for path in (older, tmp_path / "new.db"):
-        async with await SqliteWorkStore.open(path, clock=ManualClock()):
+        async with await SqliteQueue.open(path, clock=ManualClock()):
             pass
     assert tables(older) == tables(tmp_path / "new.db")
     assert rows(older, "PRAGMA user_version") == rows(tmp_path / "new.db", "PRAGMA user_version")

@@ -12,7 +12,7 @@ from agent_core.messages import Amendment
 from gateway.queue import sqlite
 from gateway.queue.ports import QUARANTINE_S, Completion, LostTurn
 from gateway.queue.sqlite import moves
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import INBOX_MOVES, OUTBOX_MOVES, IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, ROOM, accept, claim, out, pending
@@ -32,38 +32,38 @@ async def running(store):
 
 
 async def answered(store):
-    (row,) = await store.complete(await running(store), Completion(outbound=[out("yes")]))
-    await store.sending(row)
+    (row,) = await store.turns.complete(await running(store), Completion(outbound=[out("yes")]))
+    await store.outbox.sending(row)
     return row
 
 
 async def dead(store):
-    await store.bury(await running(store), "no")
+    await store.turns.bury(await running(store), "no")
 
 
 async def quarantined(store):
-    await store.accept("matrix", BOT, [pending("a", quarantine="why")], {})
+    await store.inbox.accept("matrix", BOT, [pending("a", quarantine="why")], {})
     CLOCK.advance(QUARANTINE_S + 1)
 
 
 EVERY_WAY = [
-    (ready, RUNNING, lambda store, _: store.claim(ROOM)),
-    (ready, IGNORED, lambda store, _: store.drop(1)),
-    (ready, IGNORED, lambda store, _: store.reset_session(ROOM)),
-    (ready, IGNORED, lambda store, _: store.accept("matrix", BOT, [], {}, [STOP])),
-    (running, READY, lambda store, turn: store.release(turn)),
-    (running, READY, lambda store, turn: store.retry(turn, "", delay_s=1, deferral=False)),
-    (running, READY, lambda store, _: store.recover()),
-    (running, ANSWERED, lambda store, turn: store.complete(turn, Completion(outbound=[out("yes")]))),
-    (running, SETTLED, lambda store, turn: store.complete(turn, Completion())),
-    (running, DEAD, lambda store, turn: store.bury(turn, "no")),
-    (running, IGNORED, lambda store, _: store.accept("matrix", BOT, [], {}, [STOP])),
-    (answered, SETTLED, lambda store, row: store.sent(row, "$sent")),
-    (dead, READY, lambda store, _: store.requeue(1)),
-    (dead, IGNORED, lambda store, _: store.drop(1)),
-    (quarantined, READY, lambda store, _: store.admit(1)),
-    (quarantined, IGNORED, lambda store, _: store.drop(1)),
-    (quarantined, IGNORED, lambda store, _: store.prune(older_than_s=1e9)),
+    (ready, RUNNING, lambda store, _: store.turns.claim(ROOM)),
+    (ready, IGNORED, lambda store, _: store.inbox.drop(1)),
+    (ready, IGNORED, lambda store, _: store.inbox.reset_session(ROOM)),
+    (ready, IGNORED, lambda store, _: store.inbox.accept("matrix", BOT, [], {}, [STOP])),
+    (running, READY, lambda store, turn: store.turns.release(turn)),
+    (running, READY, lambda store, turn: store.turns.retry(turn, "", delay_s=1, deferral=False)),
+    (running, READY, lambda store, _: store.maintenance.recover()),
+    (running, ANSWERED, lambda store, turn: store.turns.complete(turn, Completion(outbound=[out("yes")]))),
+    (running, SETTLED, lambda store, turn: store.turns.complete(turn, Completion())),
+    (running, DEAD, lambda store, turn: store.turns.bury(turn, "no")),
+    (running, IGNORED, lambda store, _: store.inbox.accept("matrix", BOT, [], {}, [STOP])),
+    (answered, SETTLED, lambda store, row: store.outbox.sent(row, "$sent")),
+    (dead, READY, lambda store, _: store.inbox.requeue(1)),
+    (dead, IGNORED, lambda store, _: store.inbox.drop(1)),
+    (quarantined, READY, lambda store, _: store.inbox.admit(1)),
+    (quarantined, IGNORED, lambda store, _: store.inbox.drop(1)),
+    (quarantined, IGNORED, lambda store, _: store.maintenance.prune(older_than_s=1e9)),
 ]
 """How a row comes to a state, where it goes from there, and by what."""
 
@@ -97,14 +97,14 @@ def test_every_move_of_the_table_is_tried_below():
 async def test_the_table_decides(tmp_path, monkeypatch, prepare, target, move, allowed):
     """The move is made; without its entry the SQL refuses it and the row stays where it was."""
     source = source_of(prepare)
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=CLOCK) as store:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=CLOCK) as store:
         known = await prepare(store)
         if not allowed:
             monkeypatch.setitem(INBOX_MOVES, source, INBOX_MOVES[source] - {target})
             forget_conditions()
         with suppress(*(() if allowed else (LostTurn, IllegalMove))):
             await move(store, known)
-        row, _ = await store.inbox_row(1)
+        row, _ = await store.inbox.row(1)
         assert row.state is (target if allowed else source)
 
 
@@ -124,7 +124,7 @@ def test_no_move_names_its_sources_itself():
 
 # ── the outbox ──
 async def send(store, *, hold=False):
-    [row] = await store.complete(await running(store), Completion(outbound=[out("yes", hold=hold)]))
+    [row] = await store.turns.complete(await running(store), Completion(outbound=[out("yes", hold=hold)]))
     return row
 
 
@@ -134,25 +134,25 @@ async def pending_send(store):
 
 async def sending(store):
     row = await send(store)
-    await store.sending(row)
+    await store.outbox.sending(row)
     return row
 
 
 async def uncertain(store):
     row = await sending(store)
-    await store.uncertain(row)
+    await store.outbox.uncertain(row)
     return row
 
 
 async def unknown(store):
     row = await uncertain(store)
-    await store.park(row, "nobody knows")
+    await store.outbox.park(row, "nobody knows")
     return row
 
 
 async def dead_send(store):
     row = await sending(store)
-    await store.send_failed(row, "refused", delay_s=None)
+    await store.outbox.send_failed(row, "refused", delay_s=None)
     return row
 
 
@@ -162,33 +162,33 @@ async def held(store):
 
 OUT = OutboxState
 EVERY_WAY_OUT = [
-    (OUT.PENDING, pending_send, OUT.SENDING, lambda store, row: store.sending(row)),
-    (OUT.PENDING, pending_send, OUT.DEAD, lambda store, row: store.send_failed(row, "", delay_s=None)),
-    (OUT.PENDING, pending_send, OUT.DEAD, lambda store, _: store.drop(1)),
-    (OUT.SENDING, sending, OUT.PENDING, lambda store, row: store.send_failed(row, "", delay_s=1)),
-    (OUT.SENDING, sending, OUT.PENDING, lambda store, _: store.recover()),
-    (OUT.SENDING, sending, OUT.UNCERTAIN, lambda store, row: store.uncertain(row)),
+    (OUT.PENDING, pending_send, OUT.SENDING, lambda store, row: store.outbox.sending(row)),
+    (OUT.PENDING, pending_send, OUT.DEAD, lambda store, row: store.outbox.send_failed(row, "", delay_s=None)),
+    (OUT.PENDING, pending_send, OUT.DEAD, lambda store, _: store.inbox.drop(1)),
+    (OUT.SENDING, sending, OUT.PENDING, lambda store, row: store.outbox.send_failed(row, "", delay_s=1)),
+    (OUT.SENDING, sending, OUT.PENDING, lambda store, _: store.maintenance.recover()),
+    (OUT.SENDING, sending, OUT.UNCERTAIN, lambda store, row: store.outbox.uncertain(row)),
     (
         OUT.SENDING,
         sending,
         OUT.UNCERTAIN,
-        lambda store, row: store.send_failed(row, "", delay_s=1, certain=False),
+        lambda store, row: store.outbox.send_failed(row, "", delay_s=1, certain=False),
     ),
-    (OUT.SENDING, sending, OUT.SENT, lambda store, row: store.sent(row, "$sent")),
-    (OUT.SENDING, sending, OUT.DEAD, lambda store, row: store.send_failed(row, "", delay_s=None)),
-    (OUT.UNCERTAIN, uncertain, OUT.SENDING, lambda store, row: store.sending(row)),
-    (OUT.UNCERTAIN, uncertain, OUT.SENDING, lambda store, row: store.probing(row)),
-    (OUT.UNCERTAIN, uncertain, OUT.PENDING, lambda store, row: store.send_failed(row, "", delay_s=1)),
-    (OUT.UNCERTAIN, uncertain, OUT.SENT, lambda store, row: store.sent(row, "$sent")),
-    (OUT.UNCERTAIN, uncertain, OUT.DEAD, lambda store, row: store.send_failed(row, "", delay_s=None)),
-    (OUT.UNCERTAIN, uncertain, OUT.UNKNOWN, lambda store, row: store.park(row, "")),
-    (OUT.DEAD, dead_send, OUT.PENDING, lambda store, _: store.requeue(1)),
-    (OUT.UNKNOWN, unknown, OUT.PENDING, lambda store, _: store.requeue(1)),
-    (OUT.UNKNOWN, unknown, OUT.SENT, lambda store, row: store.sent(row, "$sent")),
-    (OUT.UNKNOWN, unknown, OUT.DEAD, lambda store, _: store.drop(1)),
-    (OUT.HELD, held, OUT.PENDING, lambda store, row: store.approve(row.id)),
-    (OUT.HELD, held, OUT.DEAD, lambda store, row: store.reject(row.id)),
-    (OUT.HELD, held, OUT.DEAD, lambda store, _: store.drop(1)),
+    (OUT.SENDING, sending, OUT.SENT, lambda store, row: store.outbox.sent(row, "$sent")),
+    (OUT.SENDING, sending, OUT.DEAD, lambda store, row: store.outbox.send_failed(row, "", delay_s=None)),
+    (OUT.UNCERTAIN, uncertain, OUT.SENDING, lambda store, row: store.outbox.sending(row)),
+    (OUT.UNCERTAIN, uncertain, OUT.SENDING, lambda store, row: store.outbox.probing(row)),
+    (OUT.UNCERTAIN, uncertain, OUT.PENDING, lambda store, row: store.outbox.send_failed(row, "", delay_s=1)),
+    (OUT.UNCERTAIN, uncertain, OUT.SENT, lambda store, row: store.outbox.sent(row, "$sent")),
+    (OUT.UNCERTAIN, uncertain, OUT.DEAD, lambda store, row: store.outbox.send_failed(row, "", delay_s=None)),
+    (OUT.UNCERTAIN, uncertain, OUT.UNKNOWN, lambda store, row: store.outbox.park(row, "")),
+    (OUT.DEAD, dead_send, OUT.PENDING, lambda store, _: store.inbox.requeue(1)),
+    (OUT.UNKNOWN, unknown, OUT.PENDING, lambda store, _: store.inbox.requeue(1)),
+    (OUT.UNKNOWN, unknown, OUT.SENT, lambda store, row: store.outbox.sent(row, "$sent")),
+    (OUT.UNKNOWN, unknown, OUT.DEAD, lambda store, _: store.inbox.drop(1)),
+    (OUT.HELD, held, OUT.PENDING, lambda store, row: store.outbox.approve(row.id)),
+    (OUT.HELD, held, OUT.DEAD, lambda store, row: store.outbox.reject(row.id)),
+    (OUT.HELD, held, OUT.DEAD, lambda store, _: store.inbox.drop(1)),
 ]
 """The state of a send, how it comes there, where it goes from there, and by what."""
 
@@ -204,11 +204,11 @@ def test_every_move_of_the_outbox_is_tried_below():
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_the_table_of_the_outbox_decides(tmp_path, monkeypatch, source, prepare, target, move, allowed):
     """The move is made; without its entry the SQL refuses it and the row stays where it was."""
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=CLOCK) as store:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=CLOCK) as store:
         known = await prepare(store)
         if not allowed:
             monkeypatch.setitem(OUTBOX_MOVES, source, OUTBOX_MOVES[source] - {target})
             forget_conditions()
         with suppress(*(() if allowed else (IllegalMove,))):
             await move(store, known)
-        assert (await store.outbox_row(known.id)).state is (target if allowed else source)
+        assert (await store.outbox.row(known.id)).state is (target if allowed else source)

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.queue.ports import Accepted, LostTurn, Pending, StoreUnavailable
 from gateway.queue.sqlite import connection, maintenance_sql
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, claim, message, pending, reply
 
@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[4]
 
 @pytest.fixture
 async def store(tmp_path):
-    async with await SqliteWorkStore.open(
+    async with await SqliteQueue.open(
         tmp_path / "gateway.db", clock=ManualClock(), busy_timeout_s=0.05
     ) as opened:
         yield opened
 
 
-async def pragma(store: SqliteWorkStore, text: str):
-    return await store._writer.call("pragma", lambda db: db.execute(f"PRAGMA {text}").fetchone())
+async def pragma(store: SqliteQueue, text: str):
+    return await store.database.writer.call("pragma", lambda db: db.execute(f"PRAGMA {text}").fetchone())
 
 
 # ── the file ──
@@ -38,7 +38,7 @@ async def test_only_the_owner_can_read_it(tmp_path):
     path = tmp_path / "gateway.db"
     path.touch(0o644)
     path.chmod(0o644)
-    async with await SqliteWorkStore.open(path, clock=ManualClock()) as store:
+    async with await SqliteQueue.open(path, clock=ManualClock()) as store:
         await accept(store, "a")
         modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}
@@ -47,9 +47,9 @@ async def test_only_the_owner_can_read_it(tmp_path):
 
 async def test_bodies_of_ignored_messages_are_nowhere_in_the_file(tmp_path):
     """Neither the database nor its log ever holds the text of an ignored message."""
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock()) as store:
-        await store.accept("matrix", BOT, [pending("a", ignore="no", text="SECRETWORD")], {})
-        await store.accept("matrix", BOT, [pending("b", text="PLAINWORD")], {})
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock()) as store:
+        await store.inbox.accept("matrix", BOT, [pending("a", ignore="no", text="SECRETWORD")], {})
+        await store.inbox.accept("matrix", BOT, [pending("b", text="PLAINWORD")], {})
         kept = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"SECRETWORD" not in kept
     assert b"PLAINWORD" in kept
@@ -59,20 +59,20 @@ async def test_it_is_written_ahead_and_synced_where_it_matters(store):
     """The journal mode is WAL; commits that must last are FULL, mere claims are NORMAL."""
     assert await pragma(store, "journal_mode") == ("wal",)
     await accept(store, "a")
-    assert store._writer._level == "FULL"
+    assert store.database.writer._level == "FULL"
     turn = await claim(store)
-    assert store._writer._level == "NORMAL"
+    assert store.database.writer._level == "NORMAL"
     await answer(store, turn)
-    assert store._writer._level == "FULL"
+    assert store.database.writer._level == "FULL"
 
 
 async def test_normal_never_asks_for_full(tmp_path):
     """With ``synchronous="normal"`` no commit is synced."""
-    async with await SqliteWorkStore.open(
+    async with await SqliteQueue.open(
         tmp_path / "gateway.db", clock=ManualClock(), synchronous="normal"
     ) as store:
         await accept(store, "a")
-        assert store._writer._level == "NORMAL"
+        assert store.database.writer._level == "NORMAL"
 
 
 # ── the threads ──
@@ -97,26 +97,26 @@ async def test_one_bad_call_takes_nobody_along(store):
     await accept(store, "a")
     await accept(store, "x", session=OTHER)
     old = await claim(store)
-    await store.recover()
+    await store.maintenance.recover()
     new = await claim(store)
     other = await claim(store, OTHER)
     outcomes = await together(
-        store.complete(old, reply("old")),
-        store.complete(new, reply("new")),
+        store.turns.complete(old, reply("old")),
+        store.turns.complete(new, reply("new")),
         accept(store, "b"),
-        store.complete(new, reply("twice")),
-        store.complete(other, reply("x", session=OTHER)),
+        store.turns.complete(new, reply("twice")),
+        store.turns.complete(other, reply("x", session=OTHER)),
     )
     assert [type(outcome) for outcome in outcomes] == [LostTurn, list, Accepted, LostTurn, list]
-    assert {row.message.text for row in await store.outbox()} == {"new", "x"}
+    assert {row.message.text for row in await store.outbox.rows()} == {"new", "x"}
 
 
 async def test_many_calls_share_a_commit(store):
     """Calls that come while the disk is busy become durable together."""
     begun = await pragma(store, "data_version")
     batches: list[int] = []
-    serve = store._writer._serve
-    store._writer._serve = lambda db, calls: (batches.append(len(calls)), serve(db, calls))[1]
+    serve = store.database.writer._serve
+    store.database.writer._serve = lambda db, calls: (batches.append(len(calls)), serve(db, calls))[1]
     await together(*(accept(store, f"m{number}") for number in range(600)))
     assert sum(batches) == 600
     assert max(batches) <= connection.BATCH
@@ -129,7 +129,7 @@ async def test_a_claim_whose_caller_went_away_is_undone(store):
     await accept(store, "a")
     for _ in range(20):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.claim, ROOM)
+            tasks.start_soon(store.turns.claim, ROOM)
             await anyio.sleep(0)
             await anyio.sleep(0)
             tasks.cancel_scope.cancel()
@@ -147,29 +147,29 @@ async def test_a_call_that_was_cancelled_in_the_queue_does_not_happen(store):
         go.wait(5)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store._writer.call, "hold", hold)
+        tasks.start_soon(store.database.writer.call, "hold", hold)
         await ready.wait()
-        assert store.stalled_s >= 0
+        assert store.maintenance.stalled_s >= 0
         async with anyio.create_task_group() as inner:
             inner.start_soon(accept, store, "a")
             await anyio.lowlevel.checkpoint()
             await anyio.lowlevel.checkpoint()
             inner.cancel_scope.cancel()
         go.set()
-    assert await store.inbox() == []
-    assert store.stalled_s == 0.0
+    assert await store.inbox.rows() == []
+    assert store.maintenance.stalled_s == 0.0
 
 
 async def test_too_many_calls_wait_for_room(store, monkeypatch):
     """Beyond the bound a caller waits, and is refused when no room comes in time."""
     monkeypatch.setattr(connection, "ROOM_WITHIN_S", 0.05)
-    store._writer._room = anyio.Semaphore(2, fast_acquire=True)
+    store.database.writer._room = anyio.Semaphore(2, fast_acquire=True)
     go = threading.Event()
     outcomes = []
 
     async def call():
         try:
-            outcomes.append(await store._writer.call("wait", lambda db: go.wait(5)))
+            outcomes.append(await store.database.writer.call("wait", lambda db: go.wait(5)))
         except StoreUnavailable as error:
             outcomes.append(str(error))
 
@@ -185,7 +185,7 @@ async def test_too_many_calls_wait_for_room(store, monkeypatch):
 
 async def test_closing_finishes_what_was_begun(tmp_path):
     """What was queued before `aclose` is committed; later calls are refused; closing twice is fine."""
-    store = await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock())
+    store = await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock())
     async with anyio.create_task_group() as tasks:
         for number in range(50):
             tasks.start_soon(accept, store, f"m{number}")
@@ -194,8 +194,8 @@ async def test_closing_finishes_what_was_begun(tmp_path):
     await store.aclose()
     with pytest.raises(StoreUnavailable, match="closed"):
         await accept(store, "late")
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock()) as again:
-        assert len(await again.inbox(limit=100)) == 50
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock()) as again:
+        assert len(await again.inbox.rows(limit=100)) == 50
     assert {file.name for file in tmp_path.iterdir()} == {"gateway.db"}
 
 
@@ -204,9 +204,9 @@ async def test_a_reader_does_not_wait_for_the_writer(store):
     go = threading.Event()
     await accept(store, "a")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store._writer.call, "hold", lambda db: go.wait(5))
+        tasks.start_soon(store.database.writer.call, "hold", lambda db: go.wait(5))
         await anyio.sleep(0.01)
-        assert len(await store.inbox()) == 1
+        assert len(await store.inbox.rows()) == 1
         go.set()
 
 
@@ -229,7 +229,7 @@ async def test_the_hot_queries_use_their_indexes(store):
         ),
     ]
     for query in queries:
-        plan = await store._reader.call(
+        plan = await store.database.reader.call(
             "plan", lambda db, q=query: db.execute(f"EXPLAIN QUERY PLAN {q}").fetchall()
         )
         text = " ".join(row[3] for row in plan)
@@ -242,7 +242,9 @@ async def test_forgetting_goes_by_the_id(store):
     """Looking for what can be forgotten reads a range of rows, never all rows of a state."""
     for table, ended in (("inbox", maintenance_sql._INBOX_ENDED), ("outbox", maintenance_sql._OUTBOX_ENDED)):
         query = f"EXPLAIN QUERY PLAN SELECT id FROM {table} WHERE id BETWEEN 1 AND 2 AND {ended}"
-        first, *_ = await store._reader.call("plan", lambda db, q=query: db.execute(q, (0,)).fetchall())
+        first, *_ = await store.database.reader.call(
+            "plan", lambda db, q=query: db.execute(q, (0,)).fetchall()
+        )
         assert "INTEGER PRIMARY KEY" in first[3]
 
 
@@ -251,7 +253,7 @@ async def test_what_json_cannot_say_is_kept_as_text(store):
     odd = message(
         "a", context={"when": ManualClock().now(), "raw": b"\xff\x00", "set": {1}, "half": "\udc80"}
     )
-    await store.accept("matrix", BOT, [Pending(odd)], {})
+    await store.inbox.accept("matrix", BOT, [Pending(odd)], {})
     kept = (await claim(store)).head.message.context
     assert set(kept) == {"when", "raw", "set", "half"}
 

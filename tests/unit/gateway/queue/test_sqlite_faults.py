@@ -14,7 +14,7 @@ import pytest
 
 from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnavailable
 from gateway.queue.sqlite import schema
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, accept, claim, pending, reply
@@ -25,14 +25,14 @@ _DAMAGED_FROM = 40 * 4096  # beyond the pages of the schema
 
 @pytest.fixture
 async def store(tmp_path):
-    async with await SqliteWorkStore.open(
+    async with await SqliteQueue.open(
         tmp_path / "gateway.db", clock=ManualClock(), busy_timeout_s=0.05
     ) as opened:
         yield opened
 
 
-async def pragma(store: SqliteWorkStore, text: str):
-    return await store._writer.call("pragma", lambda db: db.execute(f"PRAGMA {text}").fetchone())
+async def pragma(store: SqliteQueue, text: str):
+    return await store.database.writer.call("pragma", lambda db: db.execute(f"PRAGMA {text}").fetchone())
 
 
 async def together(*calls):
@@ -60,7 +60,7 @@ async def test_a_damaged_file_is_refused_and_not_touched(tmp_path, content):
     path = tmp_path / "gateway.db"
     path.write_bytes(content)
     with pytest.raises(StoreCorrupt, match="bring back a backup") as caught:
-        await SqliteWorkStore.open(path, clock=ManualClock())
+        await SqliteQueue.open(path, clock=ManualClock())
     assert path.read_bytes() == content
     assert caught.value.fields["path"] == str(path)
     assert caught.value.temporary is False
@@ -69,16 +69,16 @@ async def test_a_damaged_file_is_refused_and_not_touched(tmp_path, content):
 async def test_damage_inside_is_told_and_does_not_kill(tmp_path):
     """Pages that are broken later make calls fail with `StoreUnavailable`; the threads live."""
     path = tmp_path / "gateway.db"
-    async with await SqliteWorkStore.open(path, clock=ManualClock()) as store:
+    async with await SqliteQueue.open(path, clock=ManualClock()) as store:
         await accept(store, *(f"m{n}" for n in range(300)))
     with path.open("r+b") as file:
         size = path.stat().st_size
         file.seek(_DAMAGED_FROM)
         file.write(b"\xa5" * (size - _DAMAGED_FROM))
-    async with await SqliteWorkStore.open(path, clock=ManualClock()) as store:
+    async with await SqliteQueue.open(path, clock=ManualClock()) as store:
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="damaged"):
-                await store.inbox(limit=1000)
+                await store.inbox.rows(limit=1000)
             with pytest.raises(StoreUnavailable):
                 await accept(store, "new1", "new2")
 
@@ -91,20 +91,20 @@ async def test_a_foreign_database_is_refused(tmp_path):
     db.close()
     before = path.read_bytes()
     with pytest.raises(StoreCorrupt, match="not one of squidbot"):
-        await SqliteWorkStore.open(path, clock=ManualClock())
+        await SqliteQueue.open(path, clock=ManualClock())
     assert path.read_bytes()[100:] == before[100:]  # beyond the header, where the journal mode stands
 
 
 async def test_a_newer_schema_is_refused(tmp_path):
     """A file of a later version is refused with both numbers."""
     path = tmp_path / "gateway.db"
-    async with await SqliteWorkStore.open(path, clock=ManualClock()) as store:
+    async with await SqliteQueue.open(path, clock=ManualClock()) as store:
         await accept(store, "a")
     db = sqlite3.connect(path)
     db.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
     db.close()
     with pytest.raises(StoreTooNew, match="later version") as caught:
-        await SqliteWorkStore.open(path, clock=ManualClock())
+        await SqliteQueue.open(path, clock=ManualClock())
     assert (caught.value.fields["found"], caught.value.fields["known"]) == (
         schema.VERSION + 1,
         schema.VERSION,
@@ -114,7 +114,7 @@ async def test_a_newer_schema_is_refused(tmp_path):
 async def test_an_older_schema_is_brought_up_to_date(tmp_path):
     """Each step runs with its number in one transaction; one that fails leaves the file at its old version."""
     path = tmp_path / "gateway.db"
-    async with await SqliteWorkStore.open(path, clock=ManualClock()) as store:
+    async with await SqliteQueue.open(path, clock=ManualClock()) as store:
         await accept(store, "a")
     db = schema.open_writer(path, busy_timeout_s=1)
     version = schema.VERSION
@@ -139,14 +139,14 @@ async def test_an_older_schema_is_brought_up_to_date(tmp_path):
 async def test_a_crash_while_the_file_is_made_leaves_nothing_half(tmp_path):
     """An empty file, as a crash between creation and the first commit leaves it, is simply used."""
     (tmp_path / "gateway.db").touch()
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock()) as store:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock()) as store:
         assert len(await accept(store, "a")) == 1
 
 
 async def test_a_folder_that_is_not_there(tmp_path):
     """A file that cannot be made is `StoreUnavailable`, with its path."""
     with pytest.raises(StoreUnavailable, match="cannot be made") as caught:
-        await SqliteWorkStore.open(tmp_path / "no" / "gateway.db", clock=ManualClock())
+        await SqliteQueue.open(tmp_path / "no" / "gateway.db", clock=ManualClock())
     assert caught.value.fields["path"].endswith("gateway.db")
 
 
@@ -158,18 +158,18 @@ async def test_a_full_disk_takes_nothing_and_then_goes_on(store):
     await pragma(store, f"max_page_count = {pages}")
     big = "x" * 50_000
     with pytest.raises(StoreUnavailable, match="the disk is full") as caught:
-        await store.accept("matrix", BOT, [pending("b", text=big)], {"next_batch": "s9"})
+        await store.inbox.accept("matrix", BOT, [pending("b", text=big)], {"next_batch": "s9"})
     assert caught.value.fields["sqlite"] == "SQLITE_FULL"
     assert caught.value.temporary is True
-    assert len(await store.inbox()) == 1
-    assert await store.position("matrix", BOT, "next_batch") == "s1"
+    assert len(await store.inbox.rows()) == 1
+    assert await store.inbox.position("matrix", BOT, "next_batch") == "s1"
     turn = await claim(store)
     with pytest.raises(StoreUnavailable):
-        await store.complete(turn, reply(big))
-    assert (await store.inbox())[0].state is InboxState.RUNNING
+        await store.turns.complete(turn, reply(big))
+    assert (await store.inbox.rows())[0].state is InboxState.RUNNING
     await pragma(store, "max_page_count = 100000")
-    assert len(await store.accept("matrix", BOT, [pending("b", text=big)], {"next_batch": "s9"})) == 1
-    await store.complete(turn, reply(big))
+    assert len(await store.inbox.accept("matrix", BOT, [pending("b", text=big)], {"next_batch": "s9"})) == 1
+    await store.turns.complete(turn, reply(big))
     assert await pragma(store, "integrity_check") == ("ok",)
 
 
@@ -179,12 +179,12 @@ async def test_on_a_full_disk_the_small_ones_of_a_batch_still_go_through(store):
     (pages,) = await pragma(store, "page_count")
     await pragma(store, f"max_page_count = {pages}")
     outcomes = await together(
-        store.accept("matrix", BOT, [pending("big", text="x" * 50_000)], {}),
-        store.accept("matrix", BOT, [], {"next_batch": "s2"}),
+        store.inbox.accept("matrix", BOT, [pending("big", text="x" * 50_000)], {}),
+        store.inbox.accept("matrix", BOT, [], {"next_batch": "s2"}),
     )
     assert isinstance(outcomes[0], StoreUnavailable)
     assert outcomes[1] == []
-    assert await store.position("matrix", BOT, "next_batch") == "s2"
+    assert await store.inbox.position("matrix", BOT, "next_batch") == "s2"
 
 
 async def test_a_locked_database_is_waited_for_and_then_unavailable(store, tmp_path):
@@ -193,7 +193,7 @@ async def test_a_locked_database_is_waited_for_and_then_unavailable(store, tmp_p
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="another program"):
         await accept(store, "a")
-    assert await store.inbox() == [], "reading goes on"
+    assert await store.inbox.rows() == [], "reading goes on"
     other.execute("ROLLBACK")
     other.close()
     assert len(await accept(store, "a")) == 1
@@ -217,17 +217,17 @@ async def test_a_file_that_was_taken_away_is_not_made_anew(store, tmp_path):
     assert [row.message.native_id for row in await accept(store, "a", "b")] == ["b"]
 
 
-async def reconnect(store: SqliteWorkStore) -> None:
+async def reconnect(store: SqliteQueue) -> None:
     """Make the writer need a new connection, as after an I/O error."""
 
     def break_it(db: sqlite3.Connection) -> None:
-        store._writer._disconnect()
+        store.database.writer._disconnect()
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR
         raise error
 
     with pytest.raises(StoreUnavailable, match="reports an error"):
-        await store._writer.call("break", break_it)
+        await store.database.writer.call("break", break_it)
 
 
 async def test_after_an_io_error_the_connection_is_replaced(store):
@@ -244,27 +244,27 @@ async def test_writing_beyond_a_limit_of_the_system(tmp_path):
         from pathlib import Path
         from gateway.system.clock import SystemClock
         from gateway.queue.ports import StoreUnavailable
-        from gateway.queue.sqlite.store import SqliteWorkStore
+        from gateway.queue.sqlite.store import SqliteQueue
         from tests.contract.work_store_data import BOT, pending
 
         async def main():
-            store = await SqliteWorkStore.open(Path(sys.argv[1]) / "gateway.db", clock=SystemClock())
+            store = await SqliteQueue.open(Path(sys.argv[1]) / "gateway.db", clock=SystemClock())
             taken, refused = [], []
             resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
             async def give(number):
                 try:
-                    await store.accept("matrix", BOT, [pending(f"m{number}", text="x" * 9000)], {"p": str(number)})
+                    await store.inbox.accept("matrix", BOT, [pending(f"m{number}", text="x" * 9000)], {"p": str(number)})
                     taken.append(number)
                 except StoreUnavailable as error:
                     refused.append(error.fields["sqlite"])
             for number in range(60):
                 await give(number)
-            kept = [row.message.native_id for row in await store.inbox(limit=1000)]
+            kept = [row.message.native_id for row in await store.inbox.rows(limit=1000)]
             before = list(taken)
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             await give(100)
-            position = await store.position("matrix", BOT, "p")
-            check = await store._writer.call("check", lambda db: db.execute("PRAGMA integrity_check").fetchone())
+            position = await store.inbox.position("matrix", BOT, "p")
+            check = await store.database.writer.call("check", lambda db: db.execute("PRAGMA integrity_check").fetchone())
             await store.aclose()
             print(json.dumps([before, kept[::-1], refused, taken[-1], position, check]))
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from gateway.queue.ports import IGNORED_S
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, ROOM, accept, claim, pending
@@ -41,20 +41,22 @@ def flood(first, count=BATCH):
 async def test_a_flood_of_ignored_messages_is_kept_as_digests(tmp_path):
     """Of 100,000 at most 64 bytes each are left after a week; all are known, and what is not ignored is not hurt."""
     path, clock = tmp_path / "gateway.db", ManualClock()
-    async with await SqliteWorkStore.open(path, clock=clock, synchronous="normal") as store:
+    async with await SqliteQueue.open(path, clock=clock, synchronous="normal") as store:
         (mine,) = await accept(store, "mine")
         empty = used_bytes(path)
         for first in range(0, FLOOD, BATCH):
-            rows = await store.accept("matrix", BOT, flood(first), {"next_batch": str(first)})
+            rows = await store.inbox.accept("matrix", BOT, flood(first), {"next_batch": str(first)})
             assert len(rows) == BATCH
         before = used_bytes(path) - empty
         clock.advance(IGNORED_S + 60)
-        assert await store.prune(older_than_s=90 * DAY_S) == FLOOD - 1  # the last id is not given out again
+        assert (
+            await store.maintenance.prune(older_than_s=90 * DAY_S) == FLOOD - 1
+        )  # the last id is not given out again
         left = used_bytes(path) - empty
         assert left < FLOOD * BYTES_FOR_EACH < before / 4, (left, before)
         for first in (0, FLOOD // 2, FLOOD - BATCH):
-            assert await store.accept("matrix", BOT, flood(first), {}) == []
-        assert len(await store.accept("matrix", BOT, flood(FLOOD, 3), {})) == 3
-        assert (await store.stats()).inbox[InboxState.IGNORED] == 4
+            assert await store.inbox.accept("matrix", BOT, flood(first), {}) == []
+        assert len(await store.inbox.accept("matrix", BOT, flood(FLOOD, 3), {})) == 3
+        assert (await store.maintenance.stats()).inbox[InboxState.IGNORED] == 4
         assert (await claim(store)).head.id == mine.id
-        assert await store.claim(ROOM) is None
+        assert await store.turns.claim(ROOM) is None

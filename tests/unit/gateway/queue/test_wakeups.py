@@ -20,7 +20,7 @@ from agent_core.messages import Amendment, OutboundKind
 from agent_core.models import Message, Purpose, Usage
 from gateway.queue.model import Completion, Job, JobKind, JobState, Step, Stopped
 from gateway.queue.ports import LostTurn, NewOutbound, StoreUnavailable
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.sqlite.watching import Watch
 from gateway.queue.wakeups import Signal, Wakeups, Work
 from tests.clock import EPOCH, ManualClock
@@ -34,7 +34,7 @@ DRAFT = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.REPLY,
 class House:
     """A store whose signals are counted."""
 
-    def __init__(self, store: SqliteWorkStore, wakeups: Wakeups, clock: ManualClock) -> None:
+    def __init__(self, store: SqliteQueue, wakeups: Wakeups, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
         self.heard: dict[str, list[object]] = {}
@@ -57,7 +57,7 @@ class House:
 async def house(tmp_path: Path):
     wakeups, clock = Wakeups(), ManualClock()
     path = tmp_path / "gateway.db"
-    async with await SqliteWorkStore.open(path, clock=clock, wakeups=wakeups, busy_timeout_s=0.05) as store:
+    async with await SqliteQueue.open(path, clock=clock, wakeups=wakeups, busy_timeout_s=0.05) as store:
         yield House(store, wakeups, clock)
 
 
@@ -69,25 +69,25 @@ async def running(house: House):
 
 async def sent_once(house: House):
     """A row of the outbox on its way."""
-    [row] = await house.store.post([NOTE])
-    await house.store.sending(row)
+    [row] = await house.store.outbox.post([NOTE])
+    await house.store.outbox.sending(row)
     return row
 
 
 async def posted(house: House):
-    return house.store.post([NOTE])
+    return house.store.outbox.post([NOTE])
 
 
 async def once(house: House):
-    return house.store.post([NOTE], once=("budget", "today"))
+    return house.store.outbox.post([NOTE], once=("budget", "today"))
 
 
 async def completed(house: House):
-    return house.store.complete(await running(house), reply("Hi"))
+    return house.store.turns.complete(await running(house), reply("Hi"))
 
 
 async def buried(house: House):
-    return house.store.bury(await running(house), "gone", [NOTE])
+    return house.store.turns.bury(await running(house), "gone", [NOTE])
 
 
 def question() -> Step:
@@ -105,39 +105,39 @@ async def settled(house: House):
 
 
 async def approved(house: House):
-    [row] = await house.store.post([DRAFT])
-    return house.store.approve(row.id)
+    [row] = await house.store.outbox.post([DRAFT])
+    return house.store.outbox.approve(row.id)
 
 
 async def apologised(house: House):
-    row = (await house.store.complete(await running(house), reply("Hi")))[0]
-    await house.store.sending(row)
-    return house.store.send_failed(row, "no", delay_s=None, apology="Sorry")
+    row = (await house.store.turns.complete(await running(house), reply("Hi")))[0]
+    await house.store.outbox.sending(row)
+    return house.store.outbox.send_failed(row, "no", delay_s=None, apology="Sorry")
 
 
 async def link_up(house: House):
     row = await sent_once(house)
-    await house.store.send_failed(row, "no link", delay_s=600.0, waits_for="link:email")
-    return house.store.due_now("link:email")
+    await house.store.outbox.send_failed(row, "no link", delay_s=600.0, waits_for="link:email")
+    return house.store.maintenance.due_now("link:email")
 
 
 async def unsure_link_up(house: House):
     row = await sent_once(house)
-    await house.store.uncertain(row)
-    await house.store.send_failed(row, "?", delay_s=600.0, certain=False, waits_for="link:email")
-    return house.store.due_now("link:email")
+    await house.store.outbox.uncertain(row)
+    await house.store.outbox.send_failed(row, "?", delay_s=600.0, certain=False, waits_for="link:email")
+    return house.store.maintenance.due_now("link:email")
 
 
 async def requeued(house: House):
-    rows = await house.store.complete(await running(house), reply("Hi"))
-    await house.store.sending(rows[0])
-    await house.store.send_failed(rows[0], "no", delay_s=None)
-    return house.store.requeue(rows[0].inbox_id)
+    rows = await house.store.turns.complete(await running(house), reply("Hi"))
+    await house.store.outbox.sending(rows[0])
+    await house.store.outbox.send_failed(rows[0], "no", delay_s=None)
+    return house.store.inbox.requeue(rows[0].inbox_id)
 
 
 async def dropped(house: House):
-    rows = await house.store.complete(await running(house), reply("Hi"))
-    return house.store.drop(rows[0].inbox_id)
+    rows = await house.store.turns.complete(await running(house), reply("Hi"))
+    return house.store.inbox.drop(rows[0].inbox_id)
 
 
 SENDS: list[Callable[[House], Awaitable[Awaitable[object]]]] = [
@@ -155,14 +155,14 @@ async def test_whatever_can_be_sent_is_told(house, make):
 
 async def test_what_cannot_be_sent_yet_is_not_told(house):
     """A draft, a mark of a send in hand, one that was taken and a look at the queue wake no sender."""
-    assert await house.told("outbox", house.store.post([DRAFT])) == []
-    [row] = await house.store.post([NOTE])
+    assert await house.told("outbox", house.store.outbox.post([DRAFT])) == []
+    [row] = await house.store.outbox.post([NOTE])
     for call in (
-        house.store.sending(row),
-        house.store.uncertain(row),
-        house.store.sent(row, "id"),
-        house.store.next_sends("email", "bot@mail.test"),
-        house.store.post([], once=("budget", "today")),
+        house.store.outbox.sending(row),
+        house.store.outbox.uncertain(row),
+        house.store.outbox.sent(row, "id"),
+        house.store.outbox.next_sends("email", "bot@mail.test"),
+        house.store.outbox.post([], once=("budget", "today")),
     ):
         assert await house.told("outbox", call) == []
 
@@ -182,10 +182,12 @@ async def test_what_came_is_told_with_whose_it_is(house):
 async def test_what_waits_is_told_with_when_it_is_due(house):
     """A retry, a delay, a question of a tool, an end of what was waited for, and the word of a person."""
     store, turn = house.store, await running(house)
-    retried = store.retry(turn, "away", delay_s=60.0, deferral=True, waits_for="link:matrix")
+    retried = store.turns.retry(turn, "away", delay_s=60.0, deferral=True, waits_for="link:matrix")
     assert [one.after_s for one in await house.told("session", retried)] == [60.0]
-    assert [one.after_s for one in await house.told("session", store.due_now("link:matrix"))] == [0.0]
-    postponed = store.postpone(await claim(store), "later", delay_s=0.0)
+    assert [one.after_s for one in await house.told("session", store.maintenance.due_now("link:matrix"))] == [
+        0.0
+    ]
+    postponed = store.turns.postpone(await claim(store), "later", delay_s=0.0)
     assert [one.after_s for one in await house.told("session", postponed)] == [0.0]
     asked = store.approvals.ask(
         await claim(store), replace(question(), result=None), [], why="waits", delay_s=60.0
@@ -203,27 +205,27 @@ async def test_what_waits_is_told_with_when_it_is_due(house):
 async def test_what_a_person_lets_in_or_tries_again_is_told(house):
     """Out of quarantine, and a dead letter."""
     [row] = await accept(house.store, "q", quarantine="why")
-    assert [one.session for one in await house.told("session", house.store.admit(row.id))] == [ROOM]
-    await house.store.bury(await claim(house.store), "gone")
-    assert [one.session for one in await house.told("session", house.store.requeue(row.id))] == [ROOM]
+    assert [one.session for one in await house.told("session", house.store.inbox.admit(row.id))] == [ROOM]
+    await house.store.turns.bury(await claim(house.store), "gone")
+    assert [one.session for one in await house.told("session", house.store.inbox.requeue(row.id))] == [ROOM]
 
 
 async def test_what_was_behind_is_told(house):
     """The next message, when the one before it is answered, given up or taken back; never when none is left."""
     store = house.store
     rows = await accept(store, "a", "b", "c", "d")
-    assert len(await house.told("session", store.complete(await claim(store), reply("Hi")))) == 1
-    assert len(await house.told("session", store.bury(await claim(store), "gone"))) == 1
-    assert len(await house.told("session", store.drop(rows[2].id))) == 1
-    assert await house.told("session", store.complete(await claim(store), reply("Hi"))) == []
+    assert len(await house.told("session", store.turns.complete(await claim(store), reply("Hi")))) == 1
+    assert len(await house.told("session", store.turns.bury(await claim(store), "gone"))) == 1
+    assert len(await house.told("session", store.inbox.drop(rows[2].id))) == 1
+    assert await house.told("session", store.turns.complete(await claim(store), reply("Hi"))) == []
 
 
 async def test_who_gives_a_turn_back_is_not_told_of_it(house):
     """Else a turn that cannot be run now would be run again at once, and again; the same at the start."""
     turn = await running(house)
-    assert await house.told("session", house.store.release(turn)) == []
+    assert await house.told("session", house.store.turns.release(turn)) == []
     await claim(house.store)
-    assert await house.told("session", house.store.recover()) == []
+    assert await house.told("session", house.store.maintenance.recover()) == []
 
 
 async def test_whoever_runs_a_turn_is_told_that_it_was_taken_away(house):
@@ -231,29 +233,32 @@ async def test_whoever_runs_a_turn_is_told_that_it_was_taken_away(house):
     turn = await running(house)
     await accept(house.store, "b")
     stop = Amendment(kind="stop", session=ROOM, sender="")
-    taken = house.store.accept("matrix", BOT, [], {}, [stop])
+    taken = house.store.inbox.accept("matrix", BOT, [], {}, [stop])
     assert await house.told("stopped", taken) == [Stopped(ROOM, turn.id, "stopped")]
 
 
 async def test_a_draft_is_told_to_whoever_asks_the_owner(house):
     """What is held fires ``drafts``, whatever call has put it into the outbox; what is not held does not."""
     held = Completion(outbound=[replace(out("Hi"), hold=True)])
-    assert await house.told("drafts", house.store.complete(await running(house), held)) == ["matrix"]
-    assert await house.told("drafts", house.store.post([DRAFT])) == ["email"]
-    assert await house.told("drafts", house.store.post([NOTE])) == []
+    assert await house.told("drafts", house.store.turns.complete(await running(house), held)) == ["matrix"]
+    assert await house.told("drafts", house.store.outbox.post([DRAFT])) == ["email"]
+    assert await house.told("drafts", house.store.outbox.post([NOTE])) == []
 
 
 async def test_lines_of_every_history_are_told(house):
     """The turn's own, those for other sessions, and what joins a history when it has arrived."""
     line = Message(role="assistant", content="Hi", id="1", timestamp=EPOCH)
     both = Completion(history=[line], others=[(OTHER, (line,))])
-    assert await house.told("history", house.store.complete(await running(house), both)) == [ROOM, OTHER]
-    digest = house.store.post([NOTE], once=("digest", "today"), history=[(OTHER, (line,))])
+    assert await house.told("history", house.store.turns.complete(await running(house), both)) == [
+        ROOM,
+        OTHER,
+    ]
+    digest = house.store.outbox.post([NOTE], once=("digest", "today"), history=[(OTHER, (line,))])
     assert await house.told("history", digest) == [OTHER]
-    [row] = await house.store.post([replace(NOTE, remembered=True)])
-    await house.store.sending(row)
-    assert await house.told("history", house.store.sent(row, "id", into=OTHER)) == [OTHER]
-    done = house.store.journal_done([line.id for line in await house.store.journal()])
+    [row] = await house.store.outbox.post([replace(NOTE, remembered=True)])
+    await house.store.outbox.sending(row)
+    assert await house.told("history", house.store.outbox.sent(row, "id", into=OTHER)) == [OTHER]
+    done = house.store.journal.filed([line.id for line in await house.store.journal.lines()])
     assert await house.told("history", done) == []
 
 
@@ -261,11 +266,11 @@ async def test_what_was_spent_is_told(house):
     """A cost that is noted by itself, a second one on the same line, and one that comes with an answer."""
     usage = Usage(prompt_tokens=5, calls=1)
     for _ in range(2):
-        noted = house.store.add_usage(ROOM, usage, Purpose.CHAT)
+        noted = house.store.usage.add(ROOM, usage, Purpose.CHAT)
         assert len(await house.told("usage", noted)) == 1
-    answered = house.store.complete(await running(house), Completion(usage=usage))
+    answered = house.store.turns.complete(await running(house), Completion(usage=usage))
     assert len(await house.told("usage", answered)) == 1
-    assert await house.told("usage", house.store.usage()) == []
+    assert await house.told("usage", house.store.usage.rows()) == []
 
 
 async def test_a_job_that_is_due_sooner_is_told(house):
@@ -282,7 +287,7 @@ async def test_a_job_that_is_due_sooner_is_told(house):
 async def test_nothing_is_told_of_what_did_not_happen(house):
     """A call that is refused, and with it undone, tells nothing; one that shares its commit does."""
     old = await running(house)
-    await house.store.recover()
+    await house.store.maintenance.recover()
     await claim(house.store)
 
     async def both() -> None:
@@ -290,10 +295,10 @@ async def test_nothing_is_told_of_what_did_not_happen(house):
 
             async def refused() -> None:
                 with pytest.raises(LostTurn):
-                    await house.store.complete(old, reply("lost"))
+                    await house.store.turns.complete(old, reply("lost"))
 
             tasks.start_soon(refused)
-            tasks.start_soon(house.store.post, [NOTE])
+            tasks.start_soon(house.store.outbox.post, [NOTE])
 
     assert await house.told("outbox", both()) == ["email"]
 
@@ -305,20 +310,20 @@ async def test_nothing_is_told_of_what_the_disk_did_not_take(house, tmp_path):
 
     async def locked() -> None:
         with pytest.raises(StoreUnavailable):
-            await house.store.post([NOTE])
+            await house.store.outbox.post([NOTE])
 
     try:
         assert await house.told("outbox", locked()) == []
     finally:
         other.execute("ROLLBACK")
         other.close()
-    assert await house.told("outbox", house.store.post([NOTE])) == ["email"]
+    assert await house.told("outbox", house.store.outbox.post([NOTE])) == ["email"]
 
 
 async def test_a_commit_is_told_although_its_caller_was_cancelled(house):
     """It has happened, so somebody must send it."""
     loop, at_work, go_on = asyncio.get_running_loop(), anyio.Event(), threading.Event()
-    [row] = await house.store.post([DRAFT])
+    [row] = await house.store.outbox.post([DRAFT])
 
     def slowly(db: sqlite3.Connection) -> None:
         db.execute("UPDATE outbox SET state = 'pending' WHERE id = ?", (row.id,))
@@ -327,11 +332,11 @@ async def test_a_commit_is_told_although_its_caller_was_cancelled(house):
 
     async def cancelled() -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(house.store._writer.call, "approve", slowly)
+            tasks.start_soon(house.store.database.writer.call, "approve", slowly)
             await at_work.wait()
             tasks.cancel_scope.cancel()
         go_on.set()
-        await house.store._writer.call("nothing", lambda _: None)  # the one before has ended
+        await house.store.database.writer.call("nothing", lambda _: None)  # the one before has ended
 
     assert await house.told("outbox", cancelled()) == ["email"]
 
@@ -345,9 +350,9 @@ async def test_it_is_told_on_a_new_connection_too(house):
         raise error
 
     with pytest.raises(StoreUnavailable):
-        await house.store._writer.call("read", broken)
-    assert house.store._writer._db is None
-    assert await house.told("outbox", house.store.post([NOTE])) == ["email"]
+        await house.store.database.writer.call("read", broken)
+    assert house.store.database.writer._db is None
+    assert await house.told("outbox", house.store.outbox.post([NOTE])) == ["email"]
 
 
 async def test_a_subscriber_is_called_in_a_task(tmp_path):
@@ -359,7 +364,7 @@ async def test_a_subscriber_is_called_in_a_task(tmp_path):
 
     path = tmp_path / "gateway.db"
     async with (
-        await SqliteWorkStore.open(path, clock=ManualClock(), wakeups=wakeups) as store,
+        await SqliteQueue.open(path, clock=ManualClock(), wakeups=wakeups) as store,
         anyio.create_task_group() as tasks,
     ):
         wakeups.session.connect(lambda _: tasks.start_soon(work, anyio.current_time()))
@@ -388,7 +393,7 @@ async def test_a_damaged_row_keeps_no_other_session_from_its_wake_up(house):
         db.execute("UPDATE inbox SET next_at = NULL WHERE id = 2")
 
     # An empty text is no time, and sorts behind all of them.
-    told = await house.told("session", house.store._writer.call("damage", damage))
+    told = await house.told("session", house.store.database.writer.call("damage", damage))
     assert [one.session for one in told] == [OTHER]
     watch = Watch(wakeups := Wakeups(), lambda: 0.0)
     wakeups.outbox.connect((heard := []).append)

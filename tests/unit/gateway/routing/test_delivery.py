@@ -22,13 +22,14 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
-from gateway.queue.ports import NewOutbound, OutboxRow, StoreUnavailable
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.ports import NewOutbound, OutboxRow, OutboxStore, StoreUnavailable
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import OutboxState
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.delivery import Delivery
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
+from tests.doubles.queue import wrapping
 
 ANN, BOB = SessionKey("there", "ann"), SessionKey("there", "bob")
 
@@ -74,8 +75,8 @@ class There:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock()) as opened:
         yield opened
 
 
@@ -90,44 +91,42 @@ async def running(channel: Any, store: Any, **more: Any) -> AsyncIterator[Delive
         tasks.cancel_scope.cancel()
 
 
-async def settled(
-    store: SqliteWorkStore, *texts: str, state: OutboxState = OutboxState.SENT
-) -> list[OutboxRow]:
+async def settled(store: SqliteQueue, *texts: str, state: OutboxState = OutboxState.SENT) -> list[OutboxRow]:
     """Wait until exactly these messages are in a state."""
     with anyio.fail_after(15):
         while True:
-            rows = await store.outbox(states=[state])
+            rows = await store.outbox.rows(states=[state])
             if sorted(row.message.text for row in rows) == sorted(texts):
                 return rows
             await anyio.sleep(0.01)
 
 
-async def post(store: SqliteWorkStore, session: SessionKey, *texts: str) -> list[OutboxRow]:
-    return await store.post([NewOutbound("there", "bot", session, text) for text in texts])
+async def post(store: SqliteQueue, session: SessionKey, *texts: str) -> list[OutboxRow]:
+    return await store.outbox.post([NewOutbound("there", "bot", session, text) for text in texts])
 
 
 class Looked:
     """A store that counts how often it is asked what there is to send."""
 
-    def __init__(self, store: SqliteWorkStore) -> None:
-        self._store = store
+    def __init__(self, outbox: OutboxStore) -> None:
+        self._outbox = outbox
         self.looks = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self._outbox, name)
 
     async def next_sends(self, *args: Any, **named: Any) -> list[OutboxRow]:
         self.looks += 1
-        return await self._store.next_sends(*args, **named)
+        return await self._outbox.next_sends(*args, **named)
 
 
 async def test_a_commit_alone_gets_it_sent_and_nothing_polls(tmp_path: Path) -> None:
     """Nobody calls `Delivery.wake`: what is committed is sent at once, and nobody looks in between."""
     wakeups, channel = Wakeups(), There()
     path = tmp_path / "gateway.db"
-    async with await SqliteWorkStore.open(path, clock=SystemClock(), wakeups=wakeups) as store:
-        looked = Looked(store)
-        async with running(channel, looked, wakeups=wakeups):
+    async with await SqliteQueue.open(path, clock=SystemClock(), wakeups=wakeups) as store:
+        looked = Looked(store.outbox)
+        async with running(channel, wrapping(outbox=lambda _: looked)(store), wakeups=wakeups):
             await anyio.sleep(0.5)
             assert looked.looks == 1
             await post(store, ANN, "one")
@@ -135,12 +134,12 @@ async def test_a_commit_alone_gets_it_sent_and_nothing_polls(tmp_path: Path) -> 
             await anyio.sleep(0.5)
             assert looked.looks <= 4
             before = looked.looks
-            await store.post([NewOutbound("elsewhere", "bot", ANN, "not ours")])
+            await store.outbox.post([NewOutbound("elsewhere", "bot", ANN, "not ours")])
             await anyio.sleep(0.2)
             assert looked.looks == before
 
 
-async def test_in_order_per_destination_and_past_each_other(store: SqliteWorkStore) -> None:
+async def test_in_order_per_destination_and_past_each_other(store: SqliteQueue) -> None:
     """A message that is tried again keeps the ones behind it waiting, and nobody else's."""
     channel = There()
     channel.script = [ChannelUnavailable("away", retry_after_s=0.3)]
@@ -153,7 +152,7 @@ async def test_in_order_per_destination_and_past_each_other(store: SqliteWorkSto
     assert channel.tries.index("bob 1") < channel.tries.index("ann 2")
 
 
-async def test_what_a_server_refuses_for_good_lets_the_next_one_through(store: SqliteWorkStore) -> None:
+async def test_what_a_server_refuses_for_good_lets_the_next_one_through(store: SqliteQueue) -> None:
     """Dead, shown, and not in the way."""
     channel = There()
     channel.script = [DeliveryFailed("no such room")]
@@ -161,16 +160,16 @@ async def test_what_a_server_refuses_for_good_lets_the_next_one_through(store: S
     async with running(channel, store):
         await settled(store, "two")
 
-    [dead] = await store.outbox(states=[OutboxState.DEAD])
+    [dead] = await store.outbox.rows(states=[OutboxState.DEAD])
     assert (dead.message.text, dead.error) == ("one", "no such room")
 
 
-async def test_a_defect_in_one_probe_stops_nothing_else(store: SqliteWorkStore) -> None:
+async def test_a_defect_in_one_probe_stops_nothing_else(store: SqliteQueue) -> None:
     """An exception that nobody foresaw belongs to one message; the others go out, and it is asked again."""
     channel = There(Redelivery.PROBE)
     [row] = await post(store, ANN, "unsure")
-    await store.sending(row)
-    await store.uncertain(row)
+    await store.outbox.sending(row)
+    await store.outbox.uncertain(row)
     channel.probes = [RuntimeError("a defect"), Receipt("found")]
     async with running(channel, store) as delivery:
         await post(store, BOB, "sure")
@@ -180,12 +179,12 @@ async def test_a_defect_in_one_probe_stops_nothing_else(store: SqliteWorkStore) 
     assert channel.tries == ["sure"], "what was found is not sent again"
 
 
-async def test_what_cannot_be_asked_about_is_shown_to_a_person_in_the_end(store: SqliteWorkStore) -> None:
+async def test_what_cannot_be_asked_about_is_shown_to_a_person_in_the_end(store: SqliteQueue) -> None:
     """A probe that fails for two days does not block its conversation for ever."""
     channel = There(Redelivery.PROBE)
     [row] = await post(store, ANN, "unsure")
-    await store.sending(row)
-    await store.uncertain(row)
+    await store.outbox.sending(row)
+    await store.outbox.uncertain(row)
     channel.probes = [ChannelUnavailable("the Sent folder is gone")]
     clock = ManualClock(SystemClock().now() + timedelta(days=3))
     async with running(channel, store, clock=clock):
@@ -194,7 +193,7 @@ async def test_what_cannot_be_asked_about_is_shown_to_a_person_in_the_end(store:
         await settled(store, "next")
 
 
-async def test_an_old_message_gets_its_chance(store: SqliteWorkStore) -> None:
+async def test_an_old_message_gets_its_chance(store: SqliteQueue) -> None:
     """The machine was off for a week: the first hiccup afterwards does not make the answer undeliverable."""
     channel = There()
     channel.script = [ChannelUnavailable("not yet", retry_after_s=0.1)]
@@ -203,7 +202,7 @@ async def test_an_old_message_gets_its_chance(store: SqliteWorkStore) -> None:
         await settled(store, "old")
 
 
-async def test_it_is_given_up_after_some_tries_all_the_same(store: SqliteWorkStore) -> None:
+async def test_it_is_given_up_after_some_tries_all_the_same(store: SqliteQueue) -> None:
     """The counterpart: old, and it still does not work."""
     channel = There()
     channel.script = [ChannelUnavailable("no", retry_after_s=0.1)] * 20
@@ -216,7 +215,7 @@ async def test_it_is_given_up_after_some_tries_all_the_same(store: SqliteWorkSto
 
 @pytest.mark.parametrize("redelivery", [Redelivery.SAME_KEY, Redelivery.PROBE])
 async def test_a_lost_answer_follows_the_rule_of_the_channel(
-    redelivery: Redelivery, store: SqliteWorkStore
+    redelivery: Redelivery, store: SqliteQueue
 ) -> None:
     """The same key again, or not at all if the probe finds it."""
     channel = There(redelivery)
@@ -231,7 +230,7 @@ async def test_a_lost_answer_follows_the_rule_of_the_channel(
 
 @pytest.mark.parametrize("redelivery", [Redelivery.SAME_KEY, Redelivery.PROBE])
 async def test_a_later_try_does_not_settle_what_an_earlier_one_left_open(
-    store: SqliteWorkStore, redelivery: Redelivery
+    store: SqliteQueue, redelivery: Redelivery
 ) -> None:
     """
     A try of which nobody knows, then one that certainly was not taken: the first may have arrived all the same.
@@ -252,7 +251,7 @@ async def test_a_later_try_does_not_settle_what_an_earlier_one_left_open(
     assert channel.open_before == [False, not looked, not looked]
 
 
-async def test_what_the_server_took_is_told_to_the_store_even_at_a_stop(store: SqliteWorkStore) -> None:
+async def test_what_the_server_took_is_told_to_the_store_even_at_a_stop(store: SqliteQueue) -> None:
     """A cancellation between the server's yes and its record would park a message that has arrived."""
 
     class Slow:
@@ -262,40 +261,40 @@ async def test_what_the_server_took_is_told_to_the_store_even_at_a_stop(store: S
             self.telling = anyio.Event()
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(store, name)
+            return getattr(store.outbox, name)
 
         async def sent(self, row: OutboxRow, provider_id: str, **more: Any) -> None:
             self.telling.set()
             await anyio.sleep(0.2)
-            await store.sent(row, provider_id, **more)
+            await store.outbox.sent(row, provider_id, **more)
 
     slow = Slow()
     await post(store, ANN, "one")
-    async with running(There(Redelivery.PARK), slow):
+    async with running(There(Redelivery.PARK), wrapping(outbox=lambda _: slow)(store)):
         await slow.telling.wait()
     # The block was left by cancelling everything.
 
     await settled(store, "one")
 
 
-async def test_a_full_disk_after_the_servers_yes_sends_nothing_twice(store: SqliteWorkStore) -> None:
+async def test_a_full_disk_after_the_servers_yes_sends_nothing_twice(store: SqliteQueue) -> None:
     """Until the store knows, the row stays in hand."""
 
     class Full:
         failures = 2
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(store, name)
+            return getattr(store.outbox, name)
 
         async def sent(self, row: OutboxRow, provider_id: str, **more: Any) -> None:
             if self.failures:
                 self.failures -= 1
                 raise StoreUnavailable("the disk is full")
-            await store.sent(row, provider_id, **more)
+            await store.outbox.sent(row, provider_id, **more)
 
     channel = There()
     await post(store, ANN, "one")
-    async with running(channel, Full()):
+    async with running(channel, wrapping(outbox=lambda _: Full())(store)):
         await settled(store, "one")
 
     assert channel.tries == ["one"]
@@ -303,7 +302,7 @@ async def test_a_full_disk_after_the_servers_yes_sends_nothing_twice(store: Sqli
 
 @pytest.mark.parametrize("redelivery", [Redelivery.PROBE, Redelivery.PARK])
 async def test_a_full_disk_while_the_server_is_asked_sends_nothing_twice(
-    redelivery: Redelivery, store: SqliteWorkStore
+    redelivery: Redelivery, store: SqliteQueue
 ) -> None:
     """The row was left as it was in the middle: that it may have arrived is not forgotten."""
 
@@ -311,22 +310,22 @@ async def test_a_full_disk_while_the_server_is_asked_sends_nothing_twice(
         failures = 1
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(store, name)
+            return getattr(store.outbox, name)
 
         async def send_failed(self, row: OutboxRow, error: str, **more: Any) -> None:
             if self.failures and not more["certain"]:
                 self.failures -= 1
                 raise StoreUnavailable("the disk is full")
-            await store.send_failed(row, error, **more)
+            await store.outbox.send_failed(row, error, **more)
 
     [row] = await post(store, ANN, "one")
-    await store.sending(row)
-    await store.uncertain(row)
+    await store.outbox.sending(row)
+    await store.outbox.uncertain(row)
     if redelivery is Redelivery.PARK:
-        await store.sending(row)  # a life that ended before it was told how it went
+        await store.outbox.sending(row)  # a life that ended before it was told how it went
     channel = There(redelivery)
     channel.probes = [ChannelUnavailable("away"), Receipt("taken-before")]
-    async with running(channel, Full()):
+    async with running(channel, wrapping(outbox=lambda _: Full())(store)):
         state = OutboxState.SENT if redelivery is Redelivery.PROBE else OutboxState.UNKNOWN
         await settled(store, "one", state=state)
 
@@ -334,7 +333,7 @@ async def test_a_full_disk_while_the_server_is_asked_sends_nothing_twice(
 
 
 async def test_what_nobody_is_there_for_is_kept_without_trying_and_sent_when_somebody_comes(
-    store: SqliteWorkStore,
+    store: SqliteQueue,
 ) -> None:
     """One try, then silence, however long it takes; others are not kept waiting."""
     channel = There()
@@ -358,7 +357,7 @@ async def test_what_nobody_is_there_for_is_kept_without_trying_and_sent_when_som
     assert row.message.session == ANN
 
 
-async def test_a_drain_sends_what_is_due_and_ends(store: SqliteWorkStore) -> None:
+async def test_a_drain_sends_what_is_due_and_ends(store: SqliteQueue) -> None:
     """`run` returns when nothing is due; at once if the link is down."""
     channel = There()
     await post(store, ANN, "one", "two")
@@ -377,7 +376,7 @@ async def test_a_drain_sends_what_is_due_and_ends(store: SqliteWorkStore) -> Non
     assert channel.tries == ["one", "two"]
 
 
-async def test_what_is_remembered_is_remembered_where_it_arrived(store: SqliteWorkStore) -> None:
+async def test_what_is_remembered_is_remembered_where_it_arrived(store: SqliteQueue) -> None:
     """Its line stands in the history of the conversation that the channel found, and not before it is sent."""
     waiting, arriving = anyio.Event(), anyio.Event()
 
@@ -388,28 +387,32 @@ async def test_what_is_remembered_is_remembered_where_it_arrived(store: SqliteWo
             return Receipt("taken", session=BOB)
 
     named = SessionKey("there", "@ben:hs.test")
-    await store.post([NewOutbound("there", "bot", named, "Dinner!", OutboundKind.MESSAGE, remembered=True)])
+    await store.outbox.post(
+        [NewOutbound("there", "bot", named, "Dinner!", OutboundKind.MESSAGE, remembered=True)]
+    )
     await post(store, ANN, "an answer")  # its turn has its lines: this one makes none
     async with running(Finds(), store):
         await waiting.wait()
-        assert await store.journal() == []
+        assert await store.journal.lines() == []
         arriving.set()
         rows = await settled(store, "Dinner!", "an answer")
-    lines = await store.journal()
+    lines = await store.journal.lines()
     assert [(line.session, line.message.role, line.message.content) for line in lines] == [
         (BOB, "assistant", "Dinner!")
     ]
 
     for row in rows:  # told again, as after a crash
-        await store.sent(row, "taken", into=BOB)
-    assert len(await store.journal()) == 1
+        await store.outbox.sent(row, "taken", into=BOB)
+    assert len(await store.journal.lines()) == 1
 
 
-async def test_what_was_refused_is_not_remembered(store: SqliteWorkStore) -> None:
+async def test_what_was_refused_is_not_remembered(store: SqliteQueue) -> None:
     """Nobody has read it, so no history says that it was said."""
     channel = There()
     channel.script = [DeliveryFailed("no such room")]
-    await store.post([NewOutbound("there", "bot", ANN, "Dinner!", OutboundKind.MESSAGE, remembered=True)])
+    await store.outbox.post(
+        [NewOutbound("there", "bot", ANN, "Dinner!", OutboundKind.MESSAGE, remembered=True)]
+    )
     async with running(channel, store):
         await settled(store, "Dinner!", state=OutboxState.DEAD)
-    assert await store.journal() == []
+    assert await store.journal.lines() == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent_core.messages import Amendment, Sender, SessionKey
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
@@ -43,13 +43,13 @@ class Bench:
         )
 
     async def states(self):
-        rows = await self.store.inbox(states=list(InboxState))
+        rows = await self.store.inbox.rows(states=list(InboxState))
         return {row.message.native_id: (row.state.value, row.error) for row in rows}
 
 
 async def on_store(tmp_path, work, **more):
     wakeups, path = Wakeups(), tmp_path / "gateway.db"
-    async with await SqliteWorkStore.open(path, clock=ManualClock(), wakeups=wakeups) as store:
+    async with await SqliteQueue.open(path, clock=ManualClock(), wakeups=wakeups) as store:
         await work(Bench(store, wakeups, **more))
 
 
@@ -82,8 +82,8 @@ class TestTaking:
             await bench.inbox.accept([says("a", verified=False, context={**UNPROVEN, "subject": "s"})])
             assert await bench.states() == {"a": ("quarantined", "sender_not_verified")}
             assert bench.woken == []
-            (row,) = await bench.store.inbox()
-            await bench.store.admit(row.id)
+            (row,) = await bench.store.inbox.rows()
+            await bench.store.inbox.admit(row.id)
             admitted = (await claim(bench.store)).head.message
             assert ACCESS.decide(admitted).allowed
             assert admitted.context["subject"] == "s"
@@ -162,7 +162,7 @@ class TestTaking:
         async def work(bench):
             await bench.inbox.accept([says("a"), says("b")])
             turn = await claim(bench.store)
-            await bench.store.retry(turn, "away", delay_s=60, deferral=True)
+            await bench.store.turns.retry(turn, "away", delay_s=60, deferral=True)
             bench.woken.clear()
             edit = Amendment(kind="replace", native_id="b", sender=ALICE, text="x" * 100)
             back = Amendment(kind="withdraw", native_id="a", sender=ALICE)

@@ -10,7 +10,7 @@ import pytest
 from agent_core.messages import Amendment, OutboundKind, SessionKey
 from channels.base import AckState
 from gateway.queue.ports import Completion, NewOutbound
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import OutboxState
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
@@ -25,8 +25,8 @@ MORE = 700
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock()) as opened:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock()) as opened:
         yield opened
 
 
@@ -39,7 +39,7 @@ class Reached:
         return self
 
 
-def approvals_of(store: SqliteWorkStore) -> Approvals:
+def approvals_of(store: SqliteQueue) -> Approvals:
     """A new process."""
     return Approvals(
         store=store,
@@ -56,22 +56,22 @@ def sign(notice: str):
     return message("sign", kind="reaction", text="👍", context={"outbound": notice})
 
 
-async def asked(store: SqliteWorkStore) -> list[str]:
-    return [row.message.native_id for row in reversed(await store.inbox(session=ASKING, limit=10_000))]
+async def asked(store: SqliteQueue) -> list[str]:
+    return [row.message.native_id for row in reversed(await store.inbox.rows(session=ASKING, limit=10_000))]
 
 
 async def test_a_sign_below_an_old_notice_counts(store) -> None:
     """Hundreds of messages have gone out since the owner was asked, and hundreds of questions were put."""
     approvals = approvals_of(store)
-    (draft,) = await store.post([out("a draft", hold=True)])
+    (draft,) = await store.outbox.post([out("a draft", hold=True)])
     await approvals._find()
     context = {"approves": [f"d{draft.id}"]}
-    [notice] = await store.post([NewOutbound("matrix", BOT, ROOM, "?", OutboundKind.NOTICE, context)])
-    await store.post([out(f"{number}", hold=number % 2 == 0) for number in range(2 * MORE)])
+    [notice] = await store.outbox.post([NewOutbound("matrix", BOT, ROOM, "?", OutboundKind.NOTICE, context)])
+    await store.outbox.post([out(f"{number}", hold=number % 2 == 0) for number in range(2 * MORE)])
     await approvals._find()
     assert (await approvals.react(sign("none of ours"))).text == ""
     told = await approvals.react(sign(notice.message.id))
-    assert (await store.outbox_row(draft.id)).state is OutboxState.PENDING, told
+    assert (await store.outbox.row(draft.id)).state is OutboxState.PENDING, told
     again = await approvals.react(sign(notice.message.id))
     assert again.text == told.text, "decided long ago, and still told in the same words"
 
@@ -80,21 +80,21 @@ async def test_all_parts_of_an_old_draft_are_decided(store) -> None:
     """Its parts are found by the message that they answer."""
     await accept(store, "a")
     parts = [out("1", hold=True), out("2", hold=True)]
-    first, second = await store.complete(await claim(store), Completion(outbound=parts))
-    await store.post([out("later", hold=True) for _ in range(MORE)])
+    first, second = await store.turns.complete(await claim(store), Completion(outbound=parts))
+    await store.outbox.post([out("later", hold=True) for _ in range(MORE)])
     await approvals_of(store).decide(f"d{first.id}", yes=True)
-    assert (await store.outbox_row(second.id)).state is OutboxState.PENDING
+    assert (await store.outbox.row(second.id)).state is OutboxState.PENDING
 
 
 async def test_whatever_waits_is_asked_about_once(store) -> None:
     """Also what is older than hundreds of others, an answer in two parts once, and again in another process."""
-    await store.accept(
+    await store.inbox.accept(
         "matrix", BOT, [pending(f"q{number}", quarantine="forged") for number in range(MORE)], {}
     )
     await accept(store, "a", session=OTHER)
     parts = [out("1", hold=True), out("2", hold=True)]
-    first, _ = await store.complete(await claim(store, OTHER), Completion(outbound=parts))
-    drafts = await store.post([out("draft", hold=True) for _ in range(MORE)])
+    first, _ = await store.turns.complete(await claim(store, OTHER), Completion(outbound=parts))
+    drafts = await store.outbox.post([out("draft", hold=True) for _ in range(MORE)])
     wanted = sorted(
         [f"m{number}" for number in range(1, MORE + 1)] + [f"d{row.id}" for row in [first, *drafts]]
     )
@@ -102,7 +102,7 @@ async def test_whatever_waits_is_asked_about_once(store) -> None:
     await approvals._find()
     assert sorted(await asked(store)) == wanted
     await approvals._find()
-    (new,) = await store.post([out("new", hold=True)])
+    (new,) = await store.outbox.post([out("new", hold=True)])
     await approvals._find()
     await approvals_of(store)._find()
     assert sorted(await asked(store)) == sorted([*wanted, f"d{new.id}"])
@@ -119,10 +119,10 @@ async def test_a_question_taken_back_is_found_behind_the_talk_of_a_group(store) 
     await accept(store, "a")
     await claim(store)
     stop = Amendment(kind="withdraw", native_id="a", sender=ALICE)
-    await store.accept("matrix", BOT, [], {}, [stop])
+    await store.inbox.accept("matrix", BOT, [], {}, [stop])
     group = SessionKey("matrix", "!group:hs.test")
     talk = [pending(f"t{number}", session=group, ignore="not_addressed") for number in range(MORE)]
-    await store.accept("matrix", BOT, talk, {})
+    await store.inbox.accept("matrix", BOT, talk, {})
     looking = StaleAcknowledgements(store, Marks(), {})
     await looking.look()
     await looking.look()

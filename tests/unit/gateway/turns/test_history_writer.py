@@ -14,7 +14,7 @@ from agent_core.errors import StorageUnavailable
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from gateway.queue.ports import Completion, Pending
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.history_writer import HistoryWriter
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory
@@ -23,8 +23,8 @@ ANN, BOB = SessionKey("loopback", "dm-ann"), SessionKey("loopback", "dm-bob")
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock()) as opened:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock()) as opened:
         yield opened
 
 
@@ -48,7 +48,7 @@ class Shelf(InMemoryMemory):
         await super().append_message(session_id, *messages)
 
 
-async def answered(store: SqliteWorkStore, session: SessionKey, number: int) -> None:
+async def answered(store: SqliteQueue, session: SessionKey, number: int) -> None:
     """A turn of ``session`` that is committed, with one line for its history."""
     said = InboundMessage(
         channel="loopback",
@@ -59,8 +59,8 @@ async def answered(store: SqliteWorkStore, session: SessionKey, number: int) -> 
         text="x",
         received_at=EPOCH,
     )
-    await store.accept("loopback", "bot", [Pending(said)], {})
-    turn = await store.claim(session)
+    await store.inbox.accept("loopback", "bot", [Pending(said)], {})
+    turn = await store.turns.claim(session)
     assert turn is not None
     line = Message(
         role="user",
@@ -68,7 +68,7 @@ async def answered(store: SqliteWorkStore, session: SessionKey, number: int) -> 
         id=f"{session}.{number}",
         timestamp=EPOCH + timedelta(seconds=number),
     )
-    await store.complete(turn, Completion(history=[line]))
+    await store.turns.complete(turn, Completion(history=[line]))
 
 
 async def lines_of(memory: InMemoryMemory, session: SessionKey) -> list[str]:
@@ -76,7 +76,7 @@ async def lines_of(memory: InMemoryMemory, session: SessionKey) -> list[str]:
     return [message.content for message in tail.messages]
 
 
-async def test_what_is_committed_while_a_flush_runs_is_not_forgotten(store: SqliteWorkStore) -> None:
+async def test_what_is_committed_while_a_flush_runs_is_not_forgotten(store: SqliteQueue) -> None:
     """A turn ends just when the background writes the lines of the turn before: both get into the file."""
     memory = Shelf()
     history = HistoryWriter(store, memory)
@@ -94,7 +94,7 @@ async def test_what_is_committed_while_a_flush_runs_is_not_forgotten(store: Sqli
     assert await lines_of(memory, ANN) == ["line 1", "line 2"]
 
 
-async def test_a_quiet_session_gets_its_lines_too(store: SqliteWorkStore) -> None:
+async def test_a_quiet_session_gets_its_lines_too(store: SqliteQueue) -> None:
     """After its last turn nobody flushes a session but the background, which has to notice by itself."""
     memory = Shelf()
     history = HistoryWriter(store, memory)
@@ -103,14 +103,14 @@ async def test_a_quiet_session_gets_its_lines_too(store: SqliteWorkStore) -> Non
         await answered(store, ANN, 1)
         history.committed(ANN)
         with anyio.fail_after(10):
-            while (await store.stats()).journal_lines:
+            while (await store.maintenance.stats()).journal_lines:
                 await anyio.sleep(0.05)
         tasks.cancel_scope.cancel()
 
     assert await lines_of(memory, ANN) == ["line 1"]
 
 
-async def test_one_broken_session_keeps_only_itself_waiting(store: SqliteWorkStore) -> None:
+async def test_one_broken_session_keeps_only_itself_waiting(store: SqliteQueue) -> None:
     """A file that cannot be written stops neither the start nor the other sessions."""
     memory = Shelf()
     memory.broken.add(str(ANN))
@@ -125,15 +125,15 @@ async def test_one_broken_session_keeps_only_itself_waiting(store: SqliteWorkSto
         await history.flush(ANN)  # its next prompt must not be built without the line
 
     assert await lines_of(memory, BOB) == ["line 2"]
-    assert [line.session for line in await store.journal()] == [ANN]
+    assert [line.session for line in await store.journal.lines()] == [ANN]
 
     memory.broken.clear()
     await history.sync()
     assert await lines_of(memory, ANN) == ["line 1"]
-    assert (await store.stats()).journal_lines == 0
+    assert (await store.maintenance.stats()).journal_lines == 0
 
 
-async def test_lines_that_wait_for_the_disk_are_not_appended_again(store: SqliteWorkStore) -> None:
+async def test_lines_that_wait_for_the_disk_are_not_appended_again(store: SqliteQueue) -> None:
     """While nothing can be made durable the journal grows; each line is handed to the memory once."""
 
     class Unsyncable(Shelf):
@@ -158,15 +158,15 @@ async def test_lines_that_wait_for_the_disk_are_not_appended_again(store: Sqlite
 
     # The first one twice, because of a durable append that fails nobody knows how far it got.
     assert memory.appended == 5
-    assert (await store.stats()).journal_lines == 4
+    assert (await store.maintenance.stats()).journal_lines == 4
     memory.refusing = False
     await history.sync()
     assert memory.appended == 5
     assert await lines_of(memory, ANN) == [f"line {number}" for number in range(4)]
-    assert (await store.stats()).journal_lines == 0
+    assert (await store.maintenance.stats()).journal_lines == 0
 
 
-async def test_recovering_twice_changes_nothing(store: SqliteWorkStore) -> None:
+async def test_recovering_twice_changes_nothing(store: SqliteQueue) -> None:
     """A crash between appending and clearing: the ids tell that the lines are there."""
     memory = InMemoryMemory()
     await answered(store, ANN, 1)
@@ -176,4 +176,4 @@ async def test_recovering_twice_changes_nothing(store: SqliteWorkStore) -> None:
     await history.sync()
 
     assert await lines_of(memory, ANN) == ["line 1"]
-    assert (await store.stats()).journal_lines == 0
+    assert (await store.maintenance.stats()).journal_lines == 0

@@ -15,7 +15,7 @@ from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
 from gateway.queue.ports import Pending, Turn
-from gateway.queue.sqlite.store import SqliteWorkStore
+from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.step_journal import Resumable, StoreStepJournal
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory
@@ -26,12 +26,12 @@ CALL = ToolCall(id="m", name="memory_write", arguments={"content": "- tea"})
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteWorkStore]:
-    async with await SqliteWorkStore.open(tmp_path / "gateway.db", clock=ManualClock()) as opened:
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock()) as opened:
         yield opened
 
 
-async def claimed(store: SqliteWorkStore) -> Turn:
+async def claimed(store: SqliteQueue) -> Turn:
     said = InboundMessage(
         channel="loopback",
         account="bot",
@@ -41,15 +41,15 @@ async def claimed(store: SqliteWorkStore) -> Turn:
         text="remember tea",
         received_at=EPOCH,
     )
-    await store.accept("loopback", "bot", [Pending(said)], {})
-    turn = await store.claim(SESSION)
+    await store.inbox.accept("loopback", "bot", [Pending(said)], {})
+    turn = await store.turns.claim(SESSION)
     assert turn is not None
     return turn
 
 
-async def restarted(store: SqliteWorkStore) -> Turn:
-    await store.recover()
-    turn = await store.claim(SESSION)
+async def restarted(store: SqliteQueue) -> Turn:
+    await store.maintenance.recover()
+    turn = await store.turns.claim(SESSION)
     assert turn is not None
     return turn
 
@@ -58,7 +58,7 @@ def tool_on(memory: InMemoryMemory, shown: int) -> MemoryWriteTool:
     return MemoryWriteTool(memory, str(SESSION), scope=OWNER, shown_version=lambda: shown)
 
 
-async def test_a_recorded_write_does_not_wipe_what_came_since(store: SqliteWorkStore) -> None:
+async def test_a_recorded_write_does_not_wipe_what_came_since(store: SqliteQueue) -> None:
     """The model wrote its document in view of version 0; meanwhile another conversation has made version 1."""
     memory = InMemoryMemory()
     turn = await claimed(store)
@@ -89,7 +89,7 @@ async def test_without_the_recorded_state_it_would_be_wiped() -> None:
     assert (await memory.load_global_memory(OWNER)).text == "- tea"
 
 
-async def test_a_recorded_conflict_is_still_one(store: SqliteWorkStore) -> None:
+async def test_a_recorded_conflict_is_still_one(store: SqliteQueue) -> None:
     """A merge into the text of an old conflict is compared with the version of that text."""
     memory = InMemoryMemory()
     await memory.save_global_memory(OWNER, "- coffee")
@@ -111,7 +111,7 @@ async def test_a_recorded_conflict_is_still_one(store: SqliteWorkStore) -> None:
     assert "- milk" in result.content
 
 
-async def test_a_tool_that_only_started_is_not_run_again(store: SqliteWorkStore) -> None:
+async def test_a_tool_that_only_started_is_not_run_again(store: SqliteQueue) -> None:
     """Its outcome is unknown, and the model is told so."""
     turn = await claimed(store)
     await (await StoreStepJournal.load(store, turn)).record_tool_start(1, "d1", CALL)
@@ -124,7 +124,7 @@ async def test_a_tool_that_only_started_is_not_run_again(store: SqliteWorkStore)
     assert "unknown" in result.content
 
 
-async def test_another_digest_is_another_step(store: SqliteWorkStore) -> None:
+async def test_another_digest_is_another_step(store: SqliteQueue) -> None:
     """A record is only used for the very step that made it."""
     turn = await claimed(store)
     journal = await StoreStepJournal.load(store, turn)
@@ -158,7 +158,7 @@ class LookingTool:
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
-async def test_only_a_tool_without_an_effect_runs_again(store: SqliteWorkStore, repeatable: bool) -> None:
+async def test_only_a_tool_without_an_effect_runs_again(store: SqliteQueue, repeatable: bool) -> None:
     """Killed in the middle: what only reads, or goes out with the answer, runs again; all else is unknown."""
     tools = [LookingTool(repeatable=repeatable)]
     call = ToolCall(id="l", name="look", arguments={})

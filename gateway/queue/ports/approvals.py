@@ -1,0 +1,54 @@
+"""Questions to people about steps of turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from gateway.queue.model import (
+    NewOutbound,
+    OutboxRow,
+    Question,
+    Step,
+    Turn,
+)
+
+__all__ = ["ApprovalStore"]
+
+
+class ApprovalStore(Protocol):
+    """Asks people about steps."""
+
+    async def ask(
+        self, turn: Turn, step: Step, outbound: Sequence[NewOutbound], *, why: str, delay_s: float
+    ) -> list[OutboxRow]:
+        """
+        Record a question and put what asks it into the outbox, unless that was done before; the turn is
+        ``running → ready``, not before ``delay_s``, or at once if the question is decided. Neither the start
+        nor the time counts.
+
+        Raises:
+            LostTurn: Not any more ours.
+        """
+        ...
+
+    async def settle(self, turn: Turn, step: Step, outbound: Sequence[NewOutbound]) -> Mapping[str, Any]:
+        """
+        Decide a question as ``step.result`` says and put ``outbound`` into the outbox, unless it is decided.
+        Returns what counts.
+
+        Raises:
+            LostTurn: Not any more ours.
+        """
+        ...
+
+    async def questions(self) -> list[Question]:
+        """The questions of all turns that have not ended, oldest first."""
+        ...
+
+    async def decide(self, name: str, verdict: Mapping[str, Any]) -> Question | None:
+        """
+        A person has decided: the turn is due at once. Nothing is changed if it is decided already, or too
+        late. Returns the question as it is then; None if there is none of that name.
+        """
+        ...

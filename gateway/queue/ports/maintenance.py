@@ -1,0 +1,79 @@
+"""The start, the waits that end, forgetting, and the state of the database."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.queue.model import (
+    Suspect,
+)
+from gateway.queue.states import StoreStats
+
+__all__ = ["MaintenanceStore"]
+
+
+class MaintenanceStore(Protocol):
+    """The start, the waits that end, forgetting, and the state of the database."""
+
+    async def recover(self) -> None:
+        """
+        Once at start, before anything else: running turns become ready again, what was ``sending`` becomes
+        pending, what is uncertain stays so (also if it was just being sent again). May be repeated, also
+        after a crash in the middle. What was running or sending is remembered as in flight at a death.
+        """
+        ...
+
+    async def suspects(self) -> list[Suspect]:
+        """
+        The turns and outbox rows that were in flight at a death and are still open. What is dead-lettered
+        leaves this list, and is no suspect any more if it is tried again.
+        """
+        ...
+
+    async def due_now(self, waits_for: str) -> None:
+        """
+        What a turn or an outbox row waits for is there: whatever was put back with this ``waits_for`` is due
+        at once.
+        """
+        ...
+
+    async def stats(self) -> StoreStats:
+        """Counts and ages."""
+        ...
+
+    async def prune(self, *, older_than_s: float) -> int:
+        """
+        Forget payloads of rows that ended longer ago than this; their keys stay. Returns how many.
+
+        Of rows that were ignored longer ago than this or than `IGNORED_S` only a digest of the key stays,
+        which recognises the message if it comes again; nothing else finds them any more. What nobody let in
+        for `QUARANTINE_S` is IGNORED as ``quarantine_expired``.
+        """
+        ...
+
+    async def last_ids(self) -> tuple[int, int]:
+        """The highest ids of inbox and outbox."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """The random text that tells this database from every other; a secret."""
+        ...
+
+    @property
+    def refusing(self) -> bool:
+        """Whether the newest commit was refused by the disk."""
+        ...
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long the disk has not come back from a call; for liveness checks and metrics."""
+        ...
+
+    async def lease(self, name: str, *, holder: str, ttl_s: float) -> int | None:
+        """Get or renew a lease: its fence (it grows with each new holder), or None if it is taken."""
+        ...
+
+    async def release_lease(self, name: str, *, holder: str) -> None:
+        """Give it back early; nothing happens if it is not held."""
+        ...

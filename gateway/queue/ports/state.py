@@ -1,0 +1,19 @@
+"""What the gateway itself remembers over restarts."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["StateStore"]
+
+
+class StateStore(Protocol):
+    """A text for each topic."""
+
+    async def read(self, topic: str) -> str | None:
+        """What was written last, or None."""
+        ...
+
+    async def write(self, topic: str, value: str) -> None:
+        """Remember a text durably, in the place of what was remembered of this topic."""
+        ...

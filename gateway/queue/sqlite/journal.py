@@ -1,0 +1,37 @@
+"""The journal of lines for the histories."""
+# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agent_core.messages import SessionKey
+from gateway.queue.ports import (
+    JournalLine,
+)
+from gateway.queue.sqlite.base import Part
+from gateway.queue.sqlite.codec import (
+    journal_line,
+)
+
+__all__ = ["SqliteJournal"]
+
+
+class SqliteJournal(Part):
+    """Implements `gateway.queue.ports.HistoryJournal`."""
+
+    async def lines(self, session: SessionKey | None = None) -> list[JournalLine]:
+        """Lines that may not be in their files yet, oldest first."""
+        where, arguments = ("", ()) if session is None else (" WHERE session = ?", (str(session),))
+        query = f"SELECT id, session, line FROM history_journal{where} ORDER BY id"
+        raws = await self._reader.call("journal", lambda db: db.execute(query, arguments).fetchall())
+        return [line for line in map(journal_line, raws) if line is not None]
+
+    async def filed(self, ids: Sequence[int]) -> None:
+        """These lines are durable in their files."""
+        gone = [(row_id,) for row_id in ids]
+        await self._writer.call(
+            "journal_done",
+            lambda db: db.executemany("DELETE FROM history_journal WHERE id = ?", gone) and None,
+            durable=False,
+        )
