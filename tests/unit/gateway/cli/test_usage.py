@@ -107,7 +107,7 @@ class TestUsage:
                 ),
             )
 
-        await store._writer.call("fill", fill)
+        await store.database.writer.call("fill", fill)
         took = []
         for by in ("day", "session"):
             began = anyio.current_time()
