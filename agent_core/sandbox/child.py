@@ -40,7 +40,8 @@ _PDEATHSIG, _NO_NEW_PRIVS, _SECCOMP, _CAPBSET_DROP, _SECUREBITS, _SUBREAPER, _AM
 _LAST_CAPABILITY = 63
 _NO_ROOT_LOCKED = 0b1111
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_CAPSET = {"x86_64": 126, "aarch64": 91}
+_CAPABILITIES = {"x86_64": (125, 126), "aarch64": (90, 91)}
+"""capget, capset"""
 _FILE_RIGHTS = 0b1100000000000111
 """Those that may be given on what is no folder: execute, write, read, cut, ioctl."""
 _END_LIMIT_S, _DRAIN_LIMIT_S, _PAUSE_S = 4.0, 0.5, 0.005
@@ -227,8 +228,7 @@ class _Run:
         if self._group:
             _put(os.path.join(self._group, "cgroup.procs"), "0")  # noqa: PTH118 - no pathlib here
         if order["confine"]:
-            _put("/proc/self/oom_score_adj", "1000")
-            os.nice(_NICE)
+            _be_modest()
             own = (
                 [(resource.RLIMIT_NPROC, _threads_of(os.getuid()) + order["processes"])]
                 if os.getuid()
@@ -340,14 +340,26 @@ class _Disks:
 # ── giving up rights ──
 
 
+def _be_modest() -> None:
+    """Be the first to go when memory runs out, and leave the processor to others, where that can be had."""
+    for ask in (lambda: _put("/proc/self/oom_score_adj", "1000"), lambda: os.nice(_NICE)):
+        try:
+            ask()
+        except OSError:
+            continue  # our own unit refuses the second
+
+
 def confine(libc: ctypes.CDLL, order: dict[str, Any]) -> None:
     """Capabilities, Landlock, seccomp; all of it, or an error."""
     for capability in range(_LAST_CAPABILITY + 1):
         libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # needs a capability itself
     libc.prctl(_SECUREBITS, _NO_ROOT_LOCKED, 0, 0, 0)
     libc.prctl(_AMBIENT, 4, 0, 0, 0)
-    header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    _checked(libc.syscall(_CAPSET[order["machine"]], header, nothing), "capset")
+    header, held = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    capget, capset = _CAPABILITIES[order["machine"]]
+    _checked(libc.syscall(capget, header, held), "capget")
+    if any(held):  # our own unit refuses the call that it does not need
+        _checked(libc.syscall(capset, header, (ctypes.c_uint32 * 6)()), "capset")
     _checked(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     attributes = (ctypes.c_uint64 * 3)(*order["handled"])
     ruleset = _checked(libc.syscall(_CREATE_RULESET, attributes, order["handled_size"], 0), "landlock")

@@ -34,6 +34,7 @@ NAMES = (
     "memory",
     "recall",
     "heartbeat",
+    "shell",
 )
 
 
