@@ -226,7 +226,7 @@ class _Run:
         if order["directory"]:
             os.chdir(order["directory"])
         if self._group:
-            _put(os.path.join(self._group, "cgroup.procs"), "0")  # noqa: PTH118 - no pathlib here
+            _enter(self._group)
         if order["confine"]:
             _be_modest()
             own = (
@@ -504,6 +504,14 @@ def _pids_group(candidates: list[str], most: int) -> str:
         except OSError:
             os.rmdir(name)  # noqa: PTH106
     return ""
+
+
+def _enter(group: str) -> None:
+    """Go into a control group. One thread that moves itself, where that can be said, waits for nobody."""
+    name = os.path.join(group, "tasks")  # noqa: PTH118
+    if not os.path.exists(name):  # noqa: PTH110
+        name = os.path.join(group, "cgroup.procs")  # noqa: PTH118
+    _put(name, "0")
 
 
 # ── files ──
