@@ -69,11 +69,15 @@ async def test_the_owner_has_a_shell_and_nobody_else(tmp_path: Path):
     model = Operator()
     async with world(tmp_path, name="matrix", settings=settings(), models={"demo": model}) as one:
         assert (await tried(one))["ready"] is True
-        told = await one.asked("run echo $((40 + 2)) > result && cat result", person=ANN)
-        assert "Exit status 0." in told.text
-        assert "42" in told.text
-        assert (tmp_path / "workspace" / "work" / "result").read_text() == "42\n"
         (tmp_path / "workspace" / "MEMORY.md").write_text("what the assistant knows")
+        command = (
+            "cat ../../gateway.db ../MEMORY.md; ls ../../sessions; echo $((40 + 2)) > result; cat result"
+        )
+        told = await one.asked(f"run {command}", person=ANN)
+        assert "Exit status 0." in told.text
+        assert told.text.count("Permission denied") == 3
+        assert "\n42\n" in told.text
+        assert (tmp_path / "workspace" / "work" / "result").read_text() == "42\n"
         model.offered.clear()
         told = await one.asked("run echo no", person=BOB)
         assert told.text == "I have no shell"
@@ -81,8 +85,6 @@ async def test_the_owner_has_a_shell_and_nobody_else(tmp_path: Path):
         assert "There is no tool 'shell'" in told.text
         assert set(model.offered) == {False}
         assert not (tmp_path / "workspace" / "work" / "anyway").exists()
-        told = await one.asked("run cat ../../gateway.db; cat ../MEMORY.md; ls ../../sessions", person=ANN)
-        assert told.text.count("Permission denied") == 3
         assert "shell      ready: Landlock" in rendered({**await one.built.status.read(), "running": True})
 
 
