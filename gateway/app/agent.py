@@ -27,6 +27,7 @@ from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.registry import ToolRegistry
 from agent_core.tools.search_history import SearchHistoryTool
+from agent_core.tools.web.offer import WebTools
 from channels.attachments import AttachmentStore
 from gateway.app.environment import Environment
 from gateway.app.shell import Shell
@@ -114,6 +115,7 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
     )
 
     shell = Shell(settings, home, clock)
+    web = WebTools(settings.tools.web, clock)
 
     def extra_tools(session: Session) -> list[ToolPort]:
         shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
@@ -122,6 +124,7 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
             SearchHistoryTool(search, session.id, scope=session.scope, clock=clock, not_before=session.since),
             *attachment_tools(session, memory, attachments, clock, settings=settings, home=home),
             *shell.tools(session),
+            *web.of(session),
         ]
 
     by_purpose = {Purpose.HEARTBEAT: settings.agents.heartbeat.pool}

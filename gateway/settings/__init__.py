@@ -27,6 +27,7 @@ from pydantic import (
 
 from agent_core.llm.config import LLMSpec
 from agent_core.tools.shell.config import ShellSettings
+from agent_core.tools.web.config import WebSettings
 from channels.heartbeat.config import HeartbeatConfig
 from gateway.budget.config import BudgetSettings
 from gateway.errors import ConfigInvalid
@@ -251,6 +252,7 @@ class ToolSettings(_Strict):
     See docs/tools.md for the whole table.
     """
     shell: ShellSettings = ShellSettings()
+    web: WebSettings = WebSettings()
 
 
 class SkillSettings(_Strict):

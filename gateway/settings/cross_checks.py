@@ -23,7 +23,17 @@ from gateway.settings.source import KeyPath, Problem, Source
 
 __all__ = ["TOOLS", "check_whole", "permission_warnings"]
 
-TOOLS = ("memory_write", "read_attachment", "read_skill", "schedule", "search_history", "send_file", "shell")
+TOOLS = (
+    "memory_write",
+    "read_attachment",
+    "read_skill",
+    "schedule",
+    "search_history",
+    "send_file",
+    "shell",
+    "web_fetch",
+    "web_search",
+)
 """The tools that there can be."""
 _HANDED_OVER = (Path("/run/credentials"), Path("/run/secrets"))
 

@@ -63,6 +63,8 @@ _SAMPLES: dict[str, Any] = {
     "llm.models.NAME.price.completion_usd_per_million": 15.0,
     "llm.pools": {"main": ["NAME"]},
     "gateway.http.listen": "127.0.0.1:8811",
+    "tools.web.search.provider": "searxng",
+    "tools.web.search.url": "http://127.0.0.1:8888/",
     "channels.email.oauth.provider": "google",
     "channels.email.oauth.client_id": "your-own.apps.googleusercontent.com",
 }

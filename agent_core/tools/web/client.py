@@ -149,6 +149,7 @@ class WebClient:
             WebFailed: It could not be asked.
         """
         guard: Guard = (lambda _address, _port: None) if trusted else self._reach.refusal
+        await self._wait_for(host_of(address))
         async with self._slots, self._session(guard, address) as session:
             found = await self._fetch(session, address, method=method, headers=headers, body=body)
         if isinstance(found, Received):

@@ -16,7 +16,10 @@ from agent_core.prompt import BASE_PROMPT, CUT_NOTE, turn_facts
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
-from agent_core.tools import MemoryWriteTool, ReadSkillTool, SearchHistoryTool, ToolRegistry, definition_of
+from agent_core.tools.memory_write import MemoryWriteTool
+from agent_core.tools.read_skill import ReadSkillTool
+from agent_core.tools.registry import ToolRegistry, definition_of
+from agent_core.tools.search_history import SearchHistoryTool
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory
 

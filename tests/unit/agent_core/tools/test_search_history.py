@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
-from agent_core.tools import SearchHistoryTool
+from agent_core.tools.search_history import SearchHistoryTool
 from tests.search_house import BOB, OWNER, A, B, House, R
 
 ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
