@@ -28,7 +28,7 @@ class _Strict(BaseModel):
 
 
 class SearchSettings(_Strict):
-    """The provider that ``web_search`` asks. It learns what is searched for."""
+    """The ``provider`` that ``web_search`` asks. It learns what is searched for."""
 
     provider: Literal["searxng", "brave", "tavily", "kagi"]
     url: Annotated[str, AfterValidator(_address)] | None = None

@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from agent_core.errors import ToolError
 from agent_core.storage.layout import Layout
 from gateway.cli.check import machine
 from gateway.cli.check.integrity import IntegrityFinding, Mended, examine_state, mend_state
@@ -33,6 +34,7 @@ from gateway.system.restore_marker import RestoreMarker, refuse_unfinished
 __all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_data"]
 
 _MOST_TROUBLES = 50
+_SEARCH_LIMIT_S = 20.0
 
 
 def check(home: Home, config: Path) -> Report:
@@ -179,6 +181,7 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
 
     _note(report, machine.unit())
     unreachable = await _check_network(report, settings)
+    await _check_search(report, settings)
     if holder_of(home) is not None:
         client = ControlClient(home)
         try:
@@ -210,6 +213,25 @@ async def _check_shell(report: Report, settings: Settings, home: Home) -> None:
         proof = await sandbox.prove()
         told = proof.told if proof.held else f"there is no shell: {proof.told}"
         report.add("shell", Verdict.OK if proof.held else Verdict.WARNING, told, proof.help)
+
+
+async def _check_search(report: Report, settings: Settings) -> None:
+    """Search for one word at the provider of ``web_search``, if there is one."""
+    web = settings.tools.web
+    if web.search is None or web.allow == "none":
+        return
+    from agent_core.tools.web.offer import web_client  # noqa: PLC0415 - rarely wanted
+    from agent_core.tools.web.search import search_web  # noqa: PLC0415
+
+    try:
+        with anyio.fail_after(_SEARCH_LIMIT_S):
+            hits = await search_web(web_client(web), web.search, "squid", 1)
+    except (ToolError, TimeoutError) as error:
+        said = str(error) or f"{web.search.provider} did not answer in {_SEARCH_LIMIT_S:g} seconds"
+        report.add("web search", Verdict.WARNING, said, "tools.web.search; see docs/web.md")
+    else:
+        found = "answers" if hits else "answers, and finds nothing for 'squid'"
+        report.add("web search", Verdict.OK, f"{web.search.provider} {found}")
 
 
 async def _check_network(report: Report, settings: Settings) -> dict[str, str]:

@@ -14,10 +14,10 @@ from agent_core.models import MemoryDocument, MemoryScope, ScopeKind, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.tools import arguments
+from agent_core.tools.arguments import problem_with
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.registry import ToolRegistry
-from agent_core.tools.arguments import problem_with
 from tests.doubles.in_memory_storage import InMemoryMemory
 
 S, OTHER = "terminal/local", "email/thread"

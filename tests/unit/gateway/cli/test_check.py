@@ -6,10 +6,12 @@ import anyio
 import pytest
 
 from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, LinkState, Redelivery
-from gateway.cli.check import Report, Verdict, check, check_channel
+from gateway.cli.check import Report, Verdict, _check_search, check, check_channel
 from gateway.cli.check.logins import report_running, report_standing
+from gateway.settings import Settings
 from gateway.system.home import Home
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.web_world import http, server
 
 
 async def nothing_stored(_name):
@@ -198,3 +200,29 @@ class TestEncryption:
         report_standing(report, "matrix", {**GOOD, "keys_published": False}, running=False)
         assert report.exit_code == 0
         assert "start the daemon" in report.as_text()
+
+
+class TestSearch:
+    @pytest.mark.parametrize(
+        ("reply", "verdict", "said"),
+        [
+            (http(200, b'{"results": [{"url": "https://example.org/"}]}'), Verdict.OK, "searxng answers"),
+            (http(403), Verdict.WARNING, "search: formats: [html, json]"),
+            (http(404), Verdict.WARNING, "tools.web.search.url"),
+        ],
+    )
+    async def test_the_provider_of_searches_is_asked(self, reply, verdict, said):
+        """Once, and what is wrong is said with what helps."""
+        async with server() as searxng:
+            searxng.answers["/search"] = reply
+            search = {"provider": "searxng", "url": searxng.url()}
+            report = Report()
+            await _check_search(report, Settings.model_validate({"tools": {"web": {"search": search}}}))
+        [finding] = report.findings
+        assert (finding.part, finding.verdict) == ("web search", verdict)
+        assert said in finding.text
+
+    async def test_without_a_provider_nobody_is_asked(self):
+        report = Report()
+        await _check_search(report, Settings())
+        assert not report.findings

@@ -1,0 +1,87 @@
+"""Turns that read the web: who is offered it, what comes of it, and that strangers do not even see it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.doubles.openai_server import Call, FakeOpenAI, Say
+from tests.integration.gateway_world import world
+from tests.web_world import PRIVATE, http, redirect, server
+
+ANN, BOB = "@ann:hs.test", "@bob:hs.test"
+WEB = {"web_fetch", "web_search"}
+
+
+def settings(fake: FakeOpenAI, **web: object) -> dict[str, object]:
+    return {
+        "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
+        "llm": {
+            "providers": {"fake": {"api_base": fake.api_base, "api_key": "x"}},
+            "models": {"x": {"provider": "fake", "model": "openai/x"}},
+            "pools": {"main": ["x"]},
+        },
+        "tools": {"web": web},
+    }
+
+
+def offered(request) -> set[str]:
+    return {tool["function"]["name"] for tool in request.get("tools", ())} & WEB
+
+
+SEARCH = {"provider": "kagi", "key": "k"}
+
+
+@pytest.mark.parametrize(
+    ("web", "owner", "people"),
+    [
+        ({}, {"web_fetch"}, set()),
+        ({"search": SEARCH}, WEB, set()),
+        ({"search": SEARCH, "allow": "people"}, WEB, WEB),
+        ({"search": SEARCH, "allow": "none"}, set(), set()),
+    ],
+)
+async def test_who_is_offered_the_web(tmp_path, web, owner, people):
+    """The owner alone, another person, and a room in which the owner speaks before others."""
+    async with FakeOpenAI() as fake:
+        async with world(tmp_path / "home", name="matrix", settings=settings(fake, **web)) as one:
+            one.server.groups.add("room")
+            await one.asked("hello", person=ANN)
+            await one.asked("hello", person=BOB)
+            one.server.say(ANN, "hello", conversation="room")
+            await one.server.answers(1, conversation="room", within_s=20)
+        assert [offered(request) for request in fake.requests] == [owner, people, people]
+
+
+async def test_somebody_who_is_not_let_in_spends_nothing(tmp_path):
+    async with FakeOpenAI() as fake:
+        configured = settings(fake, allow="people", search=SEARCH)
+        async with world(
+            tmp_path / "home", name="matrix", settings=configured, allow_from={"matrix": (BOB,)}
+        ) as one:
+            one.server.say("@mallory:hs.test", "fetch https://example.org/")
+            await one.asked("hello", person=BOB)
+        assert [offered(request) for request in fake.requests] == [WEB]
+
+
+async def test_a_page_is_read_in_a_turn_and_what_it_leads_to_inside_is_not(tmp_path):
+    async with FakeOpenAI() as fake, server() as public, server(PRIVATE) as canary:
+        public.answers["/"] = http(200, b"<title>Squid</title><p>Eight arms.</p>")
+        public.answers["/inside"] = redirect(canary.url())
+        canary.answers["/"] = http(200, b"secret")
+        pages = [public.url(), public.url("/inside")]
+        fake.plan(
+            *(Say(calls=[Call("web_fetch", json.dumps({"url": url}), id=f"c{url}")]) for url in pages),
+            Say("Done."),
+        )
+        configured = settings(fake, allow_private=["127.0.0.1"])
+        async with world(tmp_path / "home", name="matrix", settings=configured) as one:
+            # Both addresses stand in the owner's own words.
+            answer = await one.asked(f"read {pages[0]} and {pages[1]}", person=ANN)
+        assert answer.text == "Done."
+        said = [message["content"] for message in fake.requests[-1]["messages"] if message["role"] == "tool"]
+        assert "<web_page>" in said[0] and "Title: Squid" in said[0] and "Eight arms." in said[0]
+        assert "may not be reached" in said[1]
+        assert not canary.connections
+        assert "secret" not in json.dumps(fake.requests)
