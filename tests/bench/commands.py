@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 
 from tests.bench.rig import ROOT, Rig, child_environment
@@ -29,11 +28,11 @@ def measure(rig: Rig) -> list[Figure]:
     running: dict[str, list[float]] = {name: [] for name in called}
     for _ in range(times):
         for name, words in called.items():
-            running[name].append(_took_ms(*words))
+            running[name].append(_took_ms(rig, *words))
     begun = time.perf_counter()
     daemon.stop()
     stopped_s = time.perf_counter() - begun
-    alone = [_took_ms(*called["status"]) for _ in range(times)]
+    alone = [_took_ms(rig, *called["status"]) for _ in range(times)]
     floor = median(running["floor"])
     return [
         Figure("squidbot --help", median(running["help"]), "ms", Goal("<", 150), floor, _FLOOR_IS),
@@ -50,9 +49,9 @@ def measure(rig: Rig) -> list[Figure]:
     ]
 
 
-def _took_ms(*words: str) -> float:
+def _took_ms(rig: Rig, *words: str) -> float:
     begun = time.perf_counter()
     subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=child_environment(), check=True, stdout=subprocess.DEVNULL
+        [rig.python, *words], cwd=ROOT, env=child_environment(), check=True, stdout=subprocess.DEVNULL
     )
     return (time.perf_counter() - begun) * 1000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 
 from tests.bench.rig import ROOT, Rig, child_environment
@@ -22,8 +21,8 @@ def measure(rig: Rig) -> list[Figure]:
     daemon.stop()
     ready, floor, idle = [], [], []
     for _ in range(2 if rig.quick else 5):
-        floor.append(_python(_FLOOR))
-        idle.append(_python("pass"))
+        floor.append(_python(rig, _FLOOR))
+        idle.append(_python(rig, "pass"))
         ready.append(daemon.start())
         daemon.stop()
     return [
@@ -40,7 +39,7 @@ def measure(rig: Rig) -> list[Figure]:
     ]
 
 
-def _python(code: str) -> float:
+def _python(rig: Rig, code: str) -> float:
     begun = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=child_environment(), check=True)
+    subprocess.run([rig.python, "-c", code], cwd=ROOT, env=child_environment(), check=True)
     return time.perf_counter() - begun

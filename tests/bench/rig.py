@@ -28,6 +28,7 @@ import yaml
 from devservers import Credentials, MailServer, MatrixPeer, Synapse
 from devservers.environment import cache_folder
 from devservers.ports import lease_ports
+from tests.bench.installed import installed_python
 
 __all__ = ["ROOT", "Daemon", "Rig", "child_environment", "in_child"]
 
@@ -52,6 +53,7 @@ class Rig:
         self._synapse: Synapse | None = None
         self._mail: MailServer | None = None
         self._alice: MatrixPeer | None = None
+        self._python = ""
 
     def __enter__(self) -> Self:
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="squidbot-bench-")))
@@ -62,6 +64,13 @@ class Rig:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.__exit__(kind, error, trace)
+
+    @property
+    def python(self) -> str:
+        """The Python with which the daemon, the commands and their floors run: without tools of development."""
+        if not self._python:
+            self._python = installed_python(self.folder / "python")
+        return self._python
 
     @property
     def synapse(self) -> Synapse:
@@ -156,7 +165,7 @@ class Rig:
         config = home / "squidbot.yaml"
         config.touch(mode=0o600)
         config.write_text(yaml.safe_dump(settings, sort_keys=False))
-        daemon = Daemon(home, f"127.0.0.1:{lease.port}", name)
+        daemon = Daemon(home, f"127.0.0.1:{lease.port}", name, self.python)
         self._stack.callback(daemon.kill)
         return daemon
 
@@ -199,8 +208,9 @@ class Rig:
 class Daemon:
     """``squidbot run`` on a home folder."""
 
-    def __init__(self, home: Path, listen: str, name: str) -> None:
+    def __init__(self, home: Path, listen: str, name: str, python: str) -> None:
         self.home = home
+        self._python = python
         self.name = name
         self._listen = listen
         self._process: subprocess.Popen[bytes] | None = None
@@ -215,7 +225,7 @@ class Daemon:
         with (self.home / "daemon.log").open("ab") as log:
             begun = time.perf_counter()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gateway", "run", "--home", str(self.home)],
+                [self._python, "-m", "gateway", "run", "--home", str(self.home)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -38,7 +38,7 @@ def measure(rig: Rig) -> list[Figure]:
     asked_mb = daemon.rss_mb
     daemon.stop()
     floor = subprocess.run(
-        [sys.executable, "-c", _FLOOR], cwd=ROOT, env=child_environment(), stdout=subprocess.PIPE, check=True
+        [rig.python, "-c", _FLOOR], cwd=ROOT, env=child_environment(), stdout=subprocess.PIPE, check=True
     )
     return [
         Figure(
