@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from channels.heartbeat import tree, watch
+from agent_core.sandbox import process
 from channels.heartbeat.config import Watch
 from channels.heartbeat.watch import look_at
 
@@ -69,10 +69,13 @@ async def test_a_command_that_hangs_takes_all_with_it(tmp_path, mark):
     assert still_there(mark) == []
 
 
-async def test_the_group_alone_is_not_enough(tmp_path, mark, monkeypatch):
-    """The control: without the process that takes care of them some stay."""
-    monkeypatch.setattr(watch, "_runner", list)
-    await seen(tmp_path, ["sh", "-c", LEAVES.format(mark=mark) + f"sleep {mark}"], seconds=1.5)
+def test_the_group_alone_is_not_enough(tmp_path, mark):
+    """The control: to end the process group of a command leaves some of them."""
+    command = LEAVES.format(mark=mark) + f"sleep {mark}"
+    with subprocess.Popen(["sh", "-c", command], cwd=tmp_path, start_new_session=True) as started:
+        while len(still_there(mark)) < 6:
+            assert started.poll() is None
+        os.killpg(started.pid, signal.SIGKILL)
     assert still_there(mark)
 
 
@@ -100,15 +103,26 @@ async def test_a_signal_and_a_command_that_is_not_there(tmp_path):
     assert "code 137" in (await seen(tmp_path, ["sh", "-c", "kill -9 $$"])).told
     missing = await seen(tmp_path, ["no-such-command"])
     assert missing.trace == "not started FileNotFoundError"
-    assert tree.NOT_STARTED == watch._NOT_STARTED
 
 
 def test_it_imports_next_to_nothing():
     """It is started for each look: no library, nothing of ours."""
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-X", "importtime", tree.__file__, "0", "true"],
-        capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-I", "-S", "-X", "importtime", "-c", process._CODE, process._ROOT],
+        input="", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
     )  # fmt: skip
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
     assert "ctypes" in loaded
-    assert not loaded & {"subprocess", "asyncio", "anyio", "json", "re", "logging", "channels"}
+    assert "agent_core.sandbox.child" in loaded
+    assert not loaded & {
+        "signal",
+        "typing",
+        "subprocess",
+        "asyncio",
+        "anyio",
+        "json",
+        "re",
+        "logging",
+        "channels",
+        "agent_core.models",
+    }
