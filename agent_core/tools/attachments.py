@@ -13,7 +13,7 @@ is taken up again after a crash.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,7 @@ class SendFileTool:
     Args:
         files: Attachments of this conversation, which may be sent again.
         beyond: Files elsewhere on this machine may be sent, too, but none below ``private``.
+        folders: Further folders whose files may be sent.
         private: The home folder with its keys and other people's conversations.
     """
 
@@ -171,6 +172,7 @@ class SendFileTool:
         max_bytes: int = 25_000_000,
         beyond: bool = False,
         private: Path | None = None,
+        folders: Sequence[Path] = (),
     ) -> None:
         own = session.scope.kind is ScopeKind.OWNER
         self.description = "Send a file along with your answer: " + (
@@ -191,6 +193,7 @@ class SendFileTool:
         self._max_bytes = max_bytes
         self._beyond = beyond
         self._private = private
+        self._folders = (workspace, *folders)
         self._sent = 0
 
     async def execute(self, **arguments: Any) -> ToolResult:
@@ -220,16 +223,22 @@ class SendFileTool:
         path = Path(wanted)
         if not path.is_absolute():
             return await self._attachments.keep_file(self._workspace, wanted, max_bytes=self._max_bytes)
-        if path.is_relative_to(self._workspace):
-            inside = str(path.relative_to(self._workspace))
-            return await self._attachments.keep_file(self._workspace, inside, max_bytes=self._max_bytes)
+        above = [folder for folder in self._folders if path.is_relative_to(folder)]
+        if self._is_private(path):
+            raise ValueError("it is in a place that is kept private")
+        if above:
+            folder = max(above, key=lambda each: len(each.parts))
+            inside = str(path.relative_to(folder))
+            return await self._attachments.keep_file(folder, inside, max_bytes=self._max_bytes)
         if not self._beyond:
             raise ValueError("it is outside of the workspace")
-        if ".." in path.parts or (self._private is not None and path.is_relative_to(self._private)):
-            raise ValueError("it is in a place that is kept private")
         return await self._attachments.keep_file(
             Path("/"), str(path.relative_to("/")), max_bytes=self._max_bytes
         )
+
+    def _is_private(self, path: Path) -> bool:
+        private = self._private is not None and path.is_relative_to(self._private)
+        return ".." in path.parts or (private and not path.is_relative_to(self._workspace))
 
 
 def _slice(text: str, offset: int, *, cut: bool) -> str:

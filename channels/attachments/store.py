@@ -270,7 +270,9 @@ class AttachmentStore:
         with suppress(FileNotFoundError), os.scandir(self._home) as entries:
             inside = [entry.stat() for entry in entries if entry.is_dir(follow_symlinks=False)]
             private = frozenset(map(identity_of, [self._home.stat(), *inside]))
-            return private - {identity_of(folder.stat())}
+            # The workspace is one of them, by its own path.
+            own = {identity_of(folder.stat())} if folder.is_relative_to(self._home) else set()
+            return private - own
         return frozenset()
 
     def _walk(self) -> Iterator[StoredFile]:

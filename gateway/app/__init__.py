@@ -97,6 +97,7 @@ def _gateway(
         store=store,
         questions=queue.approvals,
         memory=agent.memory,
+        files=agent.workspace_files,
         models=agent.models,
         dispatcher=supervision.dispatcher,
         history=supervision.history,

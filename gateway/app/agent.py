@@ -16,13 +16,14 @@ from agent_core.llm.factory import Models, build_models
 from agent_core.memory.manager import DEFAULT_CONTEXT_TOKENS, MemoryManager
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage
-from agent_core.models import Purpose, Session
+from agent_core.models import Purpose, ScopeKind, Session
 from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
+from agent_core.tools.files import file_tools
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.registry import ToolRegistry
@@ -32,6 +33,7 @@ from channels.attachments import AttachmentStore
 from gateway.app.environment import Environment
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
+from gateway.operations.files import FilesAtHome
 from gateway.proactive.alerts import history_set_aside, memory_unusable
 from gateway.queue.ports import Queue
 from gateway.routing.access import Access, Role, normalise
@@ -50,6 +52,8 @@ _UNPROVEN = "unproven"
 """One share for all senders who may be somebody else: nobody fills up the share of whom they imitate."""
 _PICTURES = 9
 """So many of one question are shown, and the newest three of what was said before."""
+_CONVERSATIONS = 200
+"""So many conversations know which files they have read."""
 _log = structlog.get_logger(__name__)
 
 
@@ -74,6 +78,7 @@ class AgentParts:
     shell: Shell
     attachments: AttachmentStore
     metering: Metering
+    workspace_files: FilesAtHome
 
 
 def build_agent(env: Environment, queue: Queue) -> AgentParts:
@@ -116,6 +121,8 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
 
     shell = Shell(settings, home, clock)
     web = WebTools(settings.tools.web, clock)
+    at_home = FilesAtHome(settings, home, clock)
+    known_files: dict[str, dict[str, str]] = {}
 
     def extra_tools(session: Session) -> list[ToolPort]:
         shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
@@ -123,6 +130,7 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
             MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
             SearchHistoryTool(search, session.id, scope=session.scope, clock=clock, not_before=session.since),
             *attachment_tools(session, memory, attachments, clock, settings=settings, home=home),
+            *workspace_tools(session, at_home, settings=settings, known=known_files),
             *shell.tools(session),
             *web.of(session),
         ]
@@ -130,7 +138,18 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
     by_purpose = {Purpose.HEARTBEAT: settings.agents.heartbeat.pool}
     pools = lambda purpose: built.pool(by_purpose.get(purpose, ""))  # noqa: E731 - a table
     return AgentParts(
-        files, memory, search, built, manager, agent, extra_tools, pools, shell, attachments, metering
+        files,
+        memory,
+        search,
+        built,
+        manager,
+        agent,
+        extra_tools,
+        pools,
+        shell,
+        attachments,
+        metering,
+        at_home,
     )
 
 
@@ -181,9 +200,34 @@ def attachment_tools(
             workspace=home.path(settings.agents.workspace),
             max_bytes=attachments.max_file_bytes,
             beyond=not settings.agents.restrict_to_workspace,
+            folders=[home.path(path) for path in settings.tools.files.roots],
             private=home.root,
         ),
     ]
+
+
+def workspace_tools(
+    session: Session, files: FilesAtHome, *, settings: Settings, known: dict[str, dict[str, str]]
+) -> list[ToolPort]:
+    """
+    The tools of one run that work on files, if they are for whom it is.
+
+    Args:
+        session: The conversation.
+        files: The files.
+        settings: Who may.
+        known: What each conversation has read; is added to, and forgets the oldest.
+    """
+    own = session.scope.kind is ScopeKind.OWNER
+    allow = settings.tools.files.allow
+    shared = allow == "people" and session.scope.kind is ScopeKind.PERSON
+    if allow == "none" or not (own or shared):
+        return []
+    read = known.setdefault(session.id, {})
+    while len(known) > _CONVERSATIONS:
+        del known[next(iter(known))]
+    more = ", ".join(f"{path} ({'rw' if rw else 'ro'})" for path, rw in files.more.items()) if own else ""
+    return file_tools(files, session, own=own, known=read, roots=more)
 
 
 def memory_manager(

@@ -151,6 +151,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         planned=planned_by(built.proactive),
         costs=built.budget.costs(),
         questions=built.questions,
+        files=built.files,
     )
     health = Health(
         built.supervisor.statuses,

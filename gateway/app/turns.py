@@ -110,6 +110,7 @@ def build_turns(
             approvals=approvals,
             status=supervision.status.read,
             clock=clock,
+            files=agent.workspace_files,
         ),
         conversations=conversations,
         approvals=approvals,

@@ -80,7 +80,7 @@ class Asker:
                 f"there is nothing in {self._home.root} yet: is it the right home (--home, SQUIDBOT_HOME)? "
                 "The first `squidbot run` or `squidbot chat` fills it"
             )
-        settings = self._settings(needed=name.startswith(("memory", "cron")) or name == "send")
+        settings = self._settings(needed=name.startswith(("memory", "cron", "files")) or name == "send")
         import anyio  # noqa: PLC0415 - a question to the daemon needs no event loop
 
         from gateway.system.home import open_home  # noqa: PLC0415
@@ -105,6 +105,7 @@ class Asker:
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
     from gateway.budget.costs import Costs  # noqa: PLC0415
+    from gateway.operations.files import FilesAtHome  # noqa: PLC0415
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
     from gateway.operations.send import accounts_of  # noqa: PLC0415
     from gateway.operations.service import Operations  # noqa: PLC0415
@@ -128,6 +129,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
             planned=planned,
             costs=Costs(store.usage, limits, clock),
             questions=store.approvals,
+            files=FilesAtHome(settings, home, clock),
         )
         return await operations.call(name, arguments)
 

@@ -39,6 +39,7 @@ for _place in (
     "cron:cron",
     "cron:heartbeat",
     "email:email",
+    "files:files",
     "inbox:inbox",
     "init:init",
     "logs:logs",

@@ -9,7 +9,7 @@ called from outside; arguments are checked against the signatures.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError, validate_call
 
@@ -28,6 +28,7 @@ from gateway.operations.arguments import (
     within,
 )
 from gateway.operations.channels import MAIL_OPERATIONS, MATRIX_OPERATIONS, MailOperations, MatrixOperations
+from gateway.operations.files import FILE_OPERATIONS, FileOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.schedule import PLAN_OPERATIONS, Planned, PlanOperations
 from gateway.operations.send import SendOperations
@@ -38,6 +39,9 @@ from gateway.operations.views import inbox_row, outbox_row, trouble
 from gateway.queue.ports import ApprovalStore, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.system.version import version_of
+
+if TYPE_CHECKING:
+    from agent_core.tools.files.space import FileSpace
 
 __all__ = ["OPERATIONS", "Operations", "RequestInvalid", "SessionCare", "parse_scope", "show_scope"]
 
@@ -55,6 +59,7 @@ class Operations(
     PlanOperations,
     UsageOperations,
     BackupOperations,
+    FileOperations,
 ):
     """
     Answers a person's questions.
@@ -63,6 +68,7 @@ class Operations(
         status: The report of the running daemon; None outside of one.
         accounts: The bot's own address on each channel that is switched on.
         questions: The calls of tools that wait for a yes.
+        files: The files that the assistant works on.
     """
 
     def __init__(
@@ -77,8 +83,10 @@ class Operations(
         planned: Planned | None = None,
         costs: Costs | None = None,
         questions: ApprovalStore | None = None,
+        files: Callable[[], FileSpace] | None = None,
     ) -> None:
         self._questions = questions
+        self._files = files
         self._costs = costs
         self._planned = planned
         self._store = store
@@ -233,5 +241,6 @@ OPERATIONS = frozenset(
         *MAIL_OPERATIONS,
         *PLAN_OPERATIONS,
         *BACKUP_OPERATIONS,
+        *FILE_OPERATIONS,
     }
 )

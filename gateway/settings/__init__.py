@@ -39,6 +39,7 @@ from gateway.settings.listen import is_loopback, parse_listen
 from gateway.settings.problems import explain, problems_of
 from gateway.settings.renamed import with_new_names
 from gateway.settings.source import Problem, Source, read_source
+from gateway.settings.tools import FileToolSettings
 
 __all__ = [
     "AgentSettings",
@@ -123,7 +124,7 @@ class AgentSettings(_Strict):
 
     workspace: str = Field(default="workspace", min_length=1)
     restrict_to_workspace: bool = True
-    """Whether only files in the workspace can be sent."""
+    """Whether only files in the workspace and in ``tools.files.roots`` can be sent."""
     consolidation_threshold: int = Field(default=100, ge=1, le=100_000)
     """Consolidate a conversation once this many messages are not yet summarised,"""
     consolidation_tokens: int = Field(default=12_000, ge=500, le=10_000_000)
@@ -253,6 +254,7 @@ class ToolSettings(_Strict):
     """
     shell: ShellSettings = ShellSettings()
     web: WebSettings = WebSettings()
+    files: FileToolSettings = FileToolSettings()
 
 
 class SkillSettings(_Strict):

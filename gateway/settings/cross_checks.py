@@ -24,15 +24,22 @@ from gateway.settings.source import KeyPath, Problem, Source
 __all__ = ["TOOLS", "check_whole", "permission_warnings"]
 
 TOOLS = (
+    "delete_file",
+    "edit_file",
+    "list_files",
     "memory_write",
+    "move_file",
     "read_attachment",
+    "read_file",
     "read_skill",
     "schedule",
+    "search_files",
     "search_history",
     "send_file",
     "shell",
     "web_fetch",
     "web_search",
+    "write_file",
 )
 """The tools that there can be."""
 _HANDED_OVER = (Path("/run/credentials"), Path("/run/secrets"))

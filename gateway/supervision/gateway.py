@@ -13,7 +13,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import structlog
@@ -51,6 +51,9 @@ from gateway.turns.handler import TurnHandler
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.out_of_band import OutOfBandTurns
 from gateway.turns.post_turn import PostTurn
+
+if TYPE_CHECKING:
+    from agent_core.tools.files.space import FileSpace
 
 __all__ = ["Gateway", "Proactive"]
 
@@ -127,6 +130,7 @@ class Gateway:
         store: Queue,
         questions: ApprovalStore,
         memory: MemoryPort,
+        files: Callable[[], FileSpace],
         models: Models,
         dispatcher: Dispatcher,
         history: HistoryWriter,
@@ -152,6 +156,7 @@ class Gateway:
         self.store = store
         self.questions = questions
         self.memory = memory
+        self.files = files
         self.models = models
         self.dispatcher = dispatcher
         self.history = history

@@ -14,6 +14,7 @@ from gateway.system.terminal_text import plain_line, plain_text
 __all__ = [
     "draft",
     "drafts",
+    "file_changes",
     "inbox_row",
     "inbox_rows",
     "memory_diff",
@@ -288,6 +289,23 @@ def reindexed(answer: Mapping[str, Any]) -> str:
     """`Operations.sessions_reindex`."""
     state = "everything can be searched" if answer["complete"] else "the rest follows in the background"
     return f"{answer['messages']} messages of {answer['sessions']} sessions are in the index; {state}"
+
+
+def file_changes(answer: Mapping[str, Any]) -> str:
+    """`Operations.files_history`."""
+    rows = [
+        (
+            one["id"],
+            one["at"][:16].replace("T", " "),
+            one["what"]
+            + (f" of {one['undoes']}" if one["undoes"] else "")
+            + ("" if one["made"] else " (not done)"),
+            f"{one['from']} -> {one['path']}" if one["from"] else one["path"],
+            _short(one["origins"]) if one["origins"] else "",
+        )
+        for one in answer["changes"]
+    ]
+    return table(("change", "at (UTC)", "what", "file", "made of"), rows) if rows else "no file was changed"
 
 
 def memory_diff(answer: Mapping[str, Any]) -> str:

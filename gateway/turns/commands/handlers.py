@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_core.errors import DocumentUnusable
+import anyio.to_thread
+
+from agent_core.errors import DocumentUnusable, ToolError
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import ScopeKind, Session, Usage
@@ -25,8 +27,11 @@ from gateway.turns.approvals.review import Approvals, Decision
 from gateway.turns.approvals.tool_decisions import cleaned, is_call
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
-from gateway.turns.commands.text import about_budget, about_parts, about_usage, and_list
+from gateway.turns.commands.text import about_budget, about_change, about_parts, about_usage, and_list
 from gateway.turns.user_input import trust_topic
+
+if TYPE_CHECKING:
+    from agent_core.tools.files.space import FileSpace
 
 __all__ = ["CommandHandlers"]
 
@@ -49,10 +54,15 @@ _HELP: dict[str, tuple[str, str]] = {
         "what was said and read here is fine",
         "After this I do not ask you because of what others have written that came in here before.",
     ),
+    "files": (
+        "which files I have changed",
+        "`!files undo NUMBER` takes a change back. `squidbot files` can do more.",
+    ),
 }
-_FOR_THE_OWNER = frozenset({"approve", "reject", "trust"})
+_FOR_THE_OWNER = frozenset({"approve", "reject", "trust", "files"})
 _DAYS = 30
 _LOOKED_AT = 5000
+_CHANGES = 10
 _NOTHING = "Nothing waits for your decision."
 _NOT_YOURS = (
     "Others take part in this conversation, so I go on with it: only my owner or a moderator of the room can "
@@ -87,6 +97,7 @@ class CommandHandlers:
         approvals: Approvals,
         status: Callable[[], Awaitable[Mapping[str, Any]]],
         clock: Clock,
+        files: Callable[[], FileSpace],
     ) -> None:
         self._store = store
         self._memory = memory
@@ -95,6 +106,7 @@ class CommandHandlers:
         self._approvals = approvals
         self._status = status
         self._clock = clock
+        self._files = files
         self._handlers: dict[str, Callable[[_Asked], Awaitable[Decision | str]]] = {
             "help": self._help,
             "new": self._new,
@@ -105,6 +117,7 @@ class CommandHandlers:
             "approve": self._approve,
             "reject": self._reject,
             "trust": self._trust,
+            "files": self._tell_files,
         }
 
     async def to(self, turn: Turn, command: Command, session: Session) -> Decision:
@@ -227,6 +240,34 @@ class CommandHandlers:
             lines += [f"- of that: {and_list(parts)}"] if len(parts) > 1 else []
             lines += about_budget(budget)
         return "\n".join(lines)
+
+    async def _tell_files(self, asked: _Asked) -> str:
+        if not asked.owner:
+            return _NOT_HERE
+        what, _, number = asked.command.argument.lower().partition(" ")
+        if what == "undo" and number.strip().isdecimal():
+            return await anyio.to_thread.run_sync(self._undo, asked.turn, int(number))
+        if what:
+            return "Write `!files`, or `!files undo NUMBER`. Nothing was done."
+        return await anyio.to_thread.run_sync(self._changed_files)
+
+    def _changed_files(self) -> str:
+        space = self._files()
+        changes = [space.settled(change) for change in space.history.changes()[:_CHANGES]]
+        if not changes:
+            return "I have changed no files."
+        return "\n".join(["The newest changes of files:", "", *map(about_change, changes)])
+
+    def _undo(self, turn: Turn, number: int) -> str:
+        from agent_core.tools.files.space import By  # noqa: PLC0415 - not before it is used
+
+        # With a key a command that is done again after a crash undoes nothing twice.
+        by = By(turn.id, str(turn.session), f"{turn.id}.undo")
+        try:
+            done = self._files().undo(number, by=by)
+        except (ToolError, LookupError) as error:
+            return f"Not undone: {error}"
+        return f"Done: change {number} is undone. `!files undo {done.id}` takes that back."
 
     async def _approve(self, asked: _Asked) -> Decision | str:
         name = asked.command.argument

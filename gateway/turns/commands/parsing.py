@@ -34,6 +34,7 @@ COMMANDS: dict[str, Takes] = {
     "approve": Takes.WORD,
     "reject": Takes.ANYTHING,
     "trust": Takes.NOTHING,
+    "files": Takes.ANYTHING,
 }
 """Every command and what it takes. ``!stop`` takes anything: who is in a hurry may be polite or not."""
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_core.models import Usage
 
-__all__ = ["about_budget", "about_parts", "about_usage", "and_list"]
+if TYPE_CHECKING:
+    from agent_core.tools.files.history import Change
+
+__all__ = ["about_budget", "about_change", "about_parts", "about_usage", "and_list"]
 
 _STATES = {
     "connecting": "is connecting",
@@ -34,6 +37,16 @@ def about_budget(budget: Mapping[str, Any]) -> list[str]:
     if usd["limit"] is not None:
         parts.append(f"{usd['spent']:.2f} of {usd['limit']:.2f} USD")
     return [f"- today's budget: {and_list(parts)}; a new one {budget['opens']}"] if parts else []
+
+
+def about_change(change: Change) -> str:
+    """One change of a file, in a line."""
+    done = {"write": "written", "edit": "edited", "move": "moved", "delete": "deleted", "undo": "undone"}
+    came = f" from `{change.source}`" if change.source else ""
+    undoes = f" (change {change.undoes})" if change.undoes else ""
+    begun = "" if change.made else ", not finished"
+    path = change.path.replace("`", "'")
+    return f"- {change.id}: `{path}` {done[change.kind]}{came}{undoes}, {change.at:%Y-%m-%d %H:%M} UTC{begun}"
 
 
 def and_list(parts: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import ToolCall, ToolResult
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
 from agent_core.tools.effects import Effect
+from agent_core.tools.files import file_tools
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.policy import Permission, Proposal
 from agent_core.tools.read_skill import ReadSkillTool
@@ -141,6 +142,7 @@ def test_names_of_calls():
 def test_the_tools_of_the_settings_are_those_there_are():
     """What can be set in ``tools.require_approval`` are the names of the built-in tools."""
     tools = (
+        *file_tools(lambda: None, None),
         MemoryWriteTool,
         ReadAttachmentTool,
         ReadSkillTool,

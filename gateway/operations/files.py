@@ -1,0 +1,178 @@
+"""
+What a person can ask about files that the assistant has changed: which, how, and an earlier version back.
+
+`FilesAtHome` makes the `FileSpace` of a home when it is first needed; the daemon's tools and commands share
+one, and nothing of it is imported before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from agent_core.errors import ToolError
+from agent_core.provenance import described
+from gateway.errors import GatewayError, NotFound
+from gateway.operations.arguments import within
+from gateway.settings import Settings
+from gateway.system.home import Home
+
+if TYPE_CHECKING:
+    from agent_core.ports import Clock
+    from agent_core.tools.files.history import Change
+    from agent_core.tools.files.space import FileSpace
+
+__all__ = ["FILE_OPERATIONS", "FileOperations", "FilesAtHome", "UndoRefused"]
+
+
+class UndoRefused(GatewayError):
+    """The change cannot be undone."""
+
+
+class FilesAtHome:
+    """The files of one home, made when they are first needed."""
+
+    def __init__(self, settings: Settings, home: Home, clock: Clock) -> None:
+        self._settings = settings
+        self._home = home
+        self._clock = clock
+        self._space: FileSpace | None = None
+
+    def __call__(self) -> FileSpace:
+        """The files."""
+        if self._space is None:
+            self._space = self._made()
+        return self._space
+
+    @property
+    def more(self) -> dict[Path, bool]:
+        """The further folders, and whether they may be changed."""
+        roots = self._settings.tools.files.roots
+        return {self._home.path(path): mode == "rw" for path, mode in roots.items()}
+
+    def _made(self) -> FileSpace:
+        from agent_core.tools.files.history import FileHistory  # noqa: PLC0415 - not before it is used
+        from agent_core.tools.files.roots import Roots  # noqa: PLC0415
+        from agent_core.tools.files.space import FileSpace  # noqa: PLC0415
+
+        settings, home = self._settings, self._home
+        source = settings.source
+        private = [home.config_file, *(source.files if source else ())]
+        private += [path for path in (settings.path, os.environ.get("CREDENTIALS_DIRECTORY")) if path]
+        roots = Roots(
+            home.path(settings.agents.workspace),
+            self.more,
+            home=home.root,
+            private=[Path(path) for path in private],
+        )
+        history = FileHistory(
+            home.state("files"),
+            now=self._clock.now,
+            keep_days=settings.tools.files.keep_days,
+            durable=settings.gateway.durability == "full",
+        )
+        return FileSpace(roots, history)
+
+
+class FileOperations:
+    """The part of `gateway.operations.service.Operations` that is about files."""
+
+    _files: Callable[[], FileSpace] | None
+
+    async def files_history(self, path: str | None = None, limit: int = 50) -> dict[str, Any]:
+        """Changes of files, newest first."""
+        limit = within(limit)
+
+        def look() -> list[dict[str, Any]]:
+            space = self._space()
+            changes = [space.settled(change) for change in space.history.changes(path)[:limit]]
+            return [_row(change) for change in changes]
+
+        return {"changes": await anyio.to_thread.run_sync(look)}
+
+    async def files_diff(self, id: int) -> dict[str, Any]:  # noqa: A002 - the word that people type
+        """What one change did."""
+
+        def look() -> dict[str, Any]:
+            space = self._space()
+            change = space.settled(_found(space, id))
+            return {**_row(change), "diff": _diff(space, change)}
+
+        return await anyio.to_thread.run_sync(look)
+
+    async def files_undo(self, id: int, force: bool = False) -> dict[str, Any]:  # noqa: A002, FBT001, FBT002
+        """Take a change back, as a new change; ``force``: also if the file was changed since."""
+        from agent_core.tools.files.space import By  # noqa: PLC0415
+
+        def undo() -> dict[str, Any]:
+            space = self._space()
+            _found(space, id)
+            try:
+                done = space.undo(id, by=By(session="squidbot files undo"), force=force)
+            except LookupError as error:
+                raise NotFound(str(error)) from error
+            except ToolError as error:
+                raise UndoRefused(str(error)) from error
+            return _row(done)
+
+        return await anyio.to_thread.run_sync(undo)
+
+    def _space(self) -> FileSpace:
+        if self._files is None:
+            raise NotFound("no files are known here")
+        return self._files()
+
+
+FILE_OPERATIONS = ("files_history", "files_diff", "files_undo")
+
+
+def _found(space: FileSpace, number: int) -> Change:
+    try:
+        return space.history.get(number)
+    except LookupError as error:
+        raise NotFound(f"{error}; `squidbot files history` shows them") from error
+
+
+def _row(change: Change) -> dict[str, Any]:
+    return {
+        "id": change.id,
+        "at": change.at.isoformat(),
+        "what": change.kind,
+        "path": change.path,
+        "from": change.source,
+        "made": change.made,
+        "turn": change.turn,
+        "session": change.session,
+        "origins": described(change.origins),
+        "undoes": change.undoes,
+    }
+
+
+def _diff(space: FileSpace, change: Change) -> str:
+    from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
+
+    if change.source is not None:
+        return f"{change.source} became {change.path}"
+    try:
+        before = None if change.before is None else space.history.version(change.before)
+        after = None if change.after is None else _content(space, change.path, change.after)
+    except LookupError as error:
+        raise NotFound(f"change {change.id} cannot be shown: {error}") from error
+    return diff_text(before, after, change.path)
+
+
+def _content(space: FileSpace, path: str, digest: str) -> bytes:
+    try:
+        return space.history.version(digest)
+    except LookupError:
+        try:
+            found = space.found(space.roots.place(path))
+        except ToolError:
+            found = None
+        if found is None or found.digest != digest:
+            raise
+        return found.content

@@ -1,0 +1,41 @@
+"""What the assistant may do besides talking: the settings of its families of tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+__all__ = ["Allow", "FileToolSettings"]
+
+Allow = Literal["owner", "people", "none"]
+"""Who may use a family of tools: the owner alone, everybody who may talk to the bot, or nobody."""
+
+
+def _absolute(text: str) -> str:
+    if not Path(text).is_absolute() and not text.startswith("~/"):
+        raise ValueError(f"{text!r} must be an absolute path, or begin with ~/")
+    if ".." in Path(text).parts:
+        raise ValueError(f"{text!r} must be written without '..'")
+    return text
+
+
+class FileToolSettings(BaseModel):
+    """
+    The tools that work on files, in the workspace and in ``roots``.
+
+    Configuration, secrets, databases and conversations stay out of reach, whatever ``roots`` says.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    allow: Allow = "owner"
+    """
+    ``owner``: you, in conversations where nobody else reads along. ``people``: everybody who may talk to the
+    bot shares the workspace, without your memory, skills and ``roots``. ``none``: nobody.
+    """
+    roots: dict[Annotated[str, AfterValidator(_absolute)], Literal["ro", "rw"]] = {}
+    """Further folders, and whether they may be changed (``rw``) or only read (``ro``)."""
+    keep_days: float = Field(default=30.0, ge=1, le=3650)
+    """How long the earlier versions of changed files are kept."""

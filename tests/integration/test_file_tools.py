@@ -1,0 +1,146 @@
+"""The file tools through the whole gateway: who has them, what they do, and how it is taken back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from agent_core.models import Message, ModelChunk, ToolDefinition
+from gateway.operations.service import Operations
+from tests.doubles.agent import call
+from tests.doubles.loopback import LoopbackServer
+from tests.integration.gateway_world import world
+
+ANN, BOB = "@ann:hs.test", "@bob:hs.test"
+NAMES = {"read_file", "list_files", "search_files", "write_file", "edit_file", "move_file", "delete_file"}
+
+
+class Hand:
+    """A model that makes the calls of ``do NAME {…}``, one after the other, and says what came of the last."""
+
+    def __init__(self) -> None:
+        self.tools: set[str] = set()
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        self.tools = {tool.name for tool in tools}
+        asked = next(message for message in reversed(messages) if message.role == "user")
+        wanted = re.findall(r"do (\w+) (\{.*?\})(?:;|$)", asked.content.rsplit("\n", 1)[-1])
+        done = messages[::-1].index(asked) // 2
+
+        async def answer() -> AsyncIterator[ModelChunk]:
+            if done < len(wanted):
+                yield call(wanted[done][0], **json.loads(wanted[done][1]))
+            else:
+                yield f"so: {messages[-1].content}"
+
+        return answer()
+
+
+@asynccontextmanager
+async def working(root, hand, **files):
+    async with world(
+        root,
+        name="matrix",
+        server=LoopbackServer(),
+        models={"demo": hand},
+        settings={"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}, "tools": {"files": files}},
+    ) as one:
+        yield one
+
+
+async def test_the_owner_has_files_changed_lists_them_and_takes_them_back(tmp_path):
+    """Written, edited over two turns, listed by `!files`, undone by `!files undo`; the undo as well."""
+    hand = Hand()
+    plan = tmp_path / "workspace" / "plan.md"
+    async with working(tmp_path, hand) as one:
+        told = await one.asked('do write_file {"path": "plan.md", "content": "one two"}', person=ANN)
+        assert "is written" in told.text
+        assert hand.tools >= NAMES
+        await one.asked('do edit_file {"path": "plan.md", "old": "two", "new": "2"}', person=ANN)
+        assert plan.read_text() == "one 2"
+
+        listed = await one.asked("!files", person=ANN)
+        assert "- 2: `plan.md` edited" in listed.text
+        assert "- 1: `plan.md` written" in listed.text
+        undone = await one.asked("!files undo 2", person=ANN)
+        assert "`!files undo 3` takes that back" in undone.text
+        assert plan.read_text() == "one two"
+        assert "Not undone: change 2" not in undone.text
+        await one.asked("!files undo 3", person=ANN)
+        assert plan.read_text() == "one 2"
+        assert "Not undone: there is no change 9" in (await one.asked("!files undo 9", person=ANN)).text
+        assert "Nothing was done" in (await one.asked("!files remove", person=ANN)).text
+        assert "for my owner alone" in (await one.asked("!files", person=BOB)).text
+
+
+async def test_what_was_read_in_an_earlier_turn_counts(tmp_path):
+    """A file that changed since the last turn is not overwritten."""
+    async with working(tmp_path, Hand()) as one:
+        note = tmp_path / "workspace" / "note"
+        note.write_text("first")
+        await one.asked('do read_file {"path": "note"}', person=ANN)
+        note.write_text("by hand")
+        told = await one.asked('do write_file {"path": "note", "content": "mine"}', person=ANN)
+        assert "changed since you read it" in told.text
+        assert note.read_text() == "by hand"
+
+
+async def test_nobody_else_has_them_unless_the_settings_say_so(tmp_path):
+    """Not in the request at all: others by default, everybody with `none`; with `people` they share them."""
+    hand = Hand()
+    async with working(tmp_path / "a", hand) as one:
+        await one.asked("hello", person=BOB)
+        assert not hand.tools & NAMES
+    async with working(tmp_path / "b", hand, allow="none") as one:
+        await one.asked("hello", person=ANN)
+        assert not hand.tools & NAMES
+    async with working(tmp_path / "c", hand, allow="people") as one:
+        (tmp_path / "c" / "workspace" / "MEMORY.md").write_text("the owner's secret")
+        told = await one.asked('do read_file {"path": "MEMORY.md"}', person=BOB)
+        assert "belongs to the owner" in told.text
+        told = await one.asked('do write_file {"path": "shared", "content": "x"}', person=BOB)
+        assert "is written" in told.text
+
+
+async def test_further_folders_are_there_for_the_owner(tmp_path):
+    """`ro` is read and may be sent; `rw` is written; the home stays out of reach."""
+    (tmp_path / "ro").mkdir()
+    (tmp_path / "rw").mkdir()
+    (tmp_path / "ro" / "file").write_text("readable")
+    home = tmp_path / "home"
+    roots = {str(tmp_path / "ro"): "ro", str(tmp_path / "rw"): "rw", str(home / "state"): "rw"}
+    async with working(home, Hand(), roots=roots) as one:
+
+        async def told(name, **arguments):
+            return (await one.asked(f"do {name} {json.dumps(arguments)}", person=ANN)).text
+
+        assert "readable" in await told("read_file", path=str(tmp_path / "ro" / "file"))
+        assert "may only be read" in await told("write_file", path=str(tmp_path / "ro" / "x"), content="x")
+        assert "is written" in await told("write_file", path=str(tmp_path / "rw" / "x"), content="x")
+        (home / "state" / "key").write_text("key")
+        assert "kept private" in await told("read_file", path=str(home / "state" / "key"))
+        assert "Done" in await told("send_file", path=str(tmp_path / "ro" / "file"))
+        assert "kept private" in await told("send_file", path=str(home / "state" / "key"))
+
+
+async def test_an_operator_lists_shows_and_undoes(tmp_path):
+    """What `squidbot files` asks of a running gateway."""
+    async with working(tmp_path, Hand()) as one:
+        await one.asked('do write_file {"path": "a", "content": "one"}', person=ANN)
+        await one.asked('do edit_file {"path": "a", "old": "one", "new": "two"}', person=ANN)
+        ask = Operations(one.built.store, one.built.memory, files=one.built.files)
+
+        rows = (await ask.call("files_history", {"path": "a"}))["changes"]
+        assert [(row["id"], row["what"], row["made"]) for row in rows] == [
+            (2, "edit", True),
+            (1, "write", True),
+        ]
+        assert rows[0]["session"].startswith("matrix")
+        assert "-one\n" in (await ask.call("files_diff", {"id": 2}))["diff"]
+        assert "+one\n" in (await ask.call("files_diff", {"id": 1}))["diff"]
+        assert (await ask.call("files_undo", {"id": 2}))["id"] == 3
+        assert (tmp_path / "workspace" / "a").read_text() == "one"
