@@ -23,7 +23,7 @@ from agent_core.errors import ToolError, ToolFailed, ToolRetry
 from agent_core.models import Session, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.prompt import fenced
-from agent_core.provenance import Origins, joined, untrusted
+from agent_core.provenance import Origins, joined, origins_of_call, untrusted
 from agent_core.tools.effects import Effect, Review
 
 if TYPE_CHECKING:
@@ -42,17 +42,13 @@ _MOST_KNOWN = 200
 _TEXT: Mapping[str, Any] = {"type": "string"}
 
 
-def _no_origins() -> Origins:
-    return ()
-
-
 def file_tools(
     space: Callable[[], FileSpace],
     session: Session,
     *,
     own: bool = True,
     known: dict[str, str] | None = None,
-    origins: Callable[[], Origins] = _no_origins,
+    origins: Callable[[], Origins] = origins_of_call,
     roots: str = "",
 ) -> list[ToolPort]:
     """
@@ -64,7 +60,7 @@ def file_tools(
         own: Whether the owner alone is in it; otherwise the workspace is shared, without what the prompt is
             built of and without further folders.
         known: What earlier turns of the conversation have read; is added to.
-        origins: Whose words the model has seen so far in this turn.
+        origins: Whose words are in what the call in hand keeps.
         roots: The further folders, as the model is told.
     """
     run = FileRun(space, session, own=own, known={} if known is None else known, origins=origins)
@@ -170,6 +166,10 @@ class _Changing(_FileTool):
     def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
         """Lasting, where the prompt is built of the file."""
         return self._run.effect(arguments.get("path"))
+
+    def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
+        """The file."""
+        return (str(arguments.get("path")),)
 
     async def review(self, **arguments: Any) -> Review:
         """The difference that the call would make."""
@@ -507,6 +507,10 @@ class MoveFileTool(_FileTool):
     def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
         """Lasting, where the prompt is built of either name."""
         return self._run.effect(arguments.get("path"), arguments.get("to"))
+
+    def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
+        """Both names."""
+        return (str(arguments.get("path")), str(arguments.get("to")))
 
     async def review(self, **arguments: Any) -> Review:
         """From where to where, and the text that the prompt would be built of."""
