@@ -19,6 +19,8 @@ from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
 from agent_core.tools.shell.tool import ShellTool
+from agent_core.tools.web.fetch import WebFetchTool
+from agent_core.tools.web.search import WebSearchTool
 from gateway.queue.ports import Step, Turn
 from gateway.routing.access import Access, Alias
 from gateway.settings.cross_checks import TOOLS
@@ -150,5 +152,7 @@ def test_the_tools_of_the_settings_are_those_there_are():
         SearchHistoryTool,
         SendFileTool,
         ShellTool,
+        WebFetchTool,
+        WebSearchTool,
     )
     assert sorted(tool.name for tool in tools) == sorted(TOOLS)
